@@ -26,8 +26,8 @@ from chaos.checkers.verdict import Verdict
 from chaos.history import NEMESIS, Op, Type
 
 _TELLING = (
-    ": cut at ",
-    ": begins anew at ",
+    ": truncated to ",
+    ": starts over at ",
     "is damaged",
     "refused",
     ": in sync: ",

@@ -84,11 +84,11 @@ def test_what_kafka_has_and_we_do_not_use_is_one_warning() -> None:
         ["background.threads=1"],
     )
     assert warnings == [
-        "num.network.threads is ignored: Kafka has it, this broker does not use it",
+        "num.network.threads is ignored: Kafka has it, but this broker does not use it",
         "zookeeper.connect is ignored: Kafka 4 no longer has it",
-        "listener.name.external.ssl.keystore.type is ignored: Kafka has it, this broker does not use it",
-        "ssl.client.auth is ignored: Kafka has it, this broker does not use it",
-        "background.threads is ignored: Kafka has it, this broker does not use it",
+        "listener.name.external.ssl.keystore.type is ignored: Kafka has it, but this broker does not use it",
+        "ssl.client.auth is ignored: Kafka has it, but this broker does not use it",
+        "background.threads is ignored: Kafka has it, but this broker does not use it",
     ]
     assert config == BrokerConfig()
 
@@ -161,10 +161,13 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
             "listeners='PLAINTEXT://h:70000' is not allowed: expected a port from 0 to 65535",
         ),
         ({"listeners": "A://h:1,A://h:2"}, "listeners: the listener name A is there twice"),
-        ({"listeners": "A://:1,B://h:1"}, "listeners: A://:1 and B://h:1 want the same port"),
+        ({"listeners": "A://:1,B://h:1"}, "listeners: A://:1 and B://h:1 have the same port"),
         ({"listeners": "A://h:1"}, "listeners: no protocol for A in listener.security.protocol.map"),
         ({"listeners": "SSL://h:1"}, "listeners: SSL://h:1 is SSL, but this broker speaks PLAINTEXT only"),
-        ({"listeners": "CONTROLLER://h:1"}, "listeners: none is for clients; all are in controller.listener.names"),
+        (
+            {"listeners": "CONTROLLER://h:1"},
+            "listeners: there is no listener for clients; all are in controller.listener.names",
+        ),
         (
             {"listener.security.protocol.map": "A"},
             "listener.security.protocol.map='A' is not allowed: "
@@ -172,8 +175,7 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ),
         (
             {"listeners": "PLAINTEXT://0.0.0.0:1"},
-            "advertised.listeners: PLAINTEXT://0.0.0.0:1 cannot be told to clients; "
-            "set the address that they can reach",
+            "advertised.listeners: PLAINTEXT://0.0.0.0:1 cannot be advertised; set an address that clients can reach",
         ),
         (
             {"advertised.listeners": "PLAINTEXT://0.0.0.0:1"},
@@ -187,7 +189,7 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ),
         (
             {"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "PLAINTEXT"},
-            "inter.broker.listener.name and security.inter.broker.protocol are set: set the first only",
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
         ),
         (
             {"controller.quorum.voters": "1@a:1,2", **QUORUM},

@@ -138,7 +138,7 @@ def test_a_topic_setting_is_described_with_where_it_comes_from() -> None:
     assert (entry.value, entry.source, entry.type) == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigType.LONG)
     assert not entry.read_only
     assert not entry.is_default
-    assert entry.documentation == "Age at which a segment goes; -1 is never."
+    assert entry.documentation == "Time to keep a segment before it is deleted; -1 means no limit."
     assert [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms] == [
         ("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC_CONFIG),
         ("log.retention.minutes", "1", ConfigSource.STATIC_BROKER_CONFIG),

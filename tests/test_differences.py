@@ -10,7 +10,7 @@ import pytest
 
 import kraftpy.client
 import kraftpy.testing
-from kraftpy.broker.apis import served
+from kraftpy.broker.handlers.table import served
 from kraftpy.config.broker import DYNAMIC_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.other_settings import OTHER_SETTINGS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kraftpy.broker.apis import _HANDLERS, served
+from kraftpy.broker.handlers.table import HANDLERS, served
 from kraftpy.protocol.apis import APIS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,7 +119,7 @@ def imports(file: str) -> set[str]:
 def names_in_tables() -> set[str]:
     """Modules that are imported by their name when first needed."""
     named = {f"kraftpy.protocol.messages.{api.name}" for api in APIS.values()}
-    named |= {f"kraftpy.broker.handlers.{handler.partition(':')[0]}" for handler in _HANDLERS.values()}
+    named |= {f"kraftpy.broker.handlers.{handler.partition(':')[0]}" for handler in HANDLERS.values()}
     for file in PACKAGE_FILES:
         for node in ast.walk(tree(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("kraftpy."):

@@ -24,14 +24,14 @@ _DEAF_NODE, _DEAF_TO_EVERY = 2, 15
 
 def _elect_first_that_lives(original: Any) -> Any:
     def elected(
-        partition: Any, wish: Any, rules: Any, topic: Any, replicas: Any, isr: Any, leaving: Any, eligible: Any,
+        partition: Any, update: Any, rules: Any, topic: Any, replicas: Any, isr: Any, leaving: Any, eligible: Any,
         last_known: Any, offline: Any,
     ) -> Any:  # fmt: skip
         leader, is_unclean = original(
-            partition, wish, rules, topic, replicas, isr, leaving, eligible, last_known, offline
+            partition, update, rules, topic, replicas, isr, leaving, eligible, last_known, offline
         )
         living = [replica for replica in replicas if replica in rules.active and replica not in offline]
-        if wish.prefers_first and replicas[0] in living:
+        if update.prefers_first and replicas[0] in living:
             return replicas[0], False
         return (living[0], False) if living and leader != partition.leader else (leader, is_unclean)
 
@@ -157,7 +157,7 @@ MUTANTS = (
         shows=_LOST,
         directed=_loses_what_it_had,
         faults=_lost_and_alone,
-        patches=(wrapped(brokers, "_started", _registered_clean),),
+        patches=(wrapped(brokers, "_restart_changes", _registered_clean),),
     ),
     Mutant(
         name="promised-without-a-sync",

@@ -42,7 +42,7 @@ def _acknowledge_in_any_leadership(original: Any) -> Any:
 def _follow_from_high_watermark(original: Any) -> Any:
     def follow(self: Any, *arguments: Any) -> bool:
         is_news: bool = original(self, *arguments)
-        if is_news and not self.is_being_cut and self.high_watermark < self.log_end_offset:
+        if is_news and not self.is_being_truncated and self.high_watermark < self.log_end_offset:
             self._begin_truncation(self.high_watermark, start_over=False)
         return is_news
 

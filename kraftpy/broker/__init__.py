@@ -1,1 +1,1 @@
-"""The shell: the only package, with the client, that has tasks, sockets and files."""
+"""The shell: together with the client, the only package that has tasks, sockets and files."""

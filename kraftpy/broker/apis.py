@@ -1,17 +1,17 @@
-"""One table: which APIs are served, by which handler; and the way from a frame to its response.
+"""The path from a request frame to its response, through the handler that `handlers.table` names for its API.
 
-What is not in the table is not advertised. An API that is not served, or a version outside its range, closes the
-connection (as in Kafka: there is no response to encode), except ApiVersions itself, whose unsupported version is
-answered in version 0 so that a newer client can step down (KIP-511).
+An API that is not in the table is not advertised. A request for one, or for a version outside its range, closes the
+connection, as in Kafka: there is no response to encode. ApiVersions is the exception: an unsupported version of it is
+answered in version 0, so that a newer client can step down (KIP-511).
 
-An unexpected error in a handler costs its request: it is an incident, and the client is told UNKNOWN_SERVER_ERROR if
-the response has an error of its own; else the connection is closed.
+An unexpected error in a handler costs its request. It is recorded as an incident, and the client receives
+UNKNOWN_SERVER_ERROR if the response has an error code of its own; otherwise the connection is closed.
 
-Handlers are imported when the first request for them arrives, which keeps them off the way to a started server.
+Handlers are imported when the first request for them arrives, which keeps them out of the startup time.
 
 Limit: a request may have at most `MAX_REQUEST_ELEMENTS` array elements, all levels together (`_MOST_ELEMENTS` for some
 APIs). A request beyond it closes its connection. One with more than `LONG_ELEMENTS` is decoded in a thread, and its
-handler works in slices (`slicing`), so that nobody else waits for it; an answer with more is encoded in a thread.
+handler works in slices (`slicing`), so that no other client waits for it; a response with more is encoded in a thread.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from kraftpy.broker.connection import LONG_BYTES, Connection, Part, Response
+from kraftpy.broker.encoded_answers import Encoded
+from kraftpy.broker.handlers.table import HANDLERS
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
@@ -35,15 +37,23 @@ from kraftpy.protocol.frames import (
 from kraftpy.protocol.schema import Array, Struct, decode, fields
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.containment import Tasks
+    from kraftpy.broker.services import HasSlices
+
+    class Broker(HasSlices, Protocol):
+        """The part of a broker needed here; each handler's module declares its own."""
+
+        @property
+        def tasks(self) -> Tasks:
+            """Counts unexpected errors as incidents."""
 
 
 MAX_REQUEST_ELEMENTS = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
 LONG_ELEMENTS = 1_000
-"""The most elements decoded, handled or encoded in one go on the loop: some 10 ms, 20 ms for the costliest."""
+"""The most elements decoded, handled or encoded in one go on the loop: about 10 ms, 20 ms for the costliest."""
 _LONG_FRAME_BYTES = 4 << 20
-"""A request of another kind than Produce that is longer is decoded in a thread, however few elements it has."""
+"""A request other than Produce that is longer than this is decoded in a thread, however few elements it has."""
 _MOST_ELEMENTS: dict[int, int] = {
     ApiKey.DESCRIBE_GROUPS: 10_000,
     ApiKey.DELETE_GROUPS: 10_000,
@@ -52,112 +62,39 @@ _MOST_ELEMENTS: dict[int, int] = {
     ApiKey.STREAMS_GROUP_DESCRIBE: 10_000,
     ApiKey.FIND_COORDINATOR: 10_000,
 }
-"""Where no client needs `MAX_REQUEST_ELEMENTS`, and one coordinator does all of it at once."""
+"""Lower limits for APIs that one coordinator handles all at once; no client needs `MAX_REQUEST_ELEMENTS` for these."""
 
 _LONG_FETCH = 32
-"""Topics of a Fetch answer from which on its elements are counted."""
+"""Fetch responses with more topics than this have their elements counted."""
 _PRODUCE = int(ApiKey.PRODUCE)
-_FETCH = int(ApiKey.FETCH)  # a plain number: members of an enum are looked up slowly
+_FETCH = int(ApiKey.FETCH)  # a plain int: looking up enum members is slow
 
 
-Handler = Callable[["Broker", Any, RequestContext], Awaitable[Any]]
-"""From a decoded request to its response message, or None where no response is due (acks=0)."""
+Handler = Callable[[Any, Any, RequestContext], Awaitable[Any]]
+"""Turns a broker and a decoded request into the response message, or None if no response is due (acks=0).
 
-_HANDLERS: dict[int, str] = {
-    ApiKey.PRODUCE: "produce:produce",
-    ApiKey.FETCH: "fetch:fetch",
-    ApiKey.LIST_OFFSETS: "offsets:list_offsets",
-    ApiKey.METADATA: "metadata:metadata",
-    ApiKey.OFFSET_COMMIT: "groups:offset_commit",
-    ApiKey.OFFSET_FETCH: "groups:offset_fetch",
-    ApiKey.FIND_COORDINATOR: "groups:find_coordinator",
-    ApiKey.JOIN_GROUP: "groups:join_group",
-    ApiKey.HEARTBEAT: "groups:heartbeat",
-    ApiKey.LEAVE_GROUP: "groups:leave_group",
-    ApiKey.SYNC_GROUP: "groups:sync_group",
-    ApiKey.DESCRIBE_GROUPS: "groups:describe_groups",
-    ApiKey.LIST_GROUPS: "groups:list_groups",
-    ApiKey.API_VERSIONS: "cluster:api_versions",
-    ApiKey.CREATE_TOPICS: "topics:create_topics",
-    ApiKey.DELETE_TOPICS: "topics:delete_topics",
-    ApiKey.DELETE_RECORDS: "topics:delete_records",
-    ApiKey.INIT_PRODUCER_ID: "producers:init_producer_id",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "offsets:offset_for_leader_epoch",
-    ApiKey.ADD_PARTITIONS_TO_TXN: "transactions:add_partitions_to_txn",
-    ApiKey.ADD_OFFSETS_TO_TXN: "transactions:add_offsets_to_txn",
-    ApiKey.END_TXN: "transactions:end_txn",
-    ApiKey.WRITE_TXN_MARKERS: "transactions:write_txn_markers",
-    ApiKey.TXN_OFFSET_COMMIT: "transactions:txn_offset_commit",
-    ApiKey.DESCRIBE_CONFIGS: "configs:describe_configs",
-    ApiKey.ALTER_CONFIGS: "configs:alter_configs",
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "log_dirs:alter_replica_log_dirs",
-    ApiKey.DESCRIBE_LOG_DIRS: "log_dirs:describe_log_dirs",
-    ApiKey.CREATE_PARTITIONS: "topics:create_partitions",
-    ApiKey.DELETE_GROUPS: "groups:delete_groups",
-    ApiKey.ELECT_LEADERS: "leaders:elect_leaders",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "configs:incremental_alter_configs",
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "leaders:alter_partition_reassignments",
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: "leaders:list_partition_reassignments",
-    ApiKey.OFFSET_DELETE: "groups:offset_delete",
-    ApiKey.DESCRIBE_QUORUM: "quorum:describe_quorum",
-    ApiKey.UPDATE_FEATURES: "cluster:update_features",
-    ApiKey.DESCRIBE_CLUSTER: "cluster:describe_cluster",
-    ApiKey.DESCRIBE_PRODUCERS: "producers:describe_producers",
-    ApiKey.UNREGISTER_BROKER: "cluster:unregister_broker",
-    ApiKey.DESCRIBE_TRANSACTIONS: "transactions:describe_transactions",
-    ApiKey.LIST_TRANSACTIONS: "transactions:list_transactions",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups:consumer_group_heartbeat",
-    ApiKey.CONSUMER_GROUP_DESCRIBE: "groups:consumer_group_describe",
-    ApiKey.LIST_CONFIG_RESOURCES: "configs:list_config_resources",
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
-    ApiKey.STREAMS_GROUP_HEARTBEAT: "streams_groups:streams_group_heartbeat",
-    ApiKey.STREAMS_GROUP_DESCRIBE: "streams_groups:streams_group_describe",
-    ApiKey.SHARE_GROUP_HEARTBEAT: "share_groups:share_group_heartbeat",
-    ApiKey.SHARE_GROUP_DESCRIBE: "share_groups:share_group_describe",
-    ApiKey.SHARE_FETCH: "share:share_fetch",
-    ApiKey.SHARE_ACKNOWLEDGE: "share:share_acknowledge",
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.READ_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.WRITE_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.DELETE_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "share_state:answer",
-    ApiKey.ADD_RAFT_VOTER: "quorum:add_raft_voter",
-    ApiKey.REMOVE_RAFT_VOTER: "quorum:remove_raft_voter",
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "share_groups:describe_share_group_offsets",
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "share_groups:alter_share_group_offsets",
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "share_groups:delete_share_group_offsets",
-}
+The broker is untyped here: mypy verifies at the end of `broker.broker` that it has what each handler needs.
+"""
 
 
 class _Route(NamedTuple):
-    """What answering an API takes, looked up once."""
+    """Everything needed to answer one API, looked up once."""
 
     api: Api
     request: type[Any]
     handler: Handler
     may_be_long: bool
-    """Its answer is a list of structs: it may be too long to be encoded at once."""
-
-
-class Encoded(NamedTuple):
-    """The answer of a handler that caches encoded answers: a response's body in the request's version."""
-
-    body: bytes
+    """The response is a list of structs, so it may be too long to encode in one go."""
 
 
 _routes: dict[int, _Route] = {}
 
 
-def served() -> list[ApiKey]:
-    """Every API this broker answers, by key."""
-    return [ApiKey(key) for key in sorted(_HANDLERS)]
-
-
 def _route(key: int) -> _Route:
-    """Import what an API needs. Raises ProtocolError where it is not served."""
-    if key not in _HANDLERS:
+    """Import the handler of an API. Raises ProtocolError if the API is not served."""
+    if key not in HANDLERS:
         raise ProtocolError(f"API {key} is not served")
-    module, _, name = _HANDLERS[key].partition(":")
+    module, _, name = HANDLERS[key].partition(":")
     handler: Handler = getattr(import_module(f"kraftpy.broker.handlers.{module}"), name)
     api = APIS[key]
     may_be_long = key not in (_PRODUCE, _FETCH) and any(
@@ -170,18 +107,18 @@ def _route(key: int) -> _Route:
 async def answer(
     broker: Broker, frame: bytearray, client_host: str, listener: str, connection: Connection | None = None
 ) -> Response | None:
-    """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
+    """Return the whole response to one request frame. Raises ProtocolError if the connection must be closed."""
     header, body = decode_request_header(frame)
     api_key, version, correlation_id, client_id = header
     api, request_class, handler, may_be_long = _routes.get(api_key) or _route(api_key)
     if not api.first <= version <= api.last:
         if api_key == ApiKey.API_VERSIONS:
-            return await _step_down(broker, header)
+            return await _step_down(header)
         raise ProtocolError(f"{api.key.name} version {version} is not served; {api.first} to {api.last} are")
     is_long = len(frame) > _LONG_FRAME_BYTES and api_key != _PRODUCE
     request: Any = None
     if not is_long:
-        # librdkafka sends three bytes more than its Metadata request for all topics has, which Kafka allows too.
+        # librdkafka's Metadata request for all topics has three trailing bytes, which Kafka accepts too.
         try:
             request = decode(request_class, body, version, max_elements=LONG_ELEMENTS, exact=False)
         except TooManyElements:
@@ -199,7 +136,7 @@ async def answer(
     )
     try:
         response = await handler(broker, request, context)
-    except KafkaError as error:  # what the response has no place for
+    except KafkaError as error:  # an error that the response has no field for
         raise ProtocolError(f"{api.key.name}: {error}") from error
     except ProtocolError:
         raise
@@ -207,7 +144,7 @@ async def answer(
         broker.tasks.survive(f"{api.key.name} of {client_host}", error, kind=api.key.name)
         refusal = _refusal(api, header)
         if refusal is None:
-            raise ProtocolError(f"{api.key.name}: an unexpected error, which the response has no place for") from error
+            raise ProtocolError(f"{api.key.name}: an unexpected error, which the response cannot carry") from error
         return refusal
     if response is None:
         return None
@@ -223,7 +160,7 @@ async def answer(
 
 
 def _refusal(api: Api, header: RequestHeader) -> bytes | None:
-    """UNKNOWN_SERVER_ERROR, if a response of that version has an error of its own; else None."""
+    """Return UNKNOWN_SERVER_ERROR as a response, or None if this version of it has no error code of its own."""
 
     def encoded(error_code: ErrorCode) -> bytes:
         response = api.response(error_code=error_code)
@@ -232,7 +169,7 @@ def _refusal(api: Api, header: RequestHeader) -> bytes | None:
     try:
         refusal = encoded(ErrorCode.UNKNOWN_SERVER_ERROR)
         return None if refusal == encoded(ErrorCode.NONE) else refusal
-    except Exception:  # there is no such field, or none in this version
+    except Exception:  # there is no such field, or not in this version
         return None
 
 
@@ -246,7 +183,7 @@ def _encode_fetch(api_key: int, version: int, correlation_id: int, response: Any
 
 
 def _elements(message: Struct, enough: int) -> int:
-    """How many list elements a message has, all levels together, as far as that is less than `enough`."""
+    """Count a message's list elements, all levels together, and stop counting at `enough`."""
     count = 0
     for name, has_lists in _lists(cast("type", type(message))):
         value: list[Any] | None = getattr(message, name)
@@ -264,14 +201,14 @@ def _elements(message: Struct, enough: int) -> int:
 
 @cache
 def _lists(kind: type) -> tuple[tuple[str, bool], ...]:
-    """The fields of a message that are lists, and whether their elements have lists in turn."""
+    """Return the list fields of a message, each with whether its elements contain lists themselves."""
     lists = [field for field in fields(kind) if isinstance(field.wire, Array)]
     return tuple((field.name, field.struct is not None and bool(_lists(field.struct))) for field in lists)
 
 
-async def _step_down(broker: Broker, header: RequestHeader) -> bytes:
-    """What a client that is newer than we are gets: our versions and error 35, readable by anybody."""
+async def _step_down(header: RequestHeader) -> bytes:
+    """Answer a client newer than this broker: our versions and error 35, in a version that every client can read."""
     from kraftpy.broker.handlers.cluster import api_versions_response
 
-    response = api_versions_response(broker, ErrorCode.UNSUPPORTED_VERSION)
+    response = api_versions_response(ErrorCode.UNSUPPORTED_VERSION)
     return encode_response(ApiKey.API_VERSIONS, header.api_version, header.correlation_id, response)

@@ -1,12 +1,12 @@
-"""A broker: what it is made of, in which order it starts, in which order it stops.
+"""A node: its parts, and the order in which they start and stop.
 
-Start: bind the listeners (a taken port is known before anything is touched), lock and open the log directories, link
-to the other nodes, replay the metadata, find the quorum's leader and the cluster's id, register, open the partitions,
-load the coordinators, listen, and be let in by the controller. Stop hands over the leaderships first, goes the same way
-back, and ends with the marker of a clean shutdown. Whatever fails in between leaves what a crash would leave, which the
-next start recovers.
+Start: bind the listeners (so that a taken port is noticed before anything is touched), lock and open the log
+directories, connect to the other nodes, replay the metadata, find the quorum's leader and the cluster's id, register,
+open the partitions, load the coordinators, listen, and wait for the controller to unfence this broker. Stop hands over
+the leaderships first, undoes the start in reverse order, and ends by writing the marker of a clean shutdown. A failure
+in between leaves the same state as a crash, which the next start recovers.
 
-A node with `process.roles=controller` has no client listeners and no partitions: it keeps the metadata.
+A node with `process.roles=controller` has no client listeners and no partitions: it only keeps the metadata.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
 from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
+from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
@@ -68,6 +69,29 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
+    from kraftpy.broker.handlers import (
+        cluster,
+        configs,
+        fetch,
+        groups,
+        leaders,
+        log_dirs,
+        offsets,
+        pieces,
+        produce,
+        producers,
+        quorum,
+        replica_fetch,
+        share,
+        share_groups,
+        share_state,
+        streams_groups,
+        topics,
+        transactions,
+    )
+    from kraftpy.broker.handlers import (
+        metadata as metadata_handlers,
+    )
     from kraftpy.broker.metadata.transport import Links
 
 logger = logging.getLogger(__name__)
@@ -80,9 +104,9 @@ _MOVES = "moves between log directories"
 
 
 class StartupError(Exception):
-    """Why the broker cannot start; the message is one line.
+    """The broker cannot start; the message says why, in one line.
 
-    `is_damage`: what is on the disk is not what was written, or cannot be read, rather than a setting to be changed.
+    `is_damage`: the disk is unreadable or does not hold what was written; the cause is not a setting to be changed.
     """
 
     def __init__(self, message: str, *, is_damage: bool = False) -> None:
@@ -93,8 +117,8 @@ class StartupError(Exception):
 class Broker:
     """One node: broker, controller, or both in one process.
 
-    `group` owns every task. An unexpected error in one of them is an incident, and the node goes on (`containment`);
-    a failed disk, or a state of its own that cannot be trusted, ends the node.
+    `group` owns every task. An unexpected error in one of them is an incident, and the node goes on (`containment`). A
+    failed disk, or node state that cannot be trusted, ends the node.
     """
 
     def __init__(
@@ -146,7 +170,8 @@ class Broker:
         )
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
         self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
-        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
+        change_share_state = functools.partial(change_state, self.share_states)
+        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, change_share_state)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)
@@ -173,16 +198,16 @@ class Broker:
         )
         self.advertised: list[Listener] = []
         self.controller_address: list[Listener] = []
-        """Where the other nodes reach this one, if it is a controller."""
+        """The address at which the other nodes reach this one, if it is a controller."""
         self._may_change = asyncio.Event()
-        """The partitions are open: changes of the metadata are acted on."""
+        """Set once the partitions are open: from then on, metadata changes are acted on."""
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self._is_stopping = False
-        """Nobody is served any more: a connection that was accepted before, and is made only now, is refused."""
+        """No client is served any more; a connection that was accepted earlier but is only set up now is refused."""
 
     # --- what handlers ask of it -------------------------------------------------------------
 
@@ -193,7 +218,7 @@ class Broker:
 
     @property
     def controller_id(self) -> BrokerId:
-        """Whom clients are told to ask: the broker that leads the quorum, else any live one, for each passes it on."""
+        """The node to name to clients as controller: the quorum's leader, or any live broker, as each one forwards."""
         leader = self.metadata.leader_id
         if leader is not None and not self.image.is_fenced(BrokerId(leader)):
             return BrokerId(leader)
@@ -215,7 +240,7 @@ class Broker:
         return health_of(self)
 
     def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
-        """(id, host, port, rack) of every live broker that has this listener."""
+        """Return (id, host, port, rack) of every live broker that has this listener."""
         found = []
         for broker in self.image.brokers():
             endpoint = broker.endpoint(listener)
@@ -226,7 +251,7 @@ class Broker:
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve clients. Raises StartupError for whatever stands in the way."""
+        """Start serving clients. Raises StartupError if anything prevents it."""
         if not are_enough(self._descriptors):
             limit, least = self._descriptors.limit, least_limit(self._descriptors)
             raise StartupError(f"a limit of {limit} open files (ulimit -n) is too low: {least} are enough")
@@ -268,14 +293,14 @@ class Broker:
         await self.lifecycle.start()
 
     async def stop(self, *, is_ready: bool = True) -> bool:
-        """Hand over, stop serving, make everything durable, and say that it was a clean stop; whether it was one.
+        """Hand over, stop serving, make everything durable and mark a clean stop; return whether it was clean.
 
-        `is_ready`: the start was completed. Where it was not, this leaves what a crash would leave.
+        `is_ready`: the start was completed. If it was not, this leaves the same state as a crash.
         """
         if is_ready:
             await self.lifecycle.shut_down()
         else:
-            self.lifecycle.stop()  # it may have begun, and this node may not have been let in yet
+            self.lifecycle.stop()  # it may have begun before this node was unfenced
         self._is_stopping = True
         for server in self._servers:
             server.close()
@@ -284,7 +309,7 @@ class Broker:
         for running in self._background:
             running.cancel()
         moves = [each for each in self._background if each.get_name() == _MOVES]
-        await asyncio.gather(*moves, return_exceptions=True)  # one that is half done is not to meet a closed log
+        await asyncio.gather(*moves, return_exceptions=True)  # a half-finished move must not meet a closed log
         self.share_partitions.stop()
         for shards in self.shards:
             shards.stop()
@@ -354,10 +379,10 @@ class Broker:
             raise StartupError(problem)
 
     def _why_untrusted(self) -> str | None:
-        """Why other nodes may not be met as the settings want it: beyond this machine that takes a secret.
+        """Explain why other nodes cannot be trusted: a quorum beyond this machine needs a secret. None if they can.
 
-        A node that is its own quorum may have a listener for others that nobody is to use, as Kafka's examples for a
-        single node do: without a secret it takes no connection from beyond this machine (`Links.must_not_meet`).
+        A node that is its own quorum may have an unused controller listener, as in Kafka's examples for a single node.
+        Without a secret it accepts no connection from beyond this machine (`Links.must_not_meet`).
         """
         if self.links is None or self.links.is_protected or self.config.is_own_quorum:
             return None
@@ -376,7 +401,7 @@ class Broker:
         )
 
     def _let_many_wait(self, server: asyncio.Server) -> None:
-        """Set the backlog, which asyncio takes for the number of connections it accepts in one go, too."""
+        """Set the backlog here, because asyncio also uses it as the number of connections to accept in one go."""
         for each in server.sockets:
             with each.dup() as listening:
                 listening.listen(self.config.socket_listen_backlog_size)
@@ -387,7 +412,7 @@ class Broker:
             await self.links.start(voters, () if voters else self.config.controller_quorum_bootstrap_servers)
 
     async def _join(self) -> None:
-        """Know the cluster, and be one of it."""
+        """Find the cluster's id in the metadata, and adopt it."""
         deadline = self.clock.monotonic_ms() + self.config.initial_broker_registration_timeout_ms
         while not await self.metadata.wait_for(lambda: self.image.cluster_id is not None, _LOOK_AROUND_MS):
             refused = self.links is not None and self.links.refused_cluster is not None and not self.links.peers
@@ -401,7 +426,7 @@ class Broker:
 
     def _why_no_quorum(self) -> str:
         if self.links is None:
-            return f"{self.directories.paths[0]}: the metadata could not be begun"
+            return f"{self.directories.paths[0]}: the metadata log could not be started"
         if self.links.refused_cluster is not None:
             return (
                 f"log.dirs: {self.directories.paths[0]} belongs to cluster {self.directories.cluster_id}, "
@@ -429,7 +454,7 @@ class Broker:
         self.reports.wake()
 
     async def _give_up(self, path: str, reason: str) -> None:
-        """The end of this node: without the metadata, or any place for records, it can do nothing."""
+        """Stop this node: without the metadata or any directory for records, it can do nothing."""
         what = "it holds the metadata" if path == self.directories.paths[0] else "there is no other"
         raise DirectoryFailed(f"log directory {path} is offline: {reason}; {what}: this node stops")
 
@@ -474,7 +499,7 @@ class Broker:
             response = await apis.answer(self, frame, connection.client_host, listener, connection)
             if not self.connection_limits.must_prove(connection):
                 return response
-        raise ProtocolError("max.connections is reached, and this is not a broker's")
+        raise ProtocolError("max.connections is reached, and this connection has not proved to be a broker's")
 
     def _connection_opened(self, connection: Connection) -> bool:
         if self._is_stopping:
@@ -495,7 +520,7 @@ class Broker:
 
 
 def _shares(config: BrokerConfig) -> Descriptors:
-    """The parts that logs, links and connections have of the files that the process may open."""
+    """Share out the files that this process may open among logs, links and connections."""
     return share_out(
         open_files_limit(),
         listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
@@ -506,7 +531,7 @@ def _shares(config: BrokerConfig) -> Descriptors:
 
 
 def _proof(broker: Broker) -> BrokerProof:
-    """How the broker proves to others that it is itself; a node that is alone has nobody to prove it to."""
+    """Return this broker's proof of identity to other brokers; a node that is alone has none to prove it to."""
     links = broker.links
     return BrokerProof(
         broker.node_id,
@@ -540,3 +565,25 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "the port is taken"
     return error.strerror or str(error)
+
+
+if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every handler module
+    _cluster: type[cluster.Broker] = Broker
+    _configs: type[configs.Broker] = Broker
+    _fetch: type[fetch.Broker] = Broker
+    _groups: type[groups.Broker] = Broker
+    _leaders: type[leaders.Broker] = Broker
+    _log_dirs: type[log_dirs.Broker] = Broker
+    _metadata: type[metadata_handlers.Broker] = Broker
+    _offsets: type[offsets.Broker] = Broker
+    _pieces: type[pieces.Broker] = Broker
+    _produce: type[produce.Broker] = Broker
+    _producers: type[producers.Broker] = Broker
+    _quorum: type[quorum.Broker] = Broker
+    _replica_fetch: type[replica_fetch.Broker] = Broker
+    _share: type[share.Broker] = Broker
+    _share_groups: type[share_groups.Broker] = Broker
+    _share_state: type[share_state.Broker] = Broker
+    _streams_groups: type[streams_groups.Broker] = Broker
+    _topics: type[topics.Broker] = Broker
+    _transactions: type[transactions.Broker] = Broker

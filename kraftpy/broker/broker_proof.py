@@ -1,14 +1,15 @@
-"""How a broker shows another one, on a listener that clients use too, that it is the broker it says it is.
+"""Proves to another broker that a connection is a broker's, on a listener that clients use too.
 
-A follower's fetch acknowledges records and share coordinators take states from brokers, so who may say to be a broker
-matters (CVE-2018-1288): a broker's id and epoch are numbers that anybody can learn. The incarnation id that it
-registered with is 16 random bytes, which go over links and are told to no client. A broker that connects to another
-names itself in its first request, ApiVersions: `client_software_name` is `SOFTWARE`, and `client_software_version` its
-id, its epoch and a keyed hash of both, of its incarnation id and of the broker that it connects to, under a key that is
-made of the secret of the cluster. So it costs no request, and is proved once for a connection.
+A follower's fetch acknowledges records, and share coordinators accept states from brokers, so a claim to be a broker
+must be proved (CVE-2018-1288): a broker's id and epoch are numbers that anyone can learn. The incarnation id that a
+broker registers with is 16 random bytes, which travel over links and are never shown to a client. A broker that
+connects to another names itself in its first request, ApiVersions: `client_software_name` is `SOFTWARE`, and
+`client_software_version` holds its id, its epoch and a keyed hash of both, of its incarnation id and of the broker that
+it connects to. The key is derived from the cluster's secret. The proof costs no extra request, and is checked once per
+connection.
 
 Invariant: a connection counts as a broker's for as long as the image has that broker at that epoch, and no longer; the
-broker itself opens another when its epoch has changed.
+broker itself opens another connection when its epoch changes.
 
 Left out: protection from eavesdroppers (traffic between brokers is not encrypted).
 """
@@ -18,15 +19,32 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kraftpy.metadata.image import Image
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
     from kraftpy.broker.connection import Connection
     from kraftpy.broker.request import RequestContext
+
+    class Metadata(Protocol):
+        """Metadata that one can wait for."""
+
+        async def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+            """Wait until a condition on the metadata holds; return False on timeout."""
+
+    class Broker(Protocol):
+        """The part of a broker that `who_asks` needs."""
+
+        @property
+        def proof(self) -> BrokerProof:
+            """Verifies that a connection belongs to a broker."""
+
+        @property
+        def metadata(self) -> Metadata:
+            """The broker's copy of the metadata, which may lag a moment behind."""
+
 
 SOFTWARE = "kraftpy-broker"
 _HASH_BYTES = 32
@@ -35,14 +53,14 @@ _METADATA_WAIT_MS = 500
 
 
 class Identity(NamedTuple):
-    """Which broker, in which of its lives."""
+    """A broker and the epoch of its registration."""
 
     broker_id: int
     broker_epoch: int
 
 
 class BrokerProof:
-    """The proofs of this broker, and of those that connect to it."""
+    """The proofs that this broker sends, and the check of those that it receives."""
 
     def __init__(
         self,
@@ -53,7 +71,7 @@ class BrokerProof:
         incarnation_id: bytes,
         key: Callable[[], bytes],
     ) -> None:
-        """`key` gives 32 bytes that every node of the cluster has."""
+        """`key` returns 32 bytes that every node of the cluster has."""
         self._node_id = node_id
         self._image = image
         self._broker_epoch = broker_epoch
@@ -70,7 +88,7 @@ class BrokerProof:
         return blake2b(content, key=self._key(), digest_size=_HASH_BYTES).hexdigest()
 
     def proved(self, connection: Connection | None) -> Identity | None:
-        """The broker at the other end, by the metadata as they are now; None if it has not proved to be one."""
+        """Return the broker at the other end, according to the current metadata; None if it has proved nothing."""
         claimed = None if connection is None else claim_of(connection)
         if connection is None or claimed is None:
             return None
@@ -85,7 +103,7 @@ class BrokerProof:
         return who
 
     def may_come(self, connection: Connection | None) -> bool:
-        """Whether it says to be in a life of which the metadata here do not know yet: they may be a moment behind."""
+        """Whether the other end claims an epoch newer than the metadata here, which may be a moment behind."""
         claimed = None if connection is None else claim_of(connection)
         if claimed is None:
             return False
@@ -94,9 +112,9 @@ class BrokerProof:
 
 
 async def who_asks(broker: Broker, context: RequestContext) -> Identity | None:
-    """The broker that has proved to be at the other end of a request's connection; None if nobody has.
+    """Return the broker that has proved to be at the other end of a request's connection; None if there is none.
 
-    One that registered just now waits until the metadata here know of it, which are a moment behind.
+    A broker that registered just now is held until the metadata here, which may be a moment behind, include it.
     """
     proof, connection = broker.proof, context.connection
     found = proof.proved(connection)
@@ -107,7 +125,7 @@ async def who_asks(broker: Broker, context: RequestContext) -> Identity | None:
 
 
 def claim_of(connection: Connection) -> tuple[Identity, str] | None:
-    """Parse the identity that the other end claims, and its proof, neither of them checked yet."""
+    """Parse the identity that the other end claims, and its proof. Neither is checked yet."""
     parts = connection.broker_claim[:_MAX_CLAIM].split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:2]):
         return None

@@ -1,26 +1,26 @@
-"""One client's connection: bytes in, frames, answers out in the order asked.
+"""One client connection: bytes in, frames, responses out in the order of the requests.
 
-One task per connection takes the frames in turn, so a long poll delays what was sent behind it on the same
-connection, as in Kafka. The socket is read straight into the frame once its size is known, so a large Produce is
-copied once, by the kernel; the frame is ours and writable, which is what lets the log stamp a batch in place.
+One task per connection takes the frames one by one, so a long poll delays the requests sent behind it on the same
+connection, as in Kafka. Once a frame's size is known, the socket is read straight into it, so a large Produce is copied
+only once, by the kernel. The frame is ours and writable, which lets the log stamp a batch in place.
 
 Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and
-hardly more than has arrived (twice that while it is small, `_MOST_GROWTH_BYTES` more when it is large); reading pauses
+hardly more than has arrived (twice that while it is small, `_MOST_GROWTH_BYTES` more when it is large). Reading pauses
 while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next request waits while the peer does not read its
-answers. So a connection holds at most the request being served, one more, the queue, and one answer more than
-`_HELD_BYTES`, of which slices of files are no part. `RequestMemory` bounds the sum over all connections; a
-connection's share is free as soon as it ends.
+responses. So a connection holds at most the request being served, one more, the queue, and one response more than
+`_HELD_BYTES`, not counting slices of files. `RequestMemory` bounds the sum over all connections; a connection's share
+is free as soon as it ends.
 
-A peer that begins a frame has to go on with it, and one that asked has to read: `overdue` says when it is too late.
-After `_SERVED_AT_ONCE` requests that were sent ahead it is another connection's turn.
+A peer that begins a frame must keep sending it, and a peer that sent a request must read the response: `overdue` says
+when it has taken too long. After `_SERVED_AT_ONCE` pipelined requests, other connections get their turn.
 
-While more requests are queued, answers are held until the event loop comes around, which it does as soon as a request
-has to wait: a client that sends ahead gets one packet for many answers, and a system call is what an answer costs most.
+While more requests are queued, responses are held until the event loop comes around, which it does as soon as a request
+has to wait: a pipelining client gets one packet for many responses, and the system call is the main cost of a response.
 
-A long answer comes in pieces, which go to the socket in one call (`writev`) without being joined. Pieces that are
+A long response comes in pieces, which go to the socket in one call (`writev`) without being joined. Pieces that are
 slices of a log's file go by `sendfile`, from the page cache to the socket: this process never holds them, however
-slowly the peer reads. Their file stays open until they are sent, and is released whatever ends the connection. Where
-the transport is no plain socket, or the file none of the operating system's, they are copied piece by piece.
+slowly the peer reads. Their file stays open until they are sent, and is released however the connection ends. If the
+transport is not a plain socket, or the file is not one of the operating system, they are copied piece by piece.
 
 A malformed frame closes this connection and no other. Left out: TLS and SASL.
 """
@@ -45,14 +45,14 @@ logger = logging.getLogger(__name__)
 
 Part = Buffer | LogSlice
 Response = bytes | bytearray | list[Part]
-"""A whole response with its size; in pieces where some of them are long."""
+"""A whole response with its size prefix, or a list of pieces if some of them are long."""
 Answer = Callable[[bytearray, "Connection"], Awaitable[Response | None]]
-"""From a frame (without its size) to the whole response with its size, or None where none is due."""
+"""Turns a frame (without its size) into the whole response with its size, or None if no response is due."""
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
-"""What one system call may bring: many small requests, or a large part of a large one."""
+"""The most that one system call reads: many small requests, or a large part of a large one."""
 _FIRST_ALLOCATION_BYTES = 16 * 1024
-"""At least so much, or four times what has arrived, is allocated for a frame that has just begun."""
+"""The least allocated for a frame that has just begun; four times what has arrived, if that is more."""
 _MOST_GROWTH_BYTES = 4 << 20
 _SCARCE_READ_BYTES = 16 * 1024
 """The most that one system call reads while memory is short."""
@@ -62,18 +62,18 @@ _PROGRESS_BYTES = 1 << 20
 _READ_PROGRESS_BYTES = 64 * 1024
 """How much a peer has to read of an answer within `connections.max.idle.ms`."""
 HOARDING_SECONDS = 30.0
-"""The usual `request.timeout.ms` of a client: it has given up on a request that takes longer to arrive."""
+"""The usual `request.timeout.ms` of clients: a client gives up on a request that takes longer to arrive."""
 _SERVED_AT_ONCE = 16
 _SERVED_BYTES = 16 * 1024
-"""So many bytes of requests and answers count as one more request, as far as `_SERVED_AT_ONCE` is concerned."""
+"""This many bytes of requests and responses count as one more request towards `_SERVED_AT_ONCE`."""
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
 _HELD_BYTES = 64 * 1024
 LONG_BYTES = 16 * 1024
-"""From here on a piece of an answer is worth a place of its own in a system call: to join it would cost more."""
+"""A piece of a response at least this long gets an entry of its own in `writev`: joining it would cost more."""
 _MOST_PIECES = 512
 _TRANSFER_BYTES = 1 << 20
-"""How much of a file goes in one call, which others wait for."""
+"""How much of a file is sent in one call, during which other connections wait."""
 _COPIED_BYTES = 1 << 18
 _LITTLE_BYTES = 8
 """How much of a slice is copied when the peer's socket is full."""
@@ -85,7 +85,8 @@ class Connection(asyncio.BufferedProtocol):
     """The broker's end of one connection.
 
     `answer` turns a frame into a response; `closed` is called once, when the connection is gone. `receive_buffer` is
-    that of all connections of one event loop: asyncio fills it and has it cut into frames before it is another's turn.
+    shared by all connections of one event loop: asyncio fills it, and it is cut into frames before the next
+    connection's turn.
     """
 
     def __init__(
@@ -112,14 +113,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
         self._receive_buffer = receive_buffer
-        self._rest = b""  # the beginning of a frame's size
+        self._rest = b""  # the first bytes of a frame's size
         self._partial: bytearray | None = None
         self._partial_bytes = 0
         self._partial_size = 0
-        self._partial_room = 0  # what `_partial` may grow to now
+        self._partial_room = 0  # how far `_partial` may grow now
         self._partial_began_at = 0.0
         self._progress_at = 0.0
-        """When the frame that is under way began, or a part of it worth mentioning had arrived."""
+        """When the current frame began, or when its last `_PROGRESS_BYTES` had arrived."""
         self._progress_bytes = 0
         self._waits_for_memory_since: float | None = None
         self._frames: deque[bytearray] = deque()
@@ -130,9 +131,9 @@ class Connection(asyncio.BufferedProtocol):
         self._writable: asyncio.Future[None] | None = None
         self._descriptor = -1
         self._unread_since: float | None = None
-        """When the peer was found not to read its answers; None while it does."""
+        """When the peer was found not to be reading its responses; None while it reads."""
         self._unread_bytes = 0
-        self._unread_mark = (0, 0.0)  # how much it had not read, and when, at its last progress worth mentioning
+        self._unread_mark = (0, 0.0)  # bytes still unread at its last noticeable progress, and when that was
         self._queue_is_full = False
         self._is_over = False
         self._task: asyncio.Task[None] | None = None
@@ -141,12 +142,12 @@ class Connection(asyncio.BufferedProtocol):
         self.broker_claim = ""
         """The other end's claim to be a broker (`broker_proof`); empty if it makes none."""
         self.proved_broker: tuple[int, int] | None = None
-        """The broker and the epoch that it has proved with that claim."""
+        """The broker and the epoch that this claim has proved."""
         self.last_active_at = 0.0
         self.is_serving = False
-        """A request is being answered: however long that takes, the connection is not idle."""
+        """A request is being answered: the connection is not idle, however long that takes."""
 
-    # --- what asyncio tells us ---------------------------------------------------------------
+    # --- callbacks of asyncio ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving, unless the broker has too many connections."""
@@ -164,15 +165,15 @@ class Connection(asyncio.BufferedProtocol):
         serving = self._serve()
         try:
             self._task = self._tasks.create_task(serving, name=f"connection {peer}")
-        except RuntimeError:  # the broker has failed, and takes down all it had begun: nothing can be begun any more
+        except RuntimeError:  # the broker has failed and is cancelling its tasks: no new one can start
             serving.close()
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The rest of the frame being received, or the buffer of all."""
+        """Return the unfilled rest of the frame being received, or the shared buffer."""
         partial = self._partial
         if partial is not None:
-            # It grows here and not in buffer_updated, where the caller still holds it.
+            # Grow it here and not in buffer_updated, where the caller still holds it.
             while len(partial) < self._partial_room:
                 partial += _ZEROS[: self._partial_room - len(partial)]
             return memoryview(partial)[self._partial_bytes :]
@@ -203,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_memory(0)
 
     def pause_writing(self) -> None:
-        """The peer does not read: hold the next request back."""
+        """The peer does not read: hold back its next request."""
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
@@ -235,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- frames ------------------------------------------------------------------------------
 
     def _cut_frames(self, received: memoryview) -> bool:
-        """Queue the frames that are whole, and begin the one that is not; whether there was any of either."""
+        """Queue the complete frames and begin the incomplete one; return whether there was either."""
         position, received_bytes, memory = 0, len(received), self._memory
         while received_bytes - position >= _SIZE_BYTES:
             (size,) = _SIZE.unpack_from(received, position)
@@ -286,14 +287,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait_for_memory(more)
 
     def _wait_for_memory(self, count: int) -> None:
-        """Read no more until there is room for `count` bytes more."""
+        """Stop reading until there is room for `count` more bytes."""
         if self._waits_for_memory_since is None and not self._is_over:
             self._waits_for_memory_since = self._loop.time()
             self._memory.wait(self, count)
             self._pause_or_resume()
 
     def memory_granted(self) -> None:
-        """Read on: what was waited for is charged."""
+        """Resume reading: the memory waited for has been charged."""
         if self._waits_for_memory_since is None:
             return
         now = self._loop.time()
@@ -307,11 +308,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a frame has begun that is too long for one read."""
+        """Whether a frame is being received that was too long for one read."""
         return self._partial is not None
 
     def _queue(self, frame: bytearray) -> None:
-        """Have a frame served, which is charged already."""
+        """Queue a frame, which is already charged, to be served."""
         self._frames.append(frame)
         self._queued_bytes += len(frame)
         if self._frame_arrived is not None and not self._frame_arrived.done():
@@ -343,10 +344,10 @@ class Connection(asyncio.BufferedProtocol):
     # --- peers that are too slow -------------------------------------------------------------
 
     def overdue(self, now: float, receive_seconds: float, idle_seconds: float) -> str | None:
-        """Why this connection is to be closed: a frame or an answer that does not get on; None if it may stay.
+        """Explain why this connection must be closed because a frame or response is stuck; None if it may stay.
 
-        A frame has `receive_seconds` to arrive, and again for each MiB of it; of its answers the peer has to read some
-        within `idle_seconds`. Neither counts while this side does not read.
+        A frame has `receive_seconds` to arrive, and as long again for each MiB of it. The peer must read some of its
+        responses within `idle_seconds`. Time during which this side does not read is not counted.
         """
         is_paused = self._queue_is_full or self._waits_for_memory_since is not None
         if (self._partial is not None or self._rest) and not is_paused and now - self._progress_at > receive_seconds:
@@ -362,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def hoards(self, now: float) -> str | None:
-        """Why this connection is to be closed if others need its memory: at its speed it would keep it for long."""
+        """Explain why this connection should be closed if others need its memory: it is too slow to release it soon."""
         if self._partial is not None:
             elapsed = (self._waits_for_memory_since or now) - self._partial_began_at
             if _takes_long(elapsed, self._partial_bytes, self._partial_size):
@@ -376,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def close_hoarder(self, reason: str) -> None:
-        """Close, because memory is short and others wait for what this connection holds."""
+        """Close, because memory is short and other connections wait for what this one holds."""
         self._drop_buffers()
         self._give_up(f"queued.max.request.bytes is used up: {reason}")
 
@@ -401,11 +402,11 @@ class Connection(asyncio.BufferedProtocol):
                 frame_bytes = len(frame)
                 self.is_serving = True
                 response = await self._answer(frame, self)
-                del frame  # a large request is not kept for as long as its answer is not read
+                del frame  # a large request is not kept while its response waits to be read
                 left = self.held_bytes - frame_bytes
                 if left < 0 or memory.has_waiters:
                     memory.discharge(self, frame_bytes)
-                else:  # the same, for nearly every request
+                else:  # the same, inlined for nearly every request
                     self.held_bytes = left
                     memory.held -= frame_bytes
                 served += 1
@@ -425,13 +426,13 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.fail(error)
         except Exception as error:
-            # A mistake of ours in one handler: loud in the log, and only this client pays. The log and the journal
-            # are changed by their own code, which either finishes or leaves no trace.
+            # A bug in one handler is logged, and only this client pays for it. The log and the journal are changed by
+            # code of their own, which either finishes or leaves no trace.
             self._incidents.note(f"connection {self.client_host} closed", error)
             transport.abort()
 
     async def _until_read(self, writable: asyncio.Future[None]) -> None:
-        """Wait for the peer to read most of its answers; they are charged to it."""
+        """Wait until the peer has read most of its responses, which are charged to it meanwhile."""
         if self._is_over:
             return
         self._unread_is(self._unread_now())
@@ -445,7 +446,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread_since, self._unread_bytes, self._unread_mark = now, unread_bytes, (unread_bytes, now)
 
     def _send(self, response: bytes | bytearray) -> None:
-        """Write now if the answer is long or no request is left, else when the event loop comes around."""
+        """Write now if the response is long or no request is queued; otherwise when the event loop comes around."""
         if len(response) >= _HELD_BYTES:
             self._write_held()
             self._write(response)
@@ -472,7 +473,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     async def _send_pieces(self, pieces: list[Part]) -> None:
-        """Send an answer in pieces, behind what is held; slices of files are released, whatever becomes of it."""
+        """Send a response in pieces, behind what is held. Slices of files are released in any case."""
         try:
             if len(pieces) == 1 and isinstance(pieces[0], bytes):
                 self._send(pieces[0])
@@ -493,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
                     piece.release()
 
     def _write_pieces(self, pieces: list[Buffer]) -> None:
-        """Give the socket what it takes in one call, and the transport the rest."""
+        """Give the socket as much as it takes in one call, and the rest to the transport."""
         transport = self._transport
         if transport is None or transport.is_closing() or not pieces:
             return
@@ -512,9 +513,9 @@ class Connection(asyncio.BufferedProtocol):
             sent = max(0, sent - len(piece))
 
     async def _send_slice(self, piece: LogSlice, pieces: list[Part]) -> None:
-        """Send a stretch of a file. Returns when all of it is with the kernel, or the connection is closing.
+        """Send a stretch of a file. Returns when the kernel has all of it, or when the connection is closing.
 
-        `pieces` are those of the whole answer: they are charged while the peer has to be waited for.
+        `pieces` are those of the whole response: they are charged while the peer is waited for.
         """
         transport, position, end = self._transport, piece.position, piece.position + piece.length
         assert transport is not None
@@ -559,14 +560,15 @@ class Connection(asyncio.BufferedProtocol):
             position += little
 
     async def _send_little(self, piece: LogSlice, position: int, end: int) -> int:
-        """Send a few bytes through the transport, which waits for the peer to read; how many they were.
+        """Send a few bytes through the transport, which waits for the peer to read; return how many were sent.
 
-        To wait on the socket itself would take a descriptor of our own, for the loop gives away no transport's.
+        Waiting on the socket itself would take a descriptor of our own, because the loop does not give out a
+        transport's.
         """
         transport = self._transport
         assert transport is not None
         data = piece.file.read(position, min(_LITTLE_BYTES, end - position))
-        transport.set_write_buffer_limits(high=0)  # nothing may be left of them when this goes on
+        transport.set_write_buffer_limits(high=0)  # so that none of them is left when this resumes
         try:
             transport.write(data)
             if self._writable is not None:
@@ -587,12 +589,12 @@ class Connection(asyncio.BufferedProtocol):
                 await self._until_read(self._writable)
 
     def _give_up(self, reason: str) -> None:
-        """Close in the middle of an answer or a request."""
+        """Close in the middle of a response or a request."""
         self._complain(logging.WARNING, "given up", reason)
         self.abort()
 
     def fail(self, error: ProtocolError) -> None:
-        """Close because of what the peer sent; what was asked before that is answered."""
+        """Close because of what the peer sent; requests before it are answered."""
         self._write_held()
         self._complain(logging.WARNING, "protocol error", error)
         self.abort()
@@ -606,7 +608,7 @@ class Connection(asyncio.BufferedProtocol):
         self._complaints.write(logger, level, f"connection {kind}", host, "connection %s: closed: %s", host, reason)
 
     def abort(self) -> None:
-        """Close from our side, at once."""
+        """Close from our side, immediately."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,12 +1,13 @@
-"""Which client connections are let in: `max.connections`, `max.connections.per.ip` and its overrides.
+"""Limits on client connections: `max.connections`, `max.connections.per.ip` and its overrides.
 
-`max.connections` is never more than the process has descriptors for (`descriptors`), so that clients cannot take those
-that logs, journal and links need. A connection above a limit is closed at once, with one line a host a minute.
+`max.connections` never exceeds the descriptors that the process has for it (`descriptors`), so that clients cannot take
+those that logs, journal and links need. A connection above a limit is closed at once, with one log line per host and
+minute.
 
-Other brokers must get in, however many connections clients hold, also where they share a listener. A connection that
-has proved to be a broker's (`broker_proof`) is not counted. While `max.connections` is reached a few more are accepted
-(`Descriptors.reserved`), each for `PROOF_SECONDS` and for one purpose: its first request has to be the ApiVersions that
-proves a broker. If there are too many of these, the oldest goes: a broker proves itself as soon as it is connected.
+Other brokers must get in however many connections clients hold, even if they share a listener. A connection that has
+proved to be a broker's (`broker_proof`) is not counted. While `max.connections` is reached, a few more are accepted
+(`Descriptors.reserved`), each for `PROOF_SECONDS` and for one purpose: its first request must be the ApiVersions that
+proves a broker. If there are too many of these, the oldest is closed: a broker proves itself as soon as it connects.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class ConnectionLimits:
         self._count = 0
         self._reserved = shares.reserved
         self._unproved: dict[Connection, asyncio.TimerHandle] = {}
-        """Those beyond `max.connections`, oldest first, and when each has to have proved to be a broker's."""
+        """Connections beyond `max.connections`, oldest first, each with its deadline for proving to be a broker's."""
         self._refused: set[Connection] = set()
-        """Those of them that were closed, until they are gone."""
+        """Connections beyond `max.connections` that were closed, until they are gone."""
         self._brokers: set[Connection] = set()
         if "max.connections" in config.given and self._is_by_descriptors:
             logger.warning(
@@ -60,15 +61,15 @@ class ConnectionLimits:
 
     @property
     def most(self) -> int:
-        """How many connections there may be at once."""
+        """The most connections there may be at once."""
         return self._most
 
     async def resolve(self) -> None:
-        """Find the addresses that `max.connections.per.ip.overrides` names. Raises OSError."""
+        """Resolve the host names in `max.connections.per.ip.overrides`. Raises OSError."""
         self._for_host = await _addresses(self._overrides)
 
     def opened(self, connection: Connection) -> bool:
-        """Let a connection in, perhaps only to prove that it is a broker's; whether it may stay for now."""
+        """Admit a connection, perhaps only to prove that it is a broker's; return whether it may stay for now."""
         if self._count < self._most or not self._reserved:
             return self.admit(connection.client_host)
         if len(self._unproved) >= self._reserved:
@@ -78,7 +79,7 @@ class ConnectionLimits:
         return True
 
     def closed(self, connection: Connection) -> None:
-        """A connection that was let in is gone."""
+        """Forget a connection that was admitted and is now gone."""
         if (deadline := self._unproved.pop(connection, None)) is not None:
             deadline.cancel()
         elif connection in self._brokers:
@@ -89,7 +90,7 @@ class ConnectionLimits:
             self.gone(connection.client_host)
 
     def proved(self, connection: Connection) -> None:
-        """The connection is a broker's: it does not count from now on."""
+        """Stop counting a connection that has proved to be a broker's."""
         if connection not in self._brokers and connection not in self._refused:
             self.closed(connection)
             self._brokers.add(connection)
@@ -107,7 +108,7 @@ class ConnectionLimits:
             connection.abort()
 
     def admit(self, host: str) -> bool:
-        """Count one more connection of a host, unless that is one too many."""
+        """Count one more connection of a host; return False if that exceeds a limit."""
         if self._count >= self._most:
             self._refuse(host, "max.connections", self._most)
             return False
@@ -120,7 +121,7 @@ class ConnectionLimits:
         return True
 
     def gone(self, host: str) -> None:
-        """One that was admitted is closed."""
+        """Stop counting a connection of a host, which has been closed."""
         self._count -= 1
         self._by_host[host] -= 1
         if not self._by_host[host]:
@@ -136,7 +137,7 @@ class ConnectionLimits:
 
 
 async def _addresses(limits: Mapping[str, int]) -> dict[str, int]:
-    """Limits by host as a connection names it: names and addresses may have several."""
+    """Return the limits by host as a connection names it; a name may resolve to several addresses."""
     found: dict[str, int] = {}
     for name, limit in limits.items():
         for *_, address in await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM):

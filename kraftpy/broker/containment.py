@@ -1,13 +1,13 @@
-"""Containment: an unexpected error costs what it hit, and never the node.
+"""Containment: an unexpected error costs the work it hit, but never the node.
 
-`Tasks` owns every task of a node. An exception that leaves a task is noted as an incident and the task is over; the
-node goes on. One kind ends the node all the same, because going on would be worse: `Fatal`, of the node's own state or
-its own disk (`DirectoryFailed`). No containment holds it: `note` and `contained` let it through. A loop that must not
-be over is started with `keep_running`, which starts it again.
+`Tasks` owns every task of a node. An exception that leaves a task is recorded as an incident and ends that task; the
+node goes on. One kind ends the node all the same, because going on would be worse: `Fatal`, for the node's own state or
+its own disk (`DirectoryFailed`). Nothing contains it: `note` and `contained` let it through. A loop that must never end
+is started with `keep_running`, which restarts it.
 
-`Incidents` counts unexpected errors and keeps the last few for those who ask about the node's health. `Complaints` is
-for errors that are expected of peers (malformed frames, refused connections). Both write one line a kind and peer a
-minute, with the number of those that were left out, so that nobody can fill the log; tracebacks are logged at DEBUG.
+`Incidents` counts unexpected errors and keeps the last few for health checks. `Complaints` is for errors that are
+expected of peers (malformed frames, refused connections). Both write at most one line per kind and peer in a minute,
+with the number of those left out, so that no peer can fill the log. Tracebacks are logged at DEBUG.
 
 Invariants: neither raises anything but `Fatal`, nor lets text from outside begin a line of the log; both hold a bounded
 number of entries, however many peers and kinds there are.
@@ -31,41 +31,41 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 UNEXPECTED: Final = "unexpected error"
-"""Stands in the line of every incident, for tests and simulations that excuse none."""
+"""Part of every incident's log line; tests and simulations that tolerate no incident look for it."""
 QUIET_SECONDS: Final = 60.0
 MAX_COMPLAINTS: Final = 1_000
-"""Kinds and peers remembered at once; beyond it all peers of a kind share one entry."""
+"""Kinds and peers remembered at once; beyond that, all peers of a kind share one entry."""
 _KEPT_INCIDENTS: Final = 20
 _RESTART_SECONDS: Final = 1.0
 _SAID_CHARACTERS: Final = 500
 
 
 class Fatal(Exception):
-    """This node's own state or disk cannot be trusted any more: it ends, with this message."""
+    """This node's own state or disk can no longer be trusted: the node ends, with this message."""
 
 
 class Incident(NamedTuple):
-    """One unexpected error that was survived."""
+    """One unexpected error that the node survived."""
 
     what: str
-    """The task, request, group or partition that it cost."""
+    """The task, request, group or partition that the error cost."""
     error: str
-    """Type and message of the exception, and where it was raised."""
+    """Type and message of the exception, and the place that raised it."""
     at: float
     """The event loop's time, in seconds."""
 
 
 class Complaints:
-    """Writes one line a kind and peer a minute; the next line says how many were left out."""
+    """Writes one line per kind and peer in a minute; the next line says how many were left out."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], list[float]] = {}
-        """By kind and peer: when a line may be written again, and how many were left out since the last."""
+        """By kind and peer: when the next line may be written, and how many were left out since the last."""
 
     def write(self, log: logging.Logger, level: int, kind: str, peer: str, message: str, *arguments: object) -> bool:
         """Log `message % arguments` unless the same kind and peer was logged within the last minute.
 
-        Returns whether a line was written. `peer` is a host without its port, or "" where there is none.
+        Returns whether a line was written. `peer` is a host without its port, or "" if there is none.
         """
         now = _now()
         key = (kind, peer)
@@ -86,7 +86,7 @@ class Complaints:
         return True
 
     def own(self, log: logging.Logger, kind: str, message: str, *arguments: object) -> bool:
-        """The same for an error of this node's own that is expected, of a full disk say: it has no peer."""
+        """Log an expected error of this node itself, such as a full disk; like `write`, but without a peer."""
         return self.write(log, logging.ERROR, kind, "", message, *arguments)
 
     def _forget(self, now: float) -> None:
@@ -95,40 +95,40 @@ class Complaints:
 
 
 class Incidents:
-    """Unexpected errors that this node survived."""
+    """The unexpected errors that this node has survived."""
 
     def __init__(self, complaints: Complaints) -> None:
         self._complaints = complaints
         self._last: deque[Incident] = deque(maxlen=_KEPT_INCIDENTS)
         self.count = 0
-        """How many there were since the start."""
+        """Incidents since the node started."""
 
     @property
     def complaints(self) -> Complaints:
-        """The writer of their log lines, also for errors that are expected of peers."""
+        """The writer of their log lines, also used for errors that are expected of peers."""
         return self._complaints
 
     @property
     def last(self) -> list[Incident]:
-        """The newest few, oldest first."""
+        """The newest incidents, oldest first."""
         return list(self._last)
 
     @contextlib.contextmanager
     def contained(self, what: str, *, kind: str = "") -> Iterator[None]:
-        """An unexpected error within costs what is within, and is noted as with `note`, which raises `Fatal`."""
+        """Contain an unexpected error of the body and record it with `note`, which raises `Fatal`."""
         try:
             yield
         except Exception as error:
             self.note(what, error, kind=kind)
 
     def contained_in(self, place: object, what: str) -> contextlib.AbstractContextManager[None]:
-        """The same for something done to one of many, a partition say: each costs itself, and `what` is their kind."""
+        """Contain an error in one of many places, such as a partition; `what` is their common kind."""
         return self.contained(f"{place}: {what}", kind=what)
 
     def note(self, what: str, error: BaseException, *, kind: str = "") -> None:
-        """Count an unexpected error and log one line of it. Raises it if it is `Fatal`.
+        """Count an unexpected error and log one line about it. Raises it if it is `Fatal`.
 
-        `what` names what it cost; `kind` is its kind for the log's limit, `what` itself where it is not given.
+        `what` names the work that it cost; `kind` is the key of the log's limit, and defaults to `what`.
         """
         if isinstance(error, Fatal):
             raise error
@@ -145,9 +145,9 @@ class Incidents:
 
 
 def contain_callbacks(loop: asyncio.AbstractEventLoop, incidents: Incidents) -> None:
-    """Have what asyncio's callbacks raise, and tasks that nobody awaits, noted as incidents of the node.
+    """Record errors from asyncio's callbacks, and from tasks that are never awaited, as incidents of the node.
 
-    No descriptor left for a connection is no incident: the connection is accepted later.
+    Running out of descriptors for a connection is not an incident: the connection is accepted later.
     """
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def contain_callbacks(loop: asyncio.AbstractEventLoop, incidents: Incidents) -> 
 
 
 class Tasks:
-    """The tasks of one node, in front of the TaskGroup that owns them. See the module for what it contains."""
+    """The tasks of one node, in front of the TaskGroup that owns them. The module describes what it contains."""
 
     def __init__(self, group: asyncio.TaskGroup, incidents: Incidents) -> None:
         self._group = group
@@ -175,14 +175,11 @@ class Tasks:
 
     @property
     def incidents(self) -> Incidents:
-        """Where errors are noted that a task contains itself."""
+        """The place to record errors that a task contains itself."""
         return self._incidents
 
     def create_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T | None]:
-        """Run a coroutine whose unexpected error costs no other: its result is then None.
-
-        Raises RuntimeError if the node is going down.
-        """
+        """Run a coroutine and contain its unexpected errors: the task's result is then None."""
         contained = self._contained(coroutine, name)
         try:
             task = self._group.create_task(contained, name=name)
@@ -190,11 +187,11 @@ class Tasks:
             contained.close()
             coroutine.close()
             raise
-        task.add_done_callback(lambda _: coroutine.close())  # one that was cancelled before it began was never awaited
+        task.add_done_callback(lambda _: coroutine.close())  # if cancelled before it began, it was never awaited
         return task
 
     def keep_running(self, make: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> asyncio.Task[None]:
-        """Run a loop that must go on: after an unexpected error it is made again, a second later."""
+        """Run a loop that must not end: after an unexpected error it is restarted a second later."""
         return self.create_task(self._again_and_again(make, name), name=name)
 
     def is_fatal(self, error: Exception) -> bool:
@@ -202,7 +199,7 @@ class Tasks:
         return isinstance(error, Fatal)
 
     def survive(self, what: str, error: Exception, *, kind: str = "") -> None:
-        """Note an unexpected error as an incident (see `Incidents.note`). Raises it if it is one that ends the node."""
+        """Record an unexpected error as an incident (see `Incidents.note`). Raises it if it ends the node."""
         self.incidents.note(what, error, kind=kind)
 
     async def _contained(self, coroutine: Coroutine[Any, Any, T], name: str) -> T | None:
@@ -234,7 +231,7 @@ def _raised_at(error: BaseException) -> str:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a message that cannot be made
+    except Exception:  # its message cannot be formatted
         return "without a message"
 
 
@@ -246,5 +243,5 @@ def _on_one_line(text: str) -> str:
 def _now() -> float:
     try:
         return asyncio.get_running_loop().time()
-    except RuntimeError:  # in a thread
+    except RuntimeError:  # called from a thread
         return time.monotonic()

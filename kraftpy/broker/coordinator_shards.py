@@ -1,20 +1,21 @@
-"""State machines that live in the partitions of an internal topic: the loop around them.
+"""Runs coordinator state machines, each of which lives in one partition of an internal topic.
 
-A shard is one partition, led here, and the machine it keeps. It comes with the leadership and goes with it (who waits
-is told to look elsewhere). It is loaded by replaying the partition up to the log's end at its election, and not used
-until that is done and all of it is committed: what it says must not be undone by the next election. One whose partition
-cannot be read goes on waiting, and the log says why.
+A shard is one partition that this broker leads, and the machine kept in it. It is created when this broker gains the
+leadership and dropped when it loses it; clients that wait are then told to look for the coordinator elsewhere. A shard
+is loaded by replaying the partition up to the log's end at the election. It is not used until that is done and all of
+it is committed: the next election must not undo what the machine answers. If its partition cannot be read, a shard
+stays unloaded, and the log says why.
 
-An append is reported when it is committed (acks=all), and durable as far as the topic asks for it: `flush.messages`
-and `kraftpy.flush.before.ack` hold here too. What did not commit in time is reported as failed, though it may be in the
-log; the shard is then loaded anew. Why a partition cannot be written is logged when it begins, when it becomes another
-reason and when it is over, however many appends fail of it.
+An append is reported once it is committed (acks=all), and as durable as the topic asks for: `flush.messages` and
+`kraftpy.flush.before.ack` hold here too. An append that did not commit in time is reported as failed, though it may be
+in the log; the shard is then reloaded. The reason why a partition cannot be written is logged when it begins, when it
+changes and when it is over, however many appends fail for it.
 
-What a machine is asked, and what its effects are, is its owner's: a subclass says it in the abstract methods here.
+Requests and effects belong to the machine's owner: a subclass defines them in the abstract methods here.
 
-Machines contain unexpected errors where they can say what these cost. One that leaves a machine all the same leaves it
-in doubt: everybody who waits is answered, and the shard alone is loaded again from its partition, at once, then after
-pauses that grow to a minute. A record that cannot be replayed is passed over. Nobody waits for ever: when a shard goes,
+Machines contain unexpected errors if they know what these cost. Any other error makes the machine's state doubtful: all
+waiting requests are answered, and only this shard is reloaded from its partition, first at once, then after pauses that
+grow to a minute. A record that cannot be replayed is skipped. No request waits indefinitely: when a shard goes,
 unanswered clients are told to look for the coordinator again.
 """
 
@@ -51,35 +52,35 @@ logger = logging.getLogger(__name__)
 
 _LOAD_BYTES = 1 << 20
 _REPLAYED_AT_ONCE = 1024
-"""Records, with no pause in between."""
+"""Records replayed without a pause."""
 _REPORTED_AT_ONCE = 20
-"""Committed appends that a machine is told of, with no pause in between."""
+"""Committed appends reported to a machine without a pause."""
 _LOOK_AGAIN_S = 60.0
 _SHOWN_CHARACTERS = 500
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
 _CALM_S = 600.0
-"""A shard that failed so long ago is loaded again at once if it fails."""
+"""A shard whose last failure is longer ago than this is reloaded at once when it fails."""
 _LONGEST_NAME = 300
 
 Reported = Callable[[ErrorCode], Any]
-"""From how an append went to the event that tells the machine; None where it need not know."""
+"""Turns the outcome of an append into the event for the machine; None if the machine need not know."""
 
 
 class Machine(Protocol):
-    """What a shard needs of its machine."""
+    """The interface that a shard needs of its machine."""
 
     def loaded(self, now: Millis, timestamp: Millis) -> Sequence[Any]:
-        """All of the partition has been replayed."""
+        """Handle the end of loading: the whole partition has been replayed."""
 
     def unload(self) -> Sequence[Any]:
-        """The partition is another broker's now."""
+        """Handle the loss of the partition to another broker."""
 
     def step(self, event: Any, now: Millis, timestamp: Millis) -> Sequence[Any]:
-        """What follows from an event."""
+        """Handle an event; return its effects."""
 
     def next_deadline(self) -> Millis | None:
-        """When a tick is due."""
+        """Return the time of the next tick, or None."""
 
 
 M = TypeVar("M", bound=Machine)
@@ -94,7 +95,7 @@ class _Pending(NamedTuple):
 
 
 class _Failures(NamedTuple):
-    """How often a shard's machine was in doubt lately."""
+    """How often a shard's machine has failed recently."""
 
     times: int
     last_at: float
@@ -113,16 +114,16 @@ class Shard(Generic[M]):
         self.tick_at = Millis(0)
         self.loading: asyncio.Task[None] | None = None
         self.waiting: dict[int, asyncio.Future[Any]] = {}
-        """Requests without an answer, by id. An answer that is an ErrorCode says that the machine has given none."""
+        """Unanswered requests, by id. A result that is an ErrorCode means that the machine gave no answer."""
         self.has_failed = False
-        """The machine is in doubt: it is asked nothing any more, and the shard is loaded again in a moment."""
+        """The machine's state is doubtful: it gets no more events, and the shard is about to be reloaded."""
 
 
 class Shards(ABC, Generic[M]):
-    """The machines of those partitions of a topic that this broker leads."""
+    """The machines of all partitions of one internal topic that this broker leads."""
 
     topic: str
-    """The internal topic."""
+    """The internal topic's name."""
     commit_timeout_ms: int
     """How long an append may take to commit."""
 
@@ -133,38 +134,38 @@ class Shards(ABC, Generic[M]):
         self._replicas = replicas
         self._shards: dict[int, Shard[M]] = {}
         self._hindrances: dict[int, str] = {}
-        """Why partitions that are led here cannot be written, as far as that is known and was logged."""
+        """Why partitions led here cannot be written, if that is known and was logged."""
         self._failures: dict[int, _Failures] = {}
         self._held_back: dict[int, asyncio.TimerHandle] = {}
-        """Partitions whose shards failed repeatedly, until they are loaded again."""
+        """Partitions whose shards failed repeatedly, until they are reloaded."""
         self._request_ids = itertools.count()
         self._is_stopped = False
         self._complaints = tasks.incidents.complaints
 
-    # --- what the machines are ---------------------------------------------------------------
+    # --- to be defined by subclasses ---------------------------------------------------------
 
     @abstractmethod
     def _make(self, replica: Replica) -> M:
-        """A new machine."""
+        """Return a new machine."""
 
     @abstractmethod
     def _tick(self) -> Any:
-        """The event that says that time has passed."""
+        """Return the event that tells a machine that time has passed."""
 
     @abstractmethod
     def _replay_batch(self, machine: M, header: BatchHeader, records: Iterable[BatchRecord]) -> Iterable[Exception]:
-        """Replay some records of a batch of the partition; yield the errors of those that cannot be replayed."""
+        """Replay records of one batch; yield an error for each one that cannot be replayed."""
 
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
-        """Do what the machine says; the effects of what follows at once."""
+        """Carry out an effect of the machine; return the effects that follow from it immediately."""
 
     def _refused(self, what: str) -> None:
-        """There is no room for something that a client wants kept: one line of it a minute."""
+        """Log that there is no room for something a client wants kept, at most once a minute."""
         printable = what[:_LONGEST_NAME].encode("unicode_escape").decode()  # names are the client's
         self._complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", printable)
 
-    # --- coming and going --------------------------------------------------------------------
+    # --- following the leadership ------------------------------------------------------------
 
     def reconcile(self) -> None:
         """Have a shard for each partition that is led here, and no other."""
@@ -174,7 +175,7 @@ class Shards(ABC, Generic[M]):
             self.follow_leadership(partition)
 
     def apply(self, records: Sequence[Record]) -> None:
-        """Metadata has changed: leaderships come and go."""
+        """Follow changes of leadership in new metadata records."""
         touched: dict[int, None] = {}
         for record in records:
             match record:
@@ -188,7 +189,7 @@ class Shards(ABC, Generic[M]):
             self.follow_leadership(partition)
 
     def stop(self) -> None:
-        """Let go of everything, for good; who waits is told to look elsewhere."""
+        """Unload every shard for good; waiting clients are told to look for the coordinator elsewhere."""
         self._is_stopped = True
         for timer in self._held_back.values():
             timer.cancel()
@@ -196,13 +197,13 @@ class Shards(ABC, Generic[M]):
             self._unload(partition)
 
     def follow_leadership(self, partition: int) -> None:
-        """Have a shard for a partition exactly while this broker leads it."""
+        """Have a shard for a partition if and only if this broker leads it."""
         if self._is_stopped or partition in self._held_back:
             return
         try:
             replica = self._replicas.leader(self.topic, partition)
         except KafkaError as error:
-            if error.code == ErrorCode.KAFKA_STORAGE_ERROR:  # what is wrong with it was logged where that was found
+            if error.code == ErrorCode.KAFKA_STORAGE_ERROR:  # the problem was logged when it was found
                 logger.info("%s-%d has no coordinator: %s", self.topic, partition, error)
             self._hindrances.pop(partition, None)
             self._unload(partition)
@@ -248,7 +249,7 @@ class Shards(ABC, Generic[M]):
     # --- unexpected errors -------------------------------------------------------------------
 
     def _fail(self, shard: Shard[M], doing: str, error: Exception) -> None:
-        """The machine is in doubt. Raises the error if it is one that ends the node."""
+        """Treat the machine's state as doubtful after an error. Raises the error if it ends the node."""
         self._tasks.survive(f"{doing} of {shard.replica.topic_partition}", error)
         if not shard.has_failed:
             shard.has_failed = True
@@ -262,7 +263,7 @@ class Shards(ABC, Generic[M]):
         count = 0 if known is None or now - known.last_at > _CALM_S else known.times
         self._failures[partition] = _Failures(count + 1, now)
         pause_s = 0.0 if count == 0 else min(_FIRST_PAUSE_S * 2 ** min(count - 1, 10), _MAX_PAUSE_S)
-        logger.warning("%s: loaded again in %g s after an unexpected error", shard.replica.topic_partition, pause_s)
+        logger.warning("%s: reloading in %g s after an unexpected error", shard.replica.topic_partition, pause_s)
         self._unload(partition)
         self._held_back[partition] = asyncio.get_running_loop().call_later(pause_s, self._release, partition)
 
@@ -276,12 +277,14 @@ class Shards(ABC, Generic[M]):
         try:
             await self._load_all(shard)
         except (KafkaError, ProtocolError) as error:
-            logger.critical("%s cannot be read, what it keeps waits: %s", shard.replica.topic_partition, error)
+            logger.critical(
+                "cannot read %s; its coordinator stays unavailable: %s", shard.replica.topic_partition, error
+            )
         except Exception as error:
             self._fail(shard, "loading", error)
 
     async def _load_all(self, shard: Shard[M]) -> None:
-        """Raises KafkaError and ProtocolError if the partition cannot be read."""
+        """Replay the partition and wait until it is committed. Raises KafkaError, ProtocolError if it is unreadable."""
         replica = shard.replica
         end_offset = replica.log_end_offset
         await self._replay(shard, end_offset)
@@ -293,7 +296,7 @@ class Shards(ABC, Generic[M]):
             self._loaded(shard)
 
     def _serving(self, partition: int) -> Shard[M] | None:
-        """The shard of a partition, unless it is not here or about to be loaded again."""
+        """Return the shard of a partition, unless it is not here or about to be reloaded."""
         shard = self._shards.get(partition)
         return None if shard is None or shard.has_failed else shard
 
@@ -306,21 +309,21 @@ class Shards(ABC, Generic[M]):
         passed_over = 0
         while offset < end_offset:
             records = replica.read_to_end(offset, _LOAD_BYTES, min_one_batch=True)
-            if not records:  # compaction left nothing behind it
+            if not records:  # compaction left nothing after this offset
                 break
             for header, batch in split_batches(records):
                 async for error in self._replayed(shard.machine, header, batch):
                     if not passed_over:
-                        text = "%s: passed over at offset %d: %s"
+                        text = "%s: skipped at offset %d: %s"
                         logger.error(text, replica.topic_partition, header.base_offset, _shown(error))
                     passed_over += 1
                 offset = Offset(header.next_offset)
-            await asyncio.sleep(0)  # let clients be served between two pieces
+            await asyncio.sleep(0)  # let clients be served in between
         if passed_over > 1:
-            logger.error("%s: %d records or batches were passed over", replica.topic_partition, passed_over)
+            logger.error("%s: %d records or batches were skipped", replica.topic_partition, passed_over)
 
     async def _replayed(self, machine: M, header: BatchHeader, batch: Buffer) -> AsyncIterator[Exception]:
-        """Replay a batch, some records at a time; what of it cannot be understood, or all after what cannot be read."""
+        """Replay a batch, some records at a time; yield an error for each record, or the rest, that cannot be read."""
         try:
             payload = await self._replicas.decoding.carry_out(expanded(header, batch, MAX_DECOMPRESSED_BYTES))
             records = iter_payload(payload, header)
@@ -371,7 +374,7 @@ class Shards(ABC, Generic[M]):
             self._set_timer(shard)
 
     async def _asked(self, shard: Shard[M], request_id: int, event: Any) -> Any:
-        """The machine's answer to a request with that id, or an ErrorCode if it gives none."""
+        """Send a request to the machine and return its answer, or an ErrorCode if it gives none."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         shard.waiting[request_id] = answer
         try:
@@ -384,7 +387,7 @@ class Shards(ABC, Generic[M]):
 
     @staticmethod
     def _answer(shard: Shard[M], request_id: int, response: Any) -> None:
-        answer = shard.waiting.get(request_id)  # None: the client has gone meanwhile
+        answer = shard.waiting.get(request_id)  # None: the client has gone
         if answer is not None and not answer.done():
             answer.set_result(response)
 
@@ -400,7 +403,7 @@ class Shards(ABC, Generic[M]):
         return () if error_code is None else self._stepped(shard, reported(error_code))
 
     def _append(self, shard: Shard[M], batch: bytes, reported: Reported) -> ErrorCode | None:
-        """Append a batch; None where how it went is `reported` later, once it is committed and synced."""
+        """Append a batch; return None if its outcome will be `reported` later, once it is committed and synced."""
         replica = shard.replica
         if shard.has_failed:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -410,14 +413,14 @@ class Shards(ABC, Generic[M]):
             replica.check_in_sync()
             appended = replica.append(batch, Origin.COORDINATOR, self._clock.now())
         except KafkaError as error:
-            self._is_hindered(replica, str(error))
+            self._on_write_failed(replica, str(error))
             return error.code
-        except Exception as error:  # whether it is in the log is not known
+        except Exception as error:  # the batch may or may not be in the log
             self._fail(shard, "an append", error)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         end_offset = appended.last_offset + 1
         if not appended.flush_due and not shard.pending and replica.high_watermark >= end_offset:
-            self._is_written(replica)
+            self._on_written(replica)
             return ErrorCode.NONE
         deadline = asyncio.get_running_loop().time() + self.commit_timeout_ms / 1000
         shard.pending.append(_Pending(end_offset, reported, deadline))
@@ -433,11 +436,11 @@ class Shards(ABC, Generic[M]):
             self._fail(shard, "a commit", error)
 
     async def _commit_all(self, shard: Shard[M]) -> None:
-        """Report what was appended, in order, as it is committed."""
+        """Report appends in order as they are committed."""
         replica = shard.replica
         outcome = ErrorCode.NONE
         for count in itertools.count(1):
-            if count % _REPORTED_AT_ONCE == 0:  # those that became committed together
+            if count % _REPORTED_AT_ONCE == 0:  # for appends that were committed together
                 await asyncio.sleep(0)
             if not shard.pending or not self._is_current(shard):
                 break
@@ -451,9 +454,9 @@ class Shards(ABC, Generic[M]):
             if not self._is_current(shard):
                 return
             if outcome == ErrorCode.NONE:
-                self._is_written(replica)
+                self._on_written(replica)
             else:
-                self._is_hindered(replica, f"not committed: {outcome.name}")
+                self._on_write_failed(replica, f"not committed: {outcome.name}")
             shard.pending.popleft()
             event = reported(outcome)
             if event is not None:
@@ -466,19 +469,21 @@ class Shards(ABC, Generic[M]):
             self._unload(partition)
             self.follow_leadership(partition)
 
-    def _is_hindered(self, replica: Replica, reason: str) -> None:
+    def _on_write_failed(self, replica: Replica, reason: str) -> None:
         partition = replica.topic_partition.partition
         if self._hindrances.get(partition) != reason:
             self._hindrances[partition] = reason
             logger.warning("%s: %s", replica.topic_partition, reason)
 
-    def _is_written(self, replica: Replica) -> None:
+    def _on_written(self, replica: Replica) -> None:
         if self._hindrances and self._hindrances.pop(replica.topic_partition.partition, None) is not None:
-            logger.warning("%s: is written again", replica.topic_partition)
+            logger.warning("%s: can be written again", replica.topic_partition)
 
     def _set_timer(self, shard: Shard[M]) -> None:
-        """Have a tick when the next deadline comes. A timer that is early stays: every heartbeat moves deadlines back,
-        and a tick too many does nothing."""
+        """Schedule a tick for the next deadline.
+
+        An earlier timer is kept: every heartbeat moves deadlines back, and an extra tick does nothing.
+        """
         deadline = shard.machine.next_deadline()
         if deadline is None:
             return

@@ -1,14 +1,14 @@
-"""How a node shares out the file descriptors its process may have (RLIMIT_NOFILE): connections get what is left.
+"""Shares out the file descriptors that the process may have (RLIMIT_NOFILE): connections get what is left.
 
-A process out of descriptors can neither write nor sync, so clients must not be able to take the last one. The most
-that the node itself needs at once is set aside; each share is bounded by its user:
+A process out of descriptors can neither write nor sync, so clients must not be able to take the last one. The most that
+the node itself needs at once is set aside, and the user of each share keeps within it:
 
-* its own: standard streams, event loop, listeners, locks, the journal, the links and fetchers to other nodes, the
-  pipes of the log cleaner, connections that are accepted only to be refused, and spares (`runtime`);
-* `cached_files`: the files of partitions (`log.files.FileCache`), a part of which may be pinned by transfers;
-* `work_files`: files open for one operation: rounds of syncs, logs that are opened and closed.
+* its own: standard streams, event loop, listeners, locks, the journal, the links and fetchers to other nodes, the pipes
+of the log cleaner, connections that are accepted only to be refused, and spares (`runtime`); * `cached_files`: the
+files of partitions (`log.files.FileCache`), some of which may be pinned by transfers; * `work_files`: files open for
+one operation: rounds of syncs, logs being opened and closed.
 
-Left out: descriptors that something else in the process takes, which the spares are for.
+Left out: descriptors that other code in the process takes; the spares cover those.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 SPARES: Final = 16
 ACCEPTED_AT_ONCE: Final = 8
-"""Connections a listener accepts before the event loop goes on; those above a limit are closed three rounds later."""
+"""Connections a listener accepts in one go; those above a limit are closed three loop iterations later."""
 _REFUSED_PER_LISTENER: Final = 4 * ACCEPTED_AT_ONCE
 _BASE: Final = 24
 _RESERVED: Final = 16
-"""Connections beyond the limit for clients that may still prove to be another broker's (`connection_limits`)."""
+"""Connections beyond the clients' limit, which may still prove to be another broker's (`connection_limits`)."""
 _PER_DIRECTORY: Final = 2
 _PER_CLEANER_THREAD: Final = 5
 _PER_OTHER_NODE: Final = 8
@@ -29,24 +29,24 @@ _LEAST_CONNECTIONS: Final = 8
 
 
 class Descriptors(NamedTuple):
-    """How many descriptors each may hold at once."""
+    """How many descriptors each use may hold at once."""
 
     limit: int
-    """The process's."""
+    """The limit of the process."""
     cached_files: int
     pinned_files: int
-    """Of `cached_files`; as many again may be held of files that were deleted while they were pinned."""
+    """Part of `cached_files`; as many again may be held for files that were deleted while they were pinned."""
     work_files: int
     connections: int
-    """Those left for clients; less than 1 if the limit is too low for a node."""
+    """Descriptors left for clients; less than 1 if the limit is too low for a node."""
     reserved: int = 0
-    """Those beyond that are accepted so that other brokers can prove who they are; 0 where there are none."""
+    """Additional connections, accepted so that other brokers can prove who they are; 0 without other nodes."""
 
 
 def share_out(
     limit: int, *, listeners: int = 1, directories: int = 1, cleaner_threads: int = 1, other_nodes: int = 0
 ) -> Descriptors:
-    """Divide `limit` descriptors among a node with so many listeners, log directories, cleaner threads and peers."""
+    """Divide `limit` descriptors for a node with this many listeners, log directories, cleaner threads and peers."""
     reserved = _RESERVED if other_nodes else 0
     own = (
         _BASE
@@ -64,11 +64,11 @@ def share_out(
 
 
 def least_limit(shares: Descriptors) -> int:
-    """How many descriptors are enough for a node that was given too few."""
+    """Return the number of descriptors that would be enough for a node that has too few."""
     missing = _LEAST_CONNECTIONS - shares.connections
     return shares.limit if missing <= 0 else shares.limit + 2 * missing
 
 
 def are_enough(shares: Descriptors) -> bool:
-    """Whether a node can serve anybody with these."""
+    """Whether a node can serve clients with these."""
     return shares.connections >= _LEAST_CONNECTIONS

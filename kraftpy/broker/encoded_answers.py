@@ -1,31 +1,38 @@
-"""Encoded answers that many clients ask for, such as Metadata for all topics: made once for each state of the cluster.
+"""Encoded responses that many clients ask for, such as Metadata for all topics: encoded once per cluster state.
 
-An answer is kept under a key that names everything it depends on (the image's version, the request's version, the
-listener, ...). Clients that ask while it is being made wait for it, so a crowd costs one.
+A response is cached under a key that names everything it depends on (the image's version, the request's version, the
+listener, ...). Clients that ask while it is being made wait for it, so a crowd costs no more than one.
 
-Invariant: at most `limit` bytes are kept, the oldest going first; an answer that is larger is never kept.
+Invariant: at most `limit` bytes are kept, the oldest being evicted first; a response larger than that is never kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from typing import NamedTuple
+
+
+class Encoded(NamedTuple):
+    """The answer of a handler that caches encoded answers: a response's body in the request's version."""
+
+    body: bytes
 
 
 class EncodedAnswers:
-    """Bytes by key, of at most `limit` bytes together."""
+    """Bytes by key, at most `limit` bytes in total."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept: dict[Hashable, bytes] = {}
         self._being_made: dict[Hashable, asyncio.Future[None]] = {}
         self.held = 0
-        """Bytes that are kept."""
+        """Bytes kept now."""
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[tuple[bytes, bool]]]) -> bytes:
-        """The answer of that key, from `make` if nobody has made it: its bytes, and whether they may be kept.
+        """Return the response for a key, calling `make` if there is none; `make` returns it and whether it may be kept.
 
-        An answer that may not be kept (the cluster changed meanwhile) is told to the one who made it and nobody else.
+        A response that may not be kept (because the cluster changed meanwhile) goes only to the caller that made it.
         """
         while True:
             found = self._kept.get(key)

@@ -1,10 +1,10 @@
-"""Garbage collections that do not stop the node.
+"""Keeps garbage collections from stopping the node.
 
-A full collection of the interpreter looks at every object of the process, while nothing else runs: with thousands of
-partitions that is the longest stall there is. Almost all of those objects live as long as the node. So nearly none are
-made during the start, and what is alive at its end, or after a full collection that took long, is set aside
-(`gc.freeze`): the next one looks only at newer objects. Frozen objects are looked at again every `_AGAIN_SECONDS`, so
-that cycles which have died since are freed.
+A full collection of the interpreter looks at every object of the process while nothing else runs. With thousands of
+partitions, that would be the longest stall of all. Almost all of those objects live as long as the node. So hardly any
+collection runs during the start, and the objects alive at its end, or after a full collection that took long, are set
+aside (`gc.freeze`): the next collection looks only at newer objects. Frozen objects are looked at again every
+`_AGAIN_SECONDS`, so that cycles that have died since are freed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FULL = 2
 
 
 class Collections:
-    """The garbage collections of this process, from its start on."""
+    """Controls the garbage collections of this process, from its start."""
 
     def __init__(self) -> None:
         self._usual = gc.get_threshold()
@@ -29,20 +29,20 @@ class Collections:
         gc.set_threshold(*_STARTING)
 
     def started(self) -> None:
-        """The node is ready: what there is now stays."""
+        """The node is ready: freeze the objects that exist now."""
         gc.freeze()
         gc.set_threshold(*self._usual)
         gc.callbacks.append(self.collected)
 
     def stop(self) -> None:
-        """Leave the interpreter as it was."""
+        """Restore the interpreter's settings."""
         gc.set_threshold(*self._usual)
         if self.collected in gc.callbacks:
             gc.callbacks.remove(self.collected)
         gc.unfreeze()
 
     def collected(self, phase: str, info: dict[str, Any]) -> None:
-        """Called by the interpreter before and after each collection."""
+        """Handle the start or end of a collection; the interpreter calls this."""
         if info["generation"] != _FULL:
             return
         now = time.monotonic()

@@ -1,23 +1,43 @@
-"""A node's health: the errors it has survived and the work it cannot do, as plain values, fit for JSON.
+"""A node's health as plain values fit for JSON: the errors it has survived and the work it cannot do.
 
 A healthy node has no log directory and no partition offline, and has met no unexpected error. Lists are cut, so that
-the answer is small however much is wrong; the counts beside them are not.
+the result stays small however much is wrong; the counts beside them are exact.
 
-Left out: whether clients are served, which only a client can find out (`kraftpy ping`).
+Left out: whether clients are served. Only a client can find that out (`kraftpy ping`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from collections.abc import Sequence
+
+    from kraftpy.broker.containment import Incidents
+    from kraftpy.broker.replication.replicas import Replicas
+    from kraftpy.broker.services import HasConfig, HasImage, HasNodeId
+
+    class Broker(HasConfig, HasImage, HasNodeId, Protocol):
+        """The part of a broker that its health depends on."""
+
+        @property
+        def replicas(self) -> Replicas:
+            """The replicas on this node."""
+
+        @property
+        def incidents(self) -> Incidents:
+            """The unexpected errors that the node survived."""
+
+        @property
+        def connections(self) -> Sequence[object]:
+            """Every open client connection."""
+
 
 _MOST_NAMED = 20
 
 
 def health_of(broker: Broker) -> dict[str, Any]:
-    """`is_healthy`, and why it is not: `offline_log_directories` (path -> reason), offline partitions, incidents.
+    """Return `is_healthy` and the reasons why not: offline log directories (path -> reason) and partitions, incidents.
 
     `limits` holds the bounds on what clients can take of the node, and how much of each is taken.
     """

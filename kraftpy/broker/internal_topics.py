@@ -1,4 +1,4 @@
-"""The topics the broker keeps for itself, and what they are created with."""
+"""The topics that brokers keep for themselves, and the settings they are created with."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TRANSACTION_STATE = "__transaction_state"
 """Transactional ids and their transactions; compacted."""
 
 SHARE_GROUP_STATE = "__share_group_state"
-"""What became of records that share groups were handed; pruned by the coordinators, not by age."""
+"""The state of records that share groups were handed; pruned by the coordinators, not by age."""
 
 _SMALLEST_SEGMENT_BYTES = 1 << 20
-"""What `segment.bytes` must be at least, where `offsets.topic.segment.bytes` may be less."""
+"""The smallest `segment.bytes` that a topic may have; `offsets.topic.segment.bytes` may be lower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
-    """How one is created."""
+    """Partitions, replication factor and settings of a new internal topic."""
 
     partitions: int
     replication_factor: int
@@ -29,7 +29,7 @@ class InternalTopic:
 
 
 def settings_of(name: str, config: BrokerConfig) -> InternalTopic | None:
-    """What the topic of that name is created with; None for a topic of the users'."""
+    """Return the settings to create an internal topic with; None for a user's topic."""
     if name == CONSUMER_OFFSETS:
         return InternalTopic(
             partitions=config.offsets_topic_num_partitions,

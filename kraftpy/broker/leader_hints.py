@@ -1,4 +1,4 @@
-"""Who leads a partition that is not led here, in the answer that says so, to save asking for metadata (KIP-951)."""
+"""Names the current leader in an answer that says a partition is not led here, to save a Metadata request (KIP-951)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from kraftpy.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from kraftpy.types import TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.services import HasImage
 
 
 class LeaderHints:
-    """The hints of one answer; `endpoints` are those of the leaders it names, as seen from its listener."""
+    """The hints of one response; `endpoints` are those of the leaders it names, on the listener of the request."""
 
-    def __init__(self, broker: Broker, listener: str) -> None:
+    def __init__(self, broker: HasImage, listener: str) -> None:
         self._broker = broker
         self._listener = listener
         self._endpoints: dict[int, NodeEndpoint] = {}
 
     @property
     def endpoints(self) -> list[NodeEndpoint]:
-        """Where the leaders that were named are."""
+        """The endpoints of the leaders named so far."""
         return list(self._endpoints.values())
 
     def of(self, topic: str, topic_id: bytes, partition: int) -> LeaderIdAndEpoch | None:
-        """The partition's leader by the metadata; None where there is none, or it cannot be reached by this listener.
+        """Return the partition's leader from the metadata; None if there is none, or not on this listener.
 
-        The topic's id is asked where its name is "".
+        The topic is looked up by id if `topic` is "".
         """
         image = self._broker.image
         found = image.topic(topic) if topic else image.topic_by_id(TopicId(topic_id))

@@ -1,12 +1,12 @@
-"""How many lines of one kind a minute the log of a node may have: legal requests write lines too.
+"""Limits the log lines of one kind per minute: legal requests write lines too.
 
-A kind is a logger, a level and the message before its arguments are filled in, so that no place that logs can forget
-the limit. Lines beyond `LINES_PER_MINUTE` are left out; the first line of the kind that is written again says how many.
-Errors are not limited here: `Complaints` and `Incidents` do that where peers cause them, and one of a disk or a
-partition must not be lost among others. DEBUG is for those who want all.
+A kind is a logger, a level and the message before its arguments are filled in, so no call site can forget the limit.
+Lines beyond `LINES_PER_MINUTE` are left out; the first line of the kind to be written again says how many. Errors are
+not limited here: `Complaints` and `Incidents` limit those that peers cause, and an error of a disk or a partition must
+not be lost among others. DEBUG is not limited either.
 
-Invariant: kinds are places in the code, so there are few; a message that is put together before it is logged counts as
-one with all others of its logger once `MOST_KINDS` are known.
+Invariant: kinds are places in the code, so there are few of them. Messages that are formatted before they are logged
+all count as one kind per logger once `MOST_KINDS` are known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MINUTE_SECONDS: Final = 60.0
 
 
 class _Minute:
-    """What was logged of a kind since the minute began."""
+    """Counts the lines of one kind since the minute began."""
 
     __slots__ = ("began_at", "left_out", "written")
 
@@ -31,14 +31,14 @@ class _Minute:
 
 
 class LineLimit(logging.Filter):
-    """Leaves out lines of INFO and WARNING of which there were too many in a minute. A filter of a handler."""
+    """A handler's filter that drops lines of INFO and WARNING when there are too many in a minute."""
 
     def __init__(self) -> None:
         super().__init__()
         self._minutes: dict[tuple[str, int, str], _Minute] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write the record, with a count if any of its kind were left out before."""
+        """Whether to write the record; adds the number of earlier records of its kind that were dropped."""
         if not logging.INFO <= record.levelno < logging.ERROR:
             return True
         key = (record.name, record.levelno, str(record.msg))

@@ -1,7 +1,7 @@
-"""Trying again what failed only because the process is out of descriptors, memory or threads.
+"""Retries work that failed only because the process is out of descriptors, memory or threads.
 
-For work that must not be left half done: a truncation, a directory to be synced. Nothing is wrong with the disk, so it
-goes on as soon as there are resources again, however long that takes. A caller that must not wait cancels the wait.
+For work that must not be left half done: a truncation, a directory to be synced. The disk is fine, so the work succeeds
+once there are resources again, however long that takes. A caller that must not wait cancels the wait.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 async def patiently(
     attempt: Callable[[], Awaitable[T]], what: str, complaints: Complaints, *, is_sync: bool = False
 ) -> T:
-    """The result of `attempt`, which is made again, after a growing pause, for as long as it lacks resources.
-
-    `what` names it in the log ("sync /data"); `is_sync` as in `failure_of`. Raises any other OSError.
-    """
+    """Call `attempt` until it does not lack resources, with growing pauses; return its result."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         try:
@@ -37,6 +34,6 @@ async def patiently(
             if failure_of(error, is_sync=is_sync) is not Failure.RESOURCES:
                 raise
             kind = f"again: {what.partition(' ')[0]}"
-            complaints.write(logger, logging.ERROR, kind, "", "cannot %s for now, and try again: %s", what, error)
+            complaints.write(logger, logging.ERROR, kind, "", "cannot %s for now, retrying: %s", what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

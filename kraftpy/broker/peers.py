@@ -1,7 +1,8 @@
-"""Requests to other brokers, over the listener that brokers use among themselves: one connection to each.
+"""Requests to other brokers over the inter-broker listener, on one connection to each.
 
-A connection is opened when it is first needed, and again after it was lost. Whoever asks hears of a lost one by an
-error and decides what to do; nothing is sent twice from here. On each this broker proves who it is (`broker_proof`).
+A connection is opened when it is first needed, and again after it was lost. Callers learn of a lost connection by an
+error and decide what to do; nothing is retried here. On each connection this broker proves its identity
+(`broker_proof`).
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ if TYPE_CHECKING:
 
 
 def response_limit(config: BrokerConfig) -> ResponseLimit:
-    """The largest response of another broker: it holds what was asked for, or one batch of what a request may have."""
-    from kraftpy.client.connection import ResponseLimit  # here, for a broker that is alone
+    """Return the largest response to accept from a broker, which must have room for one batch of any size allowed."""
+    from kraftpy.client.connection import ResponseLimit  # here: a broker that is alone needs none
 
     return ResponseLimit(max(config.socket_request_max_bytes, ResponseLimit().bytes), "socket.request.max.bytes")
 
 
 class Peers:
-    """The other brokers, as far as they were asked something."""
+    """The connections to other brokers, opened on demand."""
 
     def __init__(self, config: BrokerConfig, image: Callable[[], Image], proof: BrokerProof) -> None:
         self._config = config
         self._image = image
         self._proof = proof
         self._connections: dict[BrokerId, tuple[Connection, tuple[str, str]]] = {}
-        """With what this broker has said of itself on it."""
+        """Each with the identity that this broker has claimed on it."""
         self._opening: dict[BrokerId, asyncio.Lock] = {}
 
     async def ask(self, broker_id: BrokerId, key: ApiKey, request: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
-        """Send in the highest version of both, and wait for the answer. Raises KafkaError (NETWORK_EXCEPTION)."""
+        """Send in the highest version both support, and return the response. Raises KafkaError (NETWORK_EXCEPTION)."""
         connection = await self._connection(broker_id)
         return await connection.send(key, request, connection.version(key, low=low, high=high))
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         for connection, _ in self._connections.values():
             connection.close()
         self._connections.clear()
 
     async def _connection(self, broker_id: BrokerId) -> Connection:
-        from kraftpy.client.connection import BrokerUnreachable, Connection  # here, for a broker that is alone
+        from kraftpy.client.connection import BrokerUnreachable, Connection  # here: a broker that is alone needs none
         from kraftpy.client.runtime import RealRuntime
 
         async with self._opening.setdefault(broker_id, asyncio.Lock()):
@@ -59,7 +60,7 @@ class Peers:
             if connection is not None and not connection.closed:
                 if said == software:
                     return connection
-                connection.close()  # this broker has another epoch since
+                connection.close()  # this broker's epoch has changed
             broker = self._image().broker(broker_id)
             endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
             if endpoint is None:

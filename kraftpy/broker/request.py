@@ -1,4 +1,4 @@
-"""What a handler is told of a request besides the message itself."""
+"""The context of a request: everything a handler knows besides the message itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class RequestContext:
-    """Who asks, in which version, and where they came in."""
+    """The client that sent a request, the request's version, and the connection and listener it arrived on."""
 
     api_key: ApiKey
     api_version: int
@@ -21,6 +21,6 @@ class RequestContext:
     client_host: str
     listener: str
     connection: Connection | None = None
-    """What it came by: None for what a broker asks itself."""
+    """The connection it arrived on; None for requests that a broker sends to itself."""
     is_long: bool = False
-    """It names so many things that the work on them has to be done in slices (`broker.slices`)."""
+    """It names so many things that it must be handled in slices (`broker.slices`)."""

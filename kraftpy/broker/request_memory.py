@@ -1,19 +1,19 @@
-"""Memory of requests and unread answers, bounded for all client connections together (`queued.max.request.bytes`).
+"""Memory of requests and unread responses, bounded over all client connections (`queued.max.request.bytes`).
 
-Every connection charges what it holds: the frame it receives (what is allocated, not what was announced), frames that
-wait, the frame that is being served, and answers that the peer does not read. A connection that needs more than there
-is pauses reading, so that TCP holds its peer back, and goes on when memory is released.
+Every connection charges what it holds: the frame it receives (what is allocated, not what was announced), queued
+frames, the frame being served, and responses that the peer does not read. A connection that needs more than is left
+pauses reading, so that TCP holds back its peer, and resumes when memory is released.
 
 Three rules keep the broker serving while memory is short:
 
-- A connection may have its first `SMALL_BYTES` as long as the whole is below the limit; everything beyond comes out of
+- A connection may have its first `SMALL_BYTES` as long as the total is below the limit; everything beyond comes out of
   three eighths of it. Large frames cannot take the memory of small ones.
-- One large frame at a time (the favourite) may go beyond that share, so frames cannot hold each other up for good.
+- One large frame at a time (the favourite) may exceed that share, so frames cannot block each other for good.
 - While a connection waits, those that hoard are closed (`Holder.hoards`).
 
-Invariant: at most the limit is held (half of it and a frame of `socket.request.max.bytes` if that is more), and what
-one system call brings each connection. A connection that leaves gives back everything it charged. Left out: what
-handlers make of a request; their own limits bound that.
+Invariant: at most the limit is held (half of it and a frame of `socket.request.max.bytes` if that is more), plus what
+one system call reads for each connection. A connection that leaves gives back everything it charged. Left out: the
+memory that handlers use; their own limits bound that.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ _SWEEP_SECONDS = 0.25
 
 
 class Holder(Protocol):
-    """A connection, as its memory sees it."""
+    """The interface of a connection towards the shared memory."""
 
     held_bytes: int
-    """The bytes it has charged."""
+    """The bytes that it has charged."""
 
     @property
     def is_receiving(self) -> bool:
         """Whether it is in the middle of a frame."""
 
     def memory_granted(self) -> None:
-        """The memory it waited for is now charged to it: it may go on."""
+        """Resume: the memory it waited for is now charged to it."""
 
     def hoards(self, now: float) -> str | None:
-        """Why it is to be closed while others wait for memory; None if it makes progress."""
+        """Explain why it should be closed while others wait for memory; None if it makes progress."""
 
     def close_hoarder(self, reason: str) -> None:
-        """Close it and drop its buffers: its memory is needed."""
+        """Close the connection and drop its buffers: its memory is needed."""
 
 
 class RequestMemory:
-    """The memory that all connections of one broker share. A frame has at most `largest` bytes; -1 is no limit."""
+    """The memory shared by all connections of one broker. A frame has at most `largest` bytes; -1 is no limit."""
 
     def __init__(self, limit: int = NO_LIMIT, largest: int = 0) -> None:
         self.limit = limit if limit > 0 else 1 << 62
-        """In bytes, as a number that can be compared with."""
+        """In bytes, as a number that others can be compared with."""
         self.large_limit = self.limit // 8 * 3
         self._favourite_limit = max(self.limit - self.large_limit - largest, self.limit // 8)
         self.held = 0
         self.receiving = 0
-        """How much of that is frames which are not complete."""
+        """The part of `held` that belongs to incomplete frames."""
         self.has_waiters = False
         self._holders: dict[Holder, None] = {}
         self._small: dict[Holder, int] = {}
-        """Connections that wait, in the order they came, with the bytes they wait for."""
+        """Waiting connections with the bytes they wait for, in order of arrival."""
         self._large: dict[Holder, int] = {}
-        """The same for those that want more than `SMALL_BYTES`."""
+        """The same for connections that need more than `SMALL_BYTES`."""
         self._favourite: Holder | None = None
         self._sweeper: asyncio.Handle | None = None
 
     def join(self, holder: Holder) -> None:
-        """A connection was made."""
+        """Add a new connection."""
         self._holders[holder] = None
 
     def leave(self, holder: Holder) -> None:
-        """A connection is gone, and with it all that it held. Does nothing if it has left."""
+        """Remove a closed connection and release everything it held. Does nothing if it has left already."""
         if holder not in self._holders:
             return
         del self._holders[holder]
@@ -85,12 +85,12 @@ class RequestMemory:
         self._release()
 
     def charge(self, holder: Holder, count: int) -> None:
-        """Count bytes that are held already."""
+        """Count bytes that the connection already holds."""
         self.held += count
         holder.held_bytes += count
 
     def discharge(self, holder: Holder, count: int) -> None:
-        """Count bytes that are held no more. Does nothing for a connection that has left."""
+        """Count bytes that the connection no longer holds. Does nothing for one that has left."""
         left = holder.held_bytes - count
         if left < 0:
             count, left = holder.held_bytes, 0
@@ -100,14 +100,14 @@ class RequestMemory:
             self._release()
 
     def take(self, holder: Holder, count: int) -> bool:
-        """Charge `count` bytes that are about to be allocated, if there is room for them."""
+        """Charge `count` bytes that are about to be allocated, if there is room; return whether there was."""
         if self.held + count > self._limit_of(holder, count) and holder is not self._favourite:
             return False
         self.charge(holder, count)
         return True
 
     def wait(self, holder: Holder, count: int) -> None:
-        """Have `count` bytes charged and `memory_granted` called, once, when there is room for them."""
+        """Charge `count` bytes and call `memory_granted`, once, as soon as there is room for them."""
         waiting = self._small if holder.held_bytes + count <= SMALL_BYTES else self._large
         waiting[holder] = count
         self.has_waiters = True
@@ -115,20 +115,20 @@ class RequestMemory:
             self._sweeper = asyncio.get_running_loop().call_soon(self._sweep)
 
     def frame_is_whole(self, holder: Holder) -> None:
-        """The frame of a connection has arrived: if it was the favourite, the next may be."""
+        """A connection's frame is complete: if it was the favourite, another may become it."""
         if self._favourite is holder:
             self._favourite = None
             self._release()
 
     def room(self) -> int:
-        """Bytes that an answer may take now without going beyond the limit; 0 if there are none."""
+        """Return how many bytes a response may take now without exceeding the limit."""
         return max(0, self.limit - self.held)
 
     def _limit_of(self, holder: Holder, count: int) -> int:
         return self.limit if holder.held_bytes + count <= SMALL_BYTES else self.large_limit
 
     def _release(self) -> None:
-        """Let those go on for whom there is room by now, in the order they came."""
+        """Resume connections for which there is room now, in order of arrival."""
         small, large = self._small, self._large
         while small and self.held + (count := next(iter(small.values()))) <= self.limit:
             self._grant(small, count)
@@ -151,7 +151,7 @@ class RequestMemory:
         holder.memory_granted()
 
     def _sweep(self) -> None:
-        """Close connections that hoard, the largest first, until there is room again."""
+        """Close connections that hoard memory, largest first, until there is room again."""
         self._sweeper = None
         self._release()
         if not self.has_waiters:

@@ -1,10 +1,10 @@
 """The real ports: directories and files of the operating system, and its clocks.
 
-Everything here is synchronous and may block; the broker calls what can block for long (`sync`, `delete` of a tree,
-recovery) from a thread and the rest (page-cache reads and writes) from its event loop.
+Everything here is synchronous and may block. The broker calls what can block for long (`sync`, `delete` of a tree,
+recovery) from a thread, and the rest (page-cache reads and writes) from its event loop.
 
-Files come before connections: a node keeps a few descriptors in reserve (`keep_spare_descriptors`), which it gives up
-for its files, one by one, when the process may open no more, and takes back as files are closed.
+Files come before connections: a node keeps a few descriptors in reserve (`keep_spare_descriptors`), gives them up for
+its files, one by one, when the process may open no more, and takes them back as files are closed.
 
 Files and directories are created for the user of this process alone.
 """
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 @cache
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Linux's fallocate, which the os module has only in its portable form: that one changes the file's size."""
+    """Return Linux's fallocate; the os module has only the portable form, which changes the file's size."""
     if sys.platform != "linux":
         return None
-    import ctypes  # here, for a broker whose logs stay small
+    import ctypes  # imported here for the sake of a broker whose logs stay small
 
     function = getattr(ctypes.CDLL(None), "fallocate64", None)
     if function is None:
@@ -53,7 +53,7 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
 
 
 class _Spares:
-    """Descriptors held for nothing, so that a file can be opened when the process may have no more of them."""
+    """Descriptors held in reserve, so that a file can be opened when the process may have no more of them."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
@@ -61,7 +61,7 @@ class _Spares:
         self._lock = threading.Lock()
 
     def keep(self, count: int) -> None:
-        """Hold so many from now on. Raises OSError."""
+        """Keep `count` descriptors in reserve from now on. Raises OSError."""
         self._wanted = count
         with self._lock:
             while len(self._held) < count:
@@ -70,7 +70,7 @@ class _Spares:
                 os.close(self._held.pop())
 
     def open(self, path: Path | str, flags: int) -> int:
-        """`os.open`; where no descriptor is left, with one of those held."""
+        """Do what `os.open` does, giving up a spare descriptor if none is left."""
         try:
             return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
@@ -79,13 +79,13 @@ class _Spares:
         return self._instead(lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def close(self, descriptor: int) -> None:
-        """`os.close`, and hold again what was given up."""
+        """Do what `os.close` does, and restore the reserve."""
         os.close(descriptor)
         if len(self._held) < self._wanted:
             self._take_back()
 
     def run(self, call: Callable[[], T]) -> T:
-        """A call that opens and closes descriptors of its own, and may be repeated."""
+        """Run a call that opens and closes descriptors itself and may be repeated."""
         try:
             return call()
         except OSError as error:
@@ -97,7 +97,7 @@ class _Spares:
             self._take_back()
 
     def _instead(self, call: Callable[[], T]) -> T:
-        """Give up one after the other until the call finds enough: another thread may take what is given up."""
+        """Give up one spare after another until the call succeeds: another thread may take one that is freed."""
         while True:
             with self._lock:
                 spare = self._held.pop() if self._held else -1
@@ -110,7 +110,7 @@ class _Spares:
                     raise
 
     def _take_back(self) -> None:
-        with self._lock, contextlib.suppress(OSError):  # else with the next file that is closed
+        with self._lock, contextlib.suppress(OSError):  # retried when the next file is closed
             while len(self._held) < self._wanted:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -119,7 +119,7 @@ _spares = _Spares()
 
 
 def keep_spare_descriptors(count: int) -> None:
-    """Hold so many descriptors in reserve for files, in this process. Raises OSError."""
+    """Keep `count` descriptors of this process in reserve for files. Raises OSError."""
     _spares.keep(count)
 
 
@@ -132,7 +132,7 @@ class OsFile:
         self._descriptor = _spares.open(path, os.O_RDWR | os.O_CREAT)
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`."""
+        """Return up to `length` bytes from `position`."""
         data = os.pread(self._descriptor, length, position)
         if len(data) == length or not data:
             return data
@@ -144,7 +144,7 @@ class OsFile:
         return b"".join(parts)
 
     def write(self, position: int, data: Buffer) -> None:
-        """All of `data` at `position`."""
+        """Write all of `data` at `position`."""
         written = os.pwrite(self._descriptor, data, position)
         if written == len(data):
             return
@@ -153,15 +153,15 @@ class OsFile:
             written += os.pwrite(self._descriptor, rest[written:], position + written)
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Return the file's size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        """Cut or extend the file to `size` bytes."""
+        """Shorten or extend the file to `size` bytes."""
         os.ftruncate(self._descriptor, size)
 
     def reserve(self, position: int, length: int) -> None:
-        """`fallocate` without a change of size. Where that cannot be done, a write will tell."""
+        """Reserve space like `fallocate`, without changing the size. If that fails, a later write reports it."""
         allocate = _fallocate()
         if allocate is not None:
             allocate(self._descriptor, _KEEP_SIZE, position, length)
@@ -171,7 +171,7 @@ class OsFile:
         os.fdatasync(self._descriptor)
 
     def fileno(self) -> int:
-        """The descriptor, for a transfer that never enters this process."""
+        """Return the descriptor, for a transfer that bypasses this process."""
         return self._descriptor
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class OsFile:
 
 
 class OsDirectory:
-    """A directory of the operating system, created where missing."""
+    """A directory of the operating system, created if missing."""
 
     __slots__ = ("_path",)
 
@@ -199,23 +199,23 @@ class OsDirectory:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The directory's path."""
         return self._path
 
     def names(self) -> list[str]:
-        """Every name in it, sorted."""
+        """Return every name in the directory, sorted."""
         return sorted(_spares.run(lambda: os.listdir(self._path)))
 
     def exists(self, name: str) -> bool:
-        """Whether `name` is there."""
+        """Whether the directory contains `name`."""
         return os.path.exists(f"{self._path}/{name}")
 
     def open(self, name: str) -> OsFile:
-        """Open for reading and writing; created empty where missing."""
+        """Open a file for reading and writing, creating it empty if missing."""
         return OsFile(f"{self._path}/{name}")
 
     def read(self, name: str) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
+        """Return the whole file. Raises FileNotFoundError."""
         descriptor = _spares.open(f"{self._path}/{name}", os.O_RDONLY)
         try:
             parts = []
@@ -226,7 +226,10 @@ class OsDirectory:
             _spares.close(descriptor)
 
     def replace(self, name: str, data: Buffer) -> None:
-        """Write aside, sync, rename over, sync the directory, for which it is opened before anything is changed."""
+        """Replace a file atomically: write aside, sync, rename over, sync the directory.
+
+        The directory is opened first, so that running out of descriptors changes nothing.
+        """
         temporary = f"{self._path}/{name}.tmp"
         directory = _spares.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -248,27 +251,27 @@ class OsDirectory:
         os.rename(f"{self._path}/{old}", f"{self._path}/{new}")
 
     def delete(self, name: str) -> None:
-        """Delete a file or a whole directory; missing is fine."""
+        """Delete a file or a whole directory; does nothing if it is missing."""
         target = f"{self._path}/{name}"
         try:
             os.unlink(target)
         except FileNotFoundError:
             return
-        except (IsADirectoryError, PermissionError):  # which of the two, POSIX leaves open
+        except (IsADirectoryError, PermissionError):  # POSIX leaves open which of the two it is
             if not os.path.isdir(target) or os.path.islink(target):
                 raise
             _spares.run(lambda: shutil.rmtree(target))
 
     def renamed(self, name: str) -> None:
-        """It was renamed within its parent: it is there from now on, for everybody who has it."""
+        """Follow a rename of this directory within its parent, for every holder of this object."""
         self._path = str(Path(self._path).with_name(name))
 
     def child(self, name: str) -> OsDirectory:
-        """The directory `name` within, created where missing."""
+        """Open the subdirectory `name`, creating it if missing."""
         return OsDirectory(f"{self._path}/{name}")
 
     def sync(self, opened: int = -1) -> None:
-        """`fsync` of the directory itself; `opened`: a descriptor of it, if there is one."""
+        """Sync the directory itself (`fsync`); `opened` is an open descriptor of it, if there is one."""
         if opened >= 0:
             os.fsync(opened)
             return
@@ -280,7 +283,7 @@ class OsDirectory:
 
 
 def open_files_limit() -> int:
-    """How many descriptors this process may have."""
+    """Return how many descriptors this process may have."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -288,9 +291,9 @@ class SystemClock:
     """The operating system's clocks."""
 
     def now(self) -> Millis:
-        """Wall-clock milliseconds since the Unix epoch."""
+        """Return wall-clock milliseconds since the Unix epoch."""
         return Millis(time.time_ns() // 1_000_000)
 
     def monotonic_ms(self) -> Millis:
-        """Milliseconds that never go back."""
+        """Return milliseconds that never go back."""
         return Millis(time.monotonic_ns() // 1_000_000)

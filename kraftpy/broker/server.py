@@ -1,11 +1,11 @@
 """`kraftpy server`: one process, one broker, until SIGTERM or SIGINT.
 
-Prints one line when clients can connect, and nothing else on standard output. What keeps it from starting is one line
-on standard error: exit status 2 for what a person can change (a taken port, a directory in use), 1 for a disk that
-cannot be read or does not hold what was written. A failure of ours later on is survived (`containment`), unless this
-node's own state cannot be trusted any more; that, and a log directory that failed and that the node cannot do without,
-ends it with a line and status 1; so does a stop that could not make everything durable, with a line for each thing that
-it could not. SIGUSR1 has it print its health, one line of JSON, on standard error.
+Prints one line when clients can connect, and nothing else on standard output. If the broker cannot start, one line on
+standard error says why; the exit status is 2 for anything a person can change (a taken port, a directory in use), 1 for
+a disk that cannot be read or does not hold what was written. A later error of ours is survived (`containment`), unless
+this node's own state cannot be trusted any more. That, or the failure of a log directory the node cannot do without,
+ends it with a line and status 1. So does a stop that could not make everything durable, with a line for each thing it
+could not. On SIGUSR1 it prints its health, one line of JSON, on standard error.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 _ODD_JOB_THREADS = min(32, (os.cpu_count() or 1) + 4)
 _LAST_SECONDS = 2.0
-"""How long what has not ended with the broker may take to end."""
+"""How long tasks that did not end with the broker may take to end."""
 
 
 class LineFormatter(logging.Formatter):
     """Formats a record as one line, even if it quotes control characters; a traceback follows, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line, with control characters escaped, and without its middle if it is long."""
+        """Format the line, with control characters escaped, and without its middle if it is long."""
         record.message = shortened(printable(shortened(record.message)))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """The traceback, so that none of its lines looks like a record's."""
+        """Format the traceback so that none of its lines looks like a record's."""
         return "\n".join(
             f"    {shortened(printable(shortened(line)))}" for line in super().formatException(ei).split("\n")
         )
 
 
 def log_handler() -> logging.Handler:
-    """Where all that a node logs goes: lines are short, printable, and of each kind so many a minute."""
+    """Return the handler of all log output: lines are short, printable, and limited per kind and minute."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(LineLimit())
@@ -67,11 +67,11 @@ def log_handler() -> logging.Handler:
 
 
 def run(config: BrokerConfig) -> int:
-    """Serve until told to stop; the process's exit status."""
+    """Serve until told to stop; return the process's exit status."""
     os.umask(0o077)  # files are for this user alone
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
     _allow_many_files()
-    with contextlib.suppress(OSError):  # a limit that is too low is told by the broker
+    with contextlib.suppress(OSError):  # the broker reports a limit that is too low
         keep_spare_descriptors(SPARES)
     status = 0
     try:
@@ -87,7 +87,7 @@ def run(config: BrokerConfig) -> int:
 
 
 async def _serve(config: BrokerConfig) -> bool:
-    """Whether it was a clean stop."""
+    """Run the broker until a signal stops it; return whether it was a clean stop."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(Threads(_ODD_JOB_THREADS, thread_name_prefix="odd-jobs"))
     collections = Collections()
@@ -111,7 +111,7 @@ async def _serve(config: BrokerConfig) -> bool:
         await _end_what_is_left()
         if count := broker.incidents.count:
             logger.error("this node survived %d errors that it should not have met", count)
-        for number in (signal.SIGTERM, signal.SIGINT):  # told once more, it still says how it ended
+        for number in (signal.SIGTERM, signal.SIGINT):  # a second signal must not keep it from reporting how it ended
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         return is_clean
@@ -123,9 +123,9 @@ def _print_health(broker: Broker) -> None:
 
 
 async def _end_what_is_left() -> None:
-    """Whoever waits has nothing to wait for: all is closed and durable, and the end is not to be held up by a mistake.
+    """End the remaining tasks: everything is closed and durable, so a bug must not hold up the exit.
 
-    A node that is killed since it does not end was no clean stop, for all that the cluster knows.
+    A node that had to be killed because it did not exit would not count as a clean stop for the cluster.
     """
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left:
@@ -136,7 +136,7 @@ async def _end_what_is_left() -> None:
 
 
 async def start(broker: Broker, stop: asyncio.Event) -> bool:
-    """Start a broker; False where it was told to stop before it was ready. A quorum may be long in coming."""
+    """Start a broker; return False if told to stop before it was ready. Finding a quorum may take long."""
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -157,7 +157,7 @@ def _allow_many_files() -> None:
 
 
 def _seconds_since_process_start() -> float:
-    """Seconds since the kernel started this process, the interpreter's own start included (Linux; else CPU time)."""
+    """Return seconds since the kernel started this process, with the interpreter's start (Linux; else CPU time)."""
     try:
         # The process's name may hold spaces and parentheses; the fields are counted behind its last one.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -1,15 +1,15 @@
-"""Long work in slices: bounds the work that one request makes the event loop do at a time, however much it names.
+"""Long work in slices: bounds how long one request may occupy the event loop at a time, however much it names.
 
-Work is counted in units of some microseconds each (a partition that is described, an element that is made or encoded),
-never in time, so a simulation does the same each time. A handler whose loop runs over numbers of a client, or over the
-size of the cluster, says before each piece what it is about to do: `await slices.breathe(units)`. In one turn of the
-event loop at most `UNITS_A_TURN` are done for all requests together; the rest wait for a later turn, in the order they
-came. Between two turns the loop serves everybody else.
+Work is counted in units of some microseconds each (a partition described, an element made or encoded), never in time,
+so a simulation does the same each time. A handler whose loop depends on a client's numbers, or on the size of the
+cluster, announces each piece of work beforehand: `await slices.breathe(units)`. In one iteration of the event loop at
+most `UNITS_A_TURN` are done for all requests together; the rest waits for a later iteration, in order of arrival. In
+between, the loop serves everyone else.
 
 Work that cannot be cut into pieces (decoding or encoding one large message) goes to a thread, one at a time for the
-whole node (`apart`): the interpreter takes turns between that thread and the loop every few milliseconds.
+whole node (`apart`): the interpreter switches between that thread and the loop every few milliseconds.
 
-Requests that are small never call any of it, or pay an addition and a comparison.
+Small requests never call any of this, or pay no more than an addition and a comparison.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 UNITS_A_TURN = 2_000
-"""Some 10 ms."""
+"""About 10 ms."""
 PIECE = 250
 """Units of work that a loop does between two calls of `breathe`."""
 
@@ -37,10 +37,10 @@ class Slices:
         self._is_counting = False
         self._apart: asyncio.Lock | None = None
         self.turns = 0
-        """How often work had to wait for a later turn."""
+        """How often work had to wait for a later iteration."""
 
     async def breathe(self, units: int) -> None:
-        """Return when `units` of work may be done, at once if this turn of the loop has room for them."""
+        """Return once `units` of work may be done, immediately if this iteration of the loop has room for them."""
         if not self._waiting and (not self._spent or self._spent + units <= UNITS_A_TURN):
             self._spend(units)
             return
@@ -50,8 +50,10 @@ class Slices:
         await turn
 
     async def pieces(self, items: Sequence[T], units: int = 1) -> AsyncIterator[Sequence[T]]:
-        """`items` in pieces that are worth about `PIECE`, if one is worth `units`; breathes before each but the first
-        of a short sequence."""
+        """Yield `items` in pieces worth about `PIECE` units, at `units` per item; breathe before each piece.
+
+        A sequence that fits into one piece is yielded without a pause.
+        """
         size = max(1, PIECE // units)
         if len(items) <= size:
             yield items
@@ -61,7 +63,7 @@ class Slices:
             yield items[start : start + size]
 
     async def apart(self, function: Callable[..., R], *arguments: object) -> R:
-        """Call a function in a thread, one at a time. It must not touch what the loop may change meanwhile."""
+        """Call a function in a thread, one at a time. It must not touch anything that the loop may change meanwhile."""
         if self._apart is None:
             self._apart = asyncio.Lock()
         async with self._apart:
@@ -87,9 +89,9 @@ class Slices:
 
 
 async def in_slices(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
-    """`items`, `size` at a time; others have the event loop between two slices. For the node's own rounds.
+    """Yield `items`, `size` at a time, and let others have the event loop in between. For the node's own rounds.
 
-    What is read of an item before a pause may be otherwise after it.
+    What was read of an item before a pause may have changed after it.
     """
     for start in range(0, len(items), size):
         if start:

@@ -1,10 +1,10 @@
-"""Thread pools that live with too few threads: one that cannot be started is no failure while there are others.
+"""Thread pools that tolerate a system without threads to spare, as long as they have at least one.
 
-The standard pool starts threads as work comes, and raises RuntimeError if the system refuses one, although the work is
-in its queue by then and the next free thread does it. The caller would not know of that.
+The standard pool starts threads as work arrives, and raises RuntimeError if the system refuses one, although the work
+is already in its queue and the next free thread runs it. The caller would not know of that.
 
-Pools of a node have a first thread before anything depends on them; one that has none raises OSError (EAGAIN), which
-`ports.failure_of` knows for what it is.
+Pools of a node start their first thread before anything depends on them. A pool that has none raises OSError (EAGAIN),
+which `ports.failure_of` recognises.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool whose work waits for its threads, however many of them there can be."""
+    """A pool whose work waits for its threads, however few of them there are."""
 
     def _adjust_thread_count(self) -> None:
         try:

@@ -1,9 +1,9 @@
-"""The cluster as the clients of one listener see it: who can be reached there, who leads, which replicas are offline.
+"""The cluster as clients of one listener see it: reachable brokers, leaders and offline replicas.
 
-A broker is shown where it is not fenced and has a listener of the name the client came through; a client is never told
-an address of another listener. A replica on any other broker is offline to that client, and so is one whose broker said
-that its log directory failed (KIP-112, 858). A partition whose leader the client cannot reach has none, and an error
-that says why.
+A broker is shown if it is not fenced and has a listener with the name that the client connected through; a client never
+gets an address of another listener. A replica on any other broker is offline to that client, and so is one whose broker
+reported that its log directory failed (KIP-112, 858). A partition whose leader the client cannot reach has no leader,
+and an error that says why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOBODY = BrokerId(-1)
 
 
 class SeenBroker(NamedTuple):
-    """A broker and where the client reaches it."""
+    """A broker, and the address at which the client reaches it."""
 
     broker_id: BrokerId
     host: str
@@ -29,7 +29,7 @@ class SeenBroker(NamedTuple):
 
 
 class View:
-    """What an image looks like through one listener. Made for one answer: the image may be another after an await."""
+    """An image seen through one listener. Made for one response: the image may have changed after an await."""
 
     __slots__ = ("_image", "_live", "brokers")
 
@@ -43,11 +43,11 @@ class View:
 
     @property
     def live_brokers(self) -> list[SeenBroker]:
-        """Those that are not fenced."""
+        """The brokers that are not fenced."""
         return [broker for broker in self.brokers if not broker.is_fenced]
 
     def leader(self, partition: Partition) -> tuple[BrokerId, ErrorCode]:
-        """The leader and NONE, or nobody and why: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND."""
+        """Return the leader and NONE, or no leader and the reason: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND."""
         if partition.leader in self._live:
             return partition.leader, ErrorCode.NONE
         if not self._image.is_fenced(partition.leader):
@@ -55,18 +55,20 @@ class View:
         return NOBODY, ErrorCode.LEADER_NOT_AVAILABLE
 
     def offline(self, partition: Partition) -> list[int]:
-        """Those of its replicas that the client cannot reach, or that cannot be used."""
+        """Return the replicas that the client cannot reach or that cannot be used."""
         live, failed = self._live, partition.offline_replicas
         return [replica for replica in partition.replicas if replica not in live or replica in failed]
 
     def online(self, partition: Partition, members: Iterable[BrokerId]) -> list[int]:
-        """Those of `members`, replicas of it, that the client can reach and that can be used."""
+        """Return those of `members`, replicas of the partition, that the client can reach and that can be used."""
         live, failed = self._live, partition.offline_replicas
         return [member for member in members if member in live and member not in failed]
 
     def controller(self, preferred: BrokerId | None, here: BrokerId) -> BrokerId:
-        """Whom to send changes of the cluster to: the active controller where the client can reach it, else the broker
-        that answers, else any; every broker passes them on."""
+        """Return the broker that clients should send cluster changes to; every broker forwards them.
+
+        It is the active controller if the client can reach it, else the broker that answers, else any live one.
+        """
         for candidate in (preferred, here, *sorted(self._live)):
             if candidate is not None and candidate in self._live:
                 return candidate

@@ -1,11 +1,11 @@
-"""Requests that wait for partitions to change, without polling and without a task of their own.
+"""Lets requests wait for changes of partitions, without polling and without tasks of their own.
 
-A `Watch` is put on any number of partitions and woken by whatever changes one of them (records that are committed, a
-new leader, a deletion). It carries no data: who wakes looks again, because nothing read before an `await` is trusted
-after it.
+A `Watch` is put on any number of partitions and woken by any change of one of them (committed records, a new leader, a
+deletion). It carries no data: a waiter that wakes looks again, because nothing read before an `await` is trusted after
+it.
 
-`News` is the same for a follower that fetches many partitions: it stays on them between its requests and knows which of
-them changed, so that neither an idle request nor one append costs a look at all of them.
+`ChangedKeys` does the same for a follower that fetches many partitions: it stays on them between the follower's
+requests and knows which of them changed, so that neither an idle request nor one append costs a look at all of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Watched(Protocol):
-    """What can be waited on."""
+    """The interface of things that can be waited on."""
 
     @property
     def watches(self) -> dict[Watch, None]:
-        """Who is waiting now, in the order they came."""
+        """The requests waiting now, in order of arrival."""
         ...
 
 
@@ -37,17 +37,17 @@ class Waiter:
         self._woken = False
 
     def wake(self) -> None:
-        """Something changed."""
+        """Report a change."""
         self._woken = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     def clear(self) -> None:
-        """It is known that something changed."""
+        """Forget changes reported so far: the waiter knows of them."""
         self._woken = False
 
     async def wait_until(self, deadline: float) -> bool:
-        """Wait for a change until `deadline` (the event loop's time); whether there was one."""
+        """Wait for a change until `deadline` (the event loop's time); return whether there was one."""
         loop = asyncio.get_running_loop()
         if not self._woken:
             self._future = loop.create_future()
@@ -76,7 +76,7 @@ class Watch(Waiter):
         return self
 
     def add(self, watched: Watched) -> None:
-        """Wait for changes of this one too, from now on."""
+        """Wait for changes of this one too."""
         self._on.append(watched)
         watched.watches[self] = None
 
@@ -87,8 +87,8 @@ class Watch(Waiter):
             watched.watches.pop(self, None)
 
 
-class News(Waiter, Generic[K]):
-    """What changed since it was last taken, by key, oldest first. Whoever changes things keeps it until `is_over`."""
+class ChangedKeys(Waiter, Generic[K]):
+    """The keys that changed since they were last taken, oldest first. Reporters of changes keep it until `is_over`."""
 
     __slots__ = ("_changed", "is_over")
 
@@ -96,22 +96,22 @@ class News(Waiter, Generic[K]):
         super().__init__()
         self._changed: dict[K, None] = {}
         self.is_over = False
-        """Nobody will take it any more."""
+        """Its reader is gone: nobody will take the keys any more."""
 
     def __len__(self) -> int:
         return len(self._changed)
 
     def add(self, key: K) -> None:
-        """That one changed."""
+        """Report that a key changed."""
         self._changed[key] = None
         self.wake()
 
     def put_back(self, key: K) -> None:
-        """It was taken and not looked at: the next who takes shall. Wakes nobody."""
+        """Return a key that was taken but not processed, for the next `take`. Wakes no one."""
         self._changed[key] = None
 
     def take(self) -> list[K]:
-        """What changed, once."""
+        """Return and clear the changed keys."""
         taken, self._changed = list(self._changed), {}
         self._woken = False
         return taken
@@ -123,6 +123,6 @@ def _expire(future: asyncio.Future[None]) -> None:
 
 
 def wake_all(watches: Iterable[Watch]) -> None:
-    """Wake everybody who waits here."""
+    """Wake every waiter."""
     for watch in watches:
         watch.wake()

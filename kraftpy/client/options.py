@@ -210,7 +210,7 @@ class ConsumerOptions(ClientOptions):
     allow_auto_create_topics: bool = False
 
     def __post_init__(self) -> None:
-        from kraftpy.client.consumer.assignors import ASSIGNORS
+        from kraftpy.client.assignors import ASSIGNORS
 
         ClientOptions.__post_init__(self)
         for name in ("group_id", "group_instance_id"):

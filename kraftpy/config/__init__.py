@@ -1,11 +1,11 @@
-"""Every broker and topic setting under Kafka's own name: type, default, one line of meaning, and where it came from.
+"""Broker, topic and group settings under Kafka's names: type, default, one line of documentation, and origin.
 
     config, warnings = load(file_text, os.environ, ["num.partitions=3"])
     config.log_dirs, config.topic_defaults.retention_ms
     topic_config({"retention.ms": "60000"}, config)
 
-The facts are those of Kafka 4.3; the tables are `broker_settings`, `topic_settings` and `other_settings`. What
-DescribeConfigs answers is in `describe`, loaded by those who need it.
+The facts are those of Kafka 4.3; the tables are `broker_settings`, `topic_settings`, `group_settings` and
+`other_settings`. The content of DescribeConfigs is in `describe`, which is imported only on demand.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The broker's settings as one frozen, typed object, checked as a whole.
+"""The broker's settings as one frozen, typed object, validated as a whole.
 
-`BrokerConfig()` is a single node with our defaults; `BrokerConfig.of({"log.dirs": "/data"})` is one with settings by
-their Kafka names; `sources.load` is one from a file, the environment and the command line.
+`BrokerConfig()` is a single node with our defaults; `BrokerConfig.of({"log.dirs": "/data"})` takes settings by their
+Kafka names; `sources.load` reads a file, the environment and the command line.
 
 Attributes are Kafka's names with dots as underscores. A few are resolved rather than raw: `log_dirs` falls back to
-`log.dir`, `listeners` and `advertised_listeners` are `Listener`s (where a host is empty or a port is 0, the server puts
-in what it got), `node_id` takes `broker.id` where only that was set.
+`log.dir`; `listeners` and `advertised_listeners` are `Listener`s (the server replaces an empty host or a port of 0 by
+the actual one); `node_id` falls back to `broker.id`.
 
 Left out: settings changed while the broker runs (KIP-226).
 """
@@ -34,18 +34,18 @@ DYNAMIC_ONLY = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""What Kafka lets be set only while a broker runs; here also before."""
+"""Settings that Kafka allows only dynamically, while a broker runs; here they may also be static."""
 
 CLUSTER_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
-"""What can be set for every broker at once, and for none by itself, while they run: all must go by the same."""
+"""Dynamic settings for all brokers together, but not for a single one, because all must use the same value."""
 
 DYNAMIC_SETTINGS = DYNAMIC_ONLY | CLUSTER_SETTINGS
-"""What can be changed while a broker runs."""
+"""Settings that can be changed while a broker runs."""
 
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REPLICA_SELECTORS = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
-"""Kafka's own names, for what a broker here does itself; classes of others cannot be loaded."""
+"""Kafka's class names for the built-in selectors; other classes cannot be loaded."""
 
 _NEVER_ZERO = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _CLEANER_BYTES = 1 << 20
@@ -53,7 +53,7 @@ _MOST_DIGITS = 10
 
 
 class Origin(IntEnum):
-    """Where a broker setting was given; the later one wins."""
+    """The source of a broker setting; a later one takes precedence."""
 
     FILE = 0
     ENVIRONMENT = 1
@@ -61,7 +61,7 @@ class Origin(IntEnum):
 
 
 class Given(NamedTuple):
-    """A setting as somebody wrote it."""
+    """A setting as it was written."""
 
     text: str
     origin: Origin
@@ -73,15 +73,15 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Every setting this broker acts on. `given` is what was set, by Kafka's names, settings it ignores included."""
+    """Every setting this broker acts on. `given` holds what was set, by Kafka's names, including ignored settings."""
 
-    # Who this node is
+    # Identity
     node_id: int = _default("node.id")
     broker_id: int = _default("broker.id")
     broker_rack: str | None = _default("broker.rack")
     process_roles: tuple[str, ...] = _default("process.roles")
 
-    # Where it listens
+    # Network
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
     advertised_listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
     listener_security_protocol_map: str = _default("listener.security.protocol.map")
@@ -96,7 +96,7 @@ class BrokerConfig:
     max_connections_per_ip: int = _default("max.connections.per.ip")
     max_connections_per_ip_overrides: str = _default("max.connections.per.ip.overrides")
 
-    # Where the data are
+    # Data directories
     log_dir: tuple[str, ...] = _default("log.dir")
     log_dirs: tuple[str, ...] = _default("log.dir")
     num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
@@ -299,24 +299,24 @@ class BrokerConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
-        """The broker with these settings, by Kafka's names and in Kafka's text form. Raises ConfigError."""
+        """Return the configuration with these settings, as Kafka's names and texts. Raises ConfigError."""
         return cls.from_given({name: Given(text, Origin.OVERRIDE) for name, text in settings.items()})
 
     @classmethod
     def from_given(cls, given: Mapping[str, Given]) -> BrokerConfig:
-        """The broker with what was given. Names it does not act on are kept and ignored. Raises ConfigError."""
+        """Return the configuration with these settings. Unknown names are kept and ignored. Raises ConfigError."""
         values: dict[str, Any] = {}
         for name, (text, _) in given.items():
             if name in BROKER_SETTINGS:
                 values[name] = BROKER_SETTINGS[name].parse(text)
         _resolve(values)
         config = cls(given=dict(given), **{name.replace(".", "_"): value for name, value in values.items()})
-        topic_config({}, config)  # the defaults of topics must be usable together
+        topic_config({}, config)  # the topic defaults must be consistent
         return config
 
     @property
     def topic_defaults(self) -> TopicConfig:
-        """The settings of a topic that overrides none. Computed at each call."""
+        """The settings of a topic without overrides. Computed at each access."""
         return topic_config({}, self)
 
     @property
@@ -326,7 +326,7 @@ class BrokerConfig:
 
     @property
     def is_controller(self) -> bool:
-        """Whether this process keeps the metadata."""
+        """Whether this process stores the cluster's metadata."""
         return "controller" in self.process_roles
 
     @property
@@ -336,29 +336,29 @@ class BrokerConfig:
 
     @property
     def controller_listeners(self) -> tuple[Listener, ...]:
-        """The listeners that other nodes of the quorum connect to; none for a broker that is no controller."""
+        """The listeners for other nodes of the quorum; empty for a node without the controller role."""
         if not self.is_controller:
             return ()
         return tuple(listener for listener in self.listeners if listener.name in self.controller_listener_names)
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node votes in the metadata quorum, or follows it as one that may come to."""
+        """Whether this node votes in the metadata quorum, or follows it and may become a voter."""
         return self.is_controller
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is a quorum of its own that no other node can connect to."""
+        """Whether this node is its own quorum and no other node can connect to it."""
         return self.is_own_quorum and not self.controller_listeners
 
     @property
     def is_own_quorum(self) -> bool:
-        """Whether this node is the only voter by its settings; others may have been added since."""
+        """Whether this node is the only configured voter; others may have been added since."""
         return self.is_controller and all(voter.node_id == self.node_id for voter in self.controller_quorum_voters)
 
     @property
     def inter_broker_listener(self) -> str:
-        """The listener by which the other brokers reach this one (KIP-103)."""
+        """The name of the listener on which other brokers reach this one (KIP-103)."""
         if self.inter_broker_listener_name is not None:
             return self.inter_broker_listener_name.upper()
         names = [listener.name for listener in self.client_listeners]
@@ -367,7 +367,7 @@ class BrokerConfig:
 
 
 def _resolve(values: dict[str, Any]) -> None:
-    """Fill in what depends on several settings, in place, and check what belongs together."""
+    """Resolve settings that depend on each other, in place, and validate combinations."""
 
     def value(name: str) -> Any:
         return values.get(name, BROKER_SETTINGS[name].default_value())
@@ -401,9 +401,9 @@ def _resolve(values: dict[str, Any]) -> None:
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: connections by host or address. Raises ConfigError.
+    """Parse `max.connections.per.ip.overrides` into connection counts by host or address. Raises ConfigError.
 
-    As in "10.0.0.1:100,db:200": the last colon ends an address, which may have some of its own.
+    The form is "10.0.0.1:100,db:200"; the last colon precedes the count, since an IPv6 address contains colons.
     """
     overrides: dict[str, int] = {}
     for each in filter(None, (part.strip() for part in text.split(","))):
@@ -437,7 +437,7 @@ def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> N
         values["advertised.listeners"] = ()
         return
     if all(listener.name in controllers for listener in bound):
-        raise ConfigError("listeners: none is for clients; all are in controller.listener.names")
+        raise ConfigError("listeners: there is no listener for clients; all are in controller.listener.names")
     values["advertised.listeners"] = listening.advertised(bound, value("advertised.listeners"), controllers)
     inter_broker = value("inter.broker.listener.name")
     if inter_broker is None:
@@ -447,7 +447,7 @@ def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> N
     if inter_broker.upper() in controllers:
         raise ConfigError(f"inter.broker.listener.name={inter_broker} is in controller.listener.names")
     if "security.inter.broker.protocol" in values:
-        raise ConfigError("inter.broker.listener.name and security.inter.broker.protocol are set: set the first only")
+        raise ConfigError("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
 
 
 def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None:
@@ -463,8 +463,8 @@ def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None
     if "broker" in roles and value("inter.broker.listener.name") is None:
         names = [listener.name for listener in values["listeners"] if listener.name not in controllers]
         if len(names) > 1 and "PLAINTEXT" not in names:
-            raise ConfigError(f"inter.broker.listener.name has to say which of {', '.join(names)} brokers use")
-    # Kafka's own defaults, which one node alone cannot have
+            raise ConfigError(f"inter.broker.listener.name must name the one of {', '.join(names)} that brokers use")
+    # Kafka's own defaults, which a single node cannot satisfy
     values.setdefault("offsets.topic.replication.factor", 3)
     values.setdefault("transaction.state.log.replication.factor", 3)
     values.setdefault("transaction.state.log.min.isr", 2)

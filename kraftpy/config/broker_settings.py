@@ -1,9 +1,9 @@
-"""The broker settings this broker acts on, under Kafka's names, as a table.
+"""The table of broker settings that this broker acts on, under Kafka's names.
 
-Each entry is a line `name type default allowed` and an indented line that says what it means. The default is that of
-Kafka 4.3; `a->b` means Kafka has `a` and we have `b`, and only defaults that make a single node pleasant differ. `none`
-is no default, `null` is no value, `""` is empty. Allowed is a range `low..high`, values `{a,b}` (`~{a,b}` in any case),
-or absent. `settings.parse_table` reads this.
+Each entry is a line `name type default allowed`, followed by an indented line of documentation. Defaults are those of
+Kafka 4.3; `a->b` means that Kafka's default is `a` and ours is `b`, and they differ only to make a single node
+convenient. `none` means no default, `null` no value, `""` an empty value. `allowed` is a range `low..high`, a set of
+values `{a,b}` (`~{a,b}` ignores case), or absent. `settings.parse_table` parses this.
 """
 
 from __future__ import annotations
@@ -11,401 +11,401 @@ from __future__ import annotations
 BROKER_TABLE = """
 # Who this node is
 node.id                                          int      none->1 0..
-    Number of this node, unique in its cluster.
+    The node ID, unique in the cluster.
 broker.id                                        int      -1
-    Older name of node.id; must agree where both are set.
+    The broker ID; an older name of node.id, and must equal it if both are set.
 broker.rack                                      string   null
-    Place of this broker, told to clients.
+    Rack of the broker, used in rack-aware replica placement and replica selection.
 process.roles                                    list     none->broker,controller {broker,controller}
-    What this process does: serve clients, keep the metadata, or both.
+    The roles of this process: broker, controller, or both.
 
 # Where it listens
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092
-    Addresses to bind, NAME://host:port; port 0 takes any free one.
+    Listeners to bind, as NAME://host:port; port 0 picks any free port.
 advertised.listeners                             list     null
-    Addresses told to clients; where unset, those of listeners.
+    Listener addresses that the broker advertises to clients; if not set, the value of listeners.
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
-    Security protocol of each listener name, NAME:PROTOCOL.
+    Map of listener names to security protocols, as NAME:PROTOCOL.
 controller.listener.names                        list     none->CONTROLLER
-    Listeners that serve the metadata quorum, not clients.
+    Names of the listeners used by the controller.
 inter.broker.listener.name                       string   null
-    Listener that other brokers use.
+    Name of the listener used for communication between brokers.
 security.inter.broker.protocol                   string   PLAINTEXT {PLAINTEXT,SSL,SASL_PLAINTEXT,SASL_SSL}
-    Protocol between brokers where no listener is named for it.
+    Security protocol between brokers, if inter.broker.listener.name is not set.
 socket.listen.backlog.size                       int      50 1..
-    Connections that may wait to be accepted.
+    Maximum number of pending connections on a listening socket.
 socket.request.max.bytes                         int      104857600 1..
-    Largest request; a larger one costs the connection.
+    Maximum number of bytes in a request; a larger one closes the connection.
 queued.max.request.bytes                         long     -1->268435456
-    Memory of all requests and unread answers together; -1 is no limit; where unset, at least twice the largest request.
+    Maximum memory of all requests and unread responses; -1 means no limit; by default, at least two maximal requests.
 connections.max.idle.ms                          long     600000
-    A connection silent for longer is closed, and one that does not read its answers for so long.
+    Idle connections timeout: connections idle, or not reading their responses, for this long are closed.
 max.connections                                  int      2147483647 0..
-    Connections at once; at most what the limit of open files leaves.
+    Maximum number of connections, also limited by the number of file descriptors.
 max.connections.per.ip                           int      2147483647 0..
-    Connections at once from one address.
+    Maximum number of connections from each IP address.
 max.connections.per.ip.overrides                 string   ""
-    The same for some addresses, as address:count, several with commas.
+    Overrides of the maximum number of connections for IPs or hosts, as host:count, comma-separated.
 
 # Where the data are
 log.dir                                          list     /tmp/kafka-logs->./kraftpy-data
-    Data directory where log.dirs is unset.
+    The directory in which log data is kept, if log.dirs is not set.
 log.dirs                                         list     null
-    Data directories.
+    Comma-separated list of the directories in which log data is kept.
 num.recovery.threads.per.data.dir                int      2 1..
-    Threads that reopen logs at start and flush them at stop.
+    Threads per data directory for log recovery at startup and flushing at shutdown.
 
 # The metadata quorum
 controller.quorum.voters                         list     "" non-empty
-    Voters of the quorum, id@host:port.
+    Map of id to endpoint of the quorum's voters, as a list of id@host:port.
 controller.quorum.bootstrap.servers              list     "" non-empty
-    Addresses at which the quorum is found.
+    List of endpoints from which to discover the metadata quorum, as host:port.
 controller.quorum.election.timeout.ms            int      1000 50..
-    Longest an election waits for votes.
+    Maximum time to wait for votes before starting a new election.
 controller.quorum.fetch.timeout.ms               int      2000 100..
-    Silence of the leader after which an election starts.
+    Maximum time without a message from the leader before a new election starts.
 metadata.log.max.record.bytes.between.snapshots  long     20971520 1..
-    Bytes of changes of the metadata after which a snapshot of it takes their place.
+    Maximum bytes in the metadata log between the latest snapshot and the end of the log before a new snapshot is taken.
 broker.heartbeat.interval.ms                     int      2000 10..
-    Pause between a broker's heartbeats to the controller.
+    Interval between a broker's heartbeats to the controller.
 broker.session.timeout.ms                        int      9000 20..
-    Silence after which the controller takes a broker for dead.
+    Time without heartbeats after which the controller fences a broker.
 initial.broker.registration.timeout.ms           int      60000 1..
-    Longest the first registration of a broker may take.
+    Maximum time to wait for the initial registration with the controller quorum.
 request.timeout.ms                               int      30000 1..
-    Longest wait for an answer to the broker's own requests.
+    Maximum time to wait for the response to a request of the broker.
 controlled.shutdown.enable                       boolean  true
-    Hand leadership over before stopping.
+    Enable controlled shutdown: move leadership to other brokers before stopping.
 auto.leader.rebalance.enable                     boolean  true
-    Give leadership back to preferred replicas.
+    Enable automatic leader balancing: move leadership back to preferred replicas.
 leader.imbalance.check.interval.seconds          long     300 1..
-    Pause between looks for leadership to give back.
+    Interval between checks for leader imbalance.
 
 # Ours, which Kafka has not
 kraftpy.quorum.secret                            password null
-    Secret that the nodes of a cluster prove to each other; the same on all of them, 16 characters or more.
+    Secret with which the cluster's nodes authenticate each other; the same on every node, at least 16 characters.
 kraftpy.quorum.secret.file                       string   null
-    File that holds the secret, in place of kraftpy.quorum.secret.
+    File that contains the secret; an alternative to kraftpy.quorum.secret.
 kraftpy.metadata.cache.max.bytes                 long     none->33554432 0..
-    Memory of encoded answers about all topics, which many clients ask for; 0 keeps none.
+    Maximum memory of cached metadata responses for all topics; 0 disables the cache.
 kraftpy.request.receive.timeout.ms               int      none->60000 1..
-    Longest a request may take to arrive once it has begun; a large one has as long for each MiB.
+    Maximum time for a request to arrive completely; larger requests get this time for each MiB.
 kraftpy.broker.disconnect.grace.ms               int      none->100 0..
-    Time a broker has to reconnect to the controller before it is taken for dead.
+    Time in which a disconnected broker must reconnect to the controller before it is fenced.
 kraftpy.flush.before.ack                         boolean  none->false
-    Sync records to disk before they are acknowledged, replicated ones too.
+    Sync records to disk before they are acknowledged, including replicated ones.
 kraftpy.max.configs.bytes                        long     none->33554432 0..
-    Most memory for all that clients set for topics, brokers and groups; more is refused.
+    Maximum memory of all settings of topics, brokers and groups; changes that would exceed it are refused.
 
 # Topics
 auto.create.topics.enable                        boolean  true
-    Create a topic when a client first asks for it.
+    Enable automatic creation of topics.
 delete.topic.enable                              boolean  true
-    Allow topics to be deleted.
+    Enable deletion of topics.
 kraftpy.max.partitions                           int      none->50000 1..
-    Partitions a cluster may have; what would exceed them is refused.
+    Maximum number of partitions in the cluster; requests that would exceed it are refused.
 num.partitions                                   int      1 1..
-    Partitions of a topic created without a count.
+    Default number of partitions per topic.
 default.replication.factor                       int      1
-    Replicas of a topic created without a count.
+    Default replication factor of topics.
 min.insync.replicas                              int      1 1..
-    Replicas that must have a record before acks=all is answered.
+    Minimum number of in-sync replicas that must have a record for a write with acks=all to succeed.
 unclean.leader.election.enable                   boolean  false
-    Let a replica that lags become leader, losing records.
+    Allow replicas that are not in sync to be elected leader as a last resort, even though data may be lost.
 message.max.bytes                                int      1048588 0..
-    Largest record batch a producer may send.
+    The largest record batch size allowed (after compression).
 kraftpy.batch.max.bytes                          int      none->16777216 1..
-    Largest max.message.bytes of a topic in effect, unless message.max.bytes is larger. Others wait while it is written.
+    Upper limit of max.message.bytes, unless message.max.bytes is larger; writing such a batch delays others.
 kraftpy.batch.max.records                        int      none->1048576 1..
-    Most records in one batch of a producer.
+    Maximum number of records in a producer's batch.
 kraftpy.batch.max.headers                        int      none->4194304 0..
-    Most headers of all records in one batch of a producer, where its records are looked at.
+    Maximum number of record headers in a producer's batch, if its records are inspected.
 kraftpy.batch.max.expanded.bytes                 int      none->134217728 1..
-    Most bytes the records of one batch may expand to, where they are looked at.
+    Maximum decompressed size of a batch, if its records are inspected.
 compression.type                                 string   producer {uncompressed,zstd,lz4,snappy,gzip,producer}
-    Codec of stored batches; producer keeps the one they came in.
+    Compression type of stored batches; producer retains the producer's.
 compression.gzip.level                           int      -1 -1,1..9
-    Level of gzip where the broker compresses; -1 is its default.
+    Compression level if compression.type is gzip; -1 means the default.
 compression.lz4.level                            int      9 1..17
-    Level of lz4 where the broker compresses.
+    Compression level if compression.type is lz4.
 compression.zstd.level                           int      3 -131072..22
-    Level of zstd where the broker compresses.
+    Compression level if compression.type is zstd.
 
 # The log
 log.segment.bytes                                int      1073741824 1048576..
-    Size at which a segment is closed and the next begun.
+    Maximum size of a log segment file.
 log.roll.ms                                      long     null
-    Age at which a segment is closed; before log.roll.hours.
+    Maximum time before a new segment is rolled out; takes precedence over log.roll.hours.
 log.roll.hours                                   int      168 1..
-    Age at which a segment is closed.
+    Maximum time before a new segment is rolled out.
 log.roll.jitter.ms                               long     null
-    Most to subtract from that age at random; before log.roll.jitter.hours.
+    Maximum random jitter to subtract from log.roll.ms; takes precedence over log.roll.jitter.hours.
 log.roll.jitter.hours                            int      0 0..
-    Most to subtract from that age at random.
+    Maximum random jitter to subtract from log.roll.hours.
 log.retention.bytes                              long     -1
-    Size of a partition above which old segments go; -1 is no limit.
+    Maximum size of a partition before old segments are deleted; -1 means no limit.
 log.retention.ms                                 long     null
-    Age at which a segment goes; before the minutes; -1 is never.
+    Time to keep a segment before it is deleted; takes precedence over the minutes; -1 means no limit.
 log.retention.minutes                            int      null
-    Age at which a segment goes; before the hours.
+    Time to keep a segment before it is deleted; takes precedence over the hours.
 log.retention.hours                              int      168
-    Age at which a segment goes.
+    Time to keep a segment before it is deleted.
 log.retention.check.interval.ms                  long     300000 1..
-    Pause between looks for segments to delete.
+    Interval between checks for segments eligible for deletion.
 log.initial.task.delay.ms                        long     30000 0..
-    Pause after start before the log's background work begins.
+    Delay after startup before the log's background tasks begin.
 log.cleanup.policy                               list     delete {compact,delete}
-    What happens to old segments: delete, compact, or both.
+    Cleanup policy for old segments: delete, compact, or both.
 log.segment.delete.delay.ms                      long     60000 0..
-    Time between taking a segment out of the log and deleting its files.
+    Time to wait before deleting a segment's files after its removal from the log.
 log.index.interval.bytes                         int      4096 0..
-    Bytes of log between two entries of an index.
+    Interval in bytes between index entries.
 log.index.size.max.bytes                         int      10485760 4..
-    Largest index of a segment.
+    Maximum size of a segment's index.
 log.preallocate                                  boolean  false
-    Give a new segment the space for its full size at once.
+    Preallocate the file when a new segment is created.
 log.message.timestamp.type                       string   CreateTime {CreateTime,LogAppendTime}
-    Whose clock stamps records: the producer's or the broker's.
+    Whether record timestamps are the producer's (CreateTime) or the broker's (LogAppendTime).
 log.message.timestamp.before.max.ms              long     9223372036854775807 0..
-    How far behind the broker's clock a record may be stamped.
+    Maximum time by which a record's timestamp may be before the broker's clock.
 log.message.timestamp.after.max.ms               long     3600000 0..
-    How far ahead of the broker's clock a record may be stamped.
+    Maximum time by which a record's timestamp may be after the broker's clock.
 log.flush.interval.messages                      long     9223372036854775807 1..
-    Records after which a log is synced to disk.
+    Number of records accumulated on a partition before they are flushed to disk.
 log.flush.interval.ms                            long     null
-    Longest a record waits to be synced; log.flush.scheduler.interval.ms where unset.
+    Maximum time before a record is flushed to disk; if not set, log.flush.scheduler.interval.ms.
 log.flush.scheduler.interval.ms                  long     9223372036854775807
-    Pause between looks for logs to sync.
+    Interval between checks for logs to flush.
 log.flush.offset.checkpoint.interval.ms          int      60000 0..
-    Pause between writes of the recovery points.
+    Interval between checkpoints of the log recovery points.
 log.flush.start.offset.checkpoint.interval.ms    int      60000 0..
-    Pause between writes of the log start offsets.
+    Interval between checkpoints of the log start offsets.
 log.cleaner.enable                               boolean  true
-    Compact logs whose policy says so.
+    Enable the log cleaner, which compacts topics with cleanup.policy=compact.
 log.cleaner.backoff.ms                           long     15000 0..
-    Pause of the cleaner when there is nothing to clean.
+    Time to sleep if there are no logs to clean.
 log.cleaner.delete.retention.ms                  long     86400000 0..
-    How long a tombstone stays for readers to see.
+    Time to retain tombstones and transaction markers of compacted topics.
 log.cleaner.min.cleanable.ratio                  double   0.5 0..1
-    Share of uncleaned bytes from which a log is cleaned.
+    Minimum ratio of dirty log to total log for a log to be eligible for cleaning.
 log.cleaner.min.compaction.lag.ms                long     0 0..
-    Age below which a record is not compacted.
+    Minimum time a record remains uncompacted.
 log.cleaner.max.compaction.lag.ms                long     9223372036854775807 1..
-    Age above which a record must be compacted.
+    Maximum time a record remains ineligible for compaction.
 log.cleaner.threads                              int      1 0..
-    Processes that clean, one log each at a time.
+    Number of log cleaner processes, each of which cleans one log at a time.
 log.cleaner.dedupe.buffer.size                   long     134217728
-    Memory of the cleaner's maps of keys, all together; at least 1 MiB for each process.
+    Total memory of all cleaner processes for deduplication; at least 1 MiB for each.
 log.cleaner.io.buffer.load.factor                double   0.9 0..1
-    How full those maps may get.
+    Maximum load factor of the deduplication buffer.
 log.cleaner.io.buffer.size                       int      524288 0..
-    Memory of the cleaner's buffers, all together.
+    Total memory of all cleaner processes for I/O buffers.
 log.cleaner.io.max.bytes.per.second              double   1.7976931348623157e308
-    Bytes a second the cleaner may read and write, all together.
+    Maximum total reads and writes of the cleaner, in bytes per second.
 
 # Fetching
 fetch.max.bytes                                  int      57671680 1024..
-    Most bytes in one fetch response.
+    Maximum number of bytes returned for a fetch request.
 kraftpy.fetch.check.crcs                         boolean  none->true
-    Check every batch that is read, so that damage on the disk is told and never delivered.
+    Verify the CRC of every batch that is read, so that corrupt data is reported and never delivered.
 kraftpy.fetch.zero.copy.min.bytes                int      none->4194304 0..
-    From how many bytes of a partition on they go from file to socket without being copied (sendfile).
+    Minimum bytes of a partition to send with sendfile, without copying.
 max.incremental.fetch.session.cache.slots        int      1000 0..
-    Fetch sessions kept at once.
+    Maximum number of incremental fetch sessions.
 kraftpy.fetch.session.partitions.max             int      none->200000 1..
-    Partitions remembered in the fetch sessions of all clients, and in their share sessions.
+    Maximum number of partitions in the fetch sessions of all clients, and in their share sessions.
 max.request.partition.size.limit                 int      2000 1..
-    Most partitions in one answer that describes topics.
+    Maximum number of partitions in one response to DescribeTopicPartitions.
 
 # Replication
 replica.alter.log.dirs.io.max.bytes.per.second   long     9223372036854775807 0..
-    Bytes a second that replicas are copied with between the log directories of a broker.
+    Maximum rate of moving replicas between log directories of a broker, in bytes per second.
 replica.fetch.backoff.ms                         int      1000 0..
-    Pause of a follower after an error.
+    Time to wait after a fetch error of a partition.
 replica.fetch.max.bytes                          int      1048576 0..
-    Bytes a follower asks for from one partition.
+    Number of bytes that a follower tries to fetch for each partition.
 replica.fetch.min.bytes                          int      1
-    Bytes a follower waits for.
+    Minimum bytes expected for each fetch response to a follower.
 replica.fetch.response.max.bytes                 int      10485760 0..
-    Most bytes in one answer to a follower.
+    Maximum bytes expected for the entire fetch response to a follower.
 replica.fetch.wait.max.ms                        int      500
-    Longest a follower's fetch waits.
+    Maximum wait time for each fetch request of a follower.
 replica.lag.time.max.ms                          long     30000
-    Lag after which a follower leaves the in-sync set.
+    Time without catching up after which a follower is removed from the ISR.
 replica.selector.class                           string   null
-    Class that chooses the replica a consumer reads.
+    Class that selects the preferred read replica for a consumer.
 replica.socket.timeout.ms                        int      30000
-    Longest wait on a follower's connection.
+    Socket timeout of a follower's fetch requests.
 leader.replication.throttled.rate                long     9223372036854775807 0..
-    Bytes a second sent to followers that are throttled and not in sync.
+    Upper bound on replication traffic sent to throttled replicas, in bytes per second.
 follower.replication.throttled.rate              long     9223372036854775807 0..
-    Bytes a second fetched for replicas that are throttled and not in sync.
+    Upper bound on replication traffic fetched for throttled replicas, in bytes per second.
 replica.high.watermark.checkpoint.interval.ms    long     5000
-    Pause between writes of the high watermarks.
+    Interval between checkpoints of the high watermarks.
 
 # Groups and their offsets
 group.initial.rebalance.delay.ms                 int      3000->0
-    Wait for more members before a new group's first generation.
+    Time to wait for more members to join a new group before the first rebalance.
 group.min.session.timeout.ms                     int      6000
-    Shortest session timeout a member may ask for.
+    Minimum session timeout allowed for members.
 group.max.session.timeout.ms                     int      1800000
-    Longest session timeout a member may ask for.
+    Maximum session timeout allowed for members.
 kraftpy.group.coordinator.max.bytes              long     none->268435456 1..
-    Memory of a broker's groups, their members and committed offsets; what would exceed it is refused.
+    Maximum memory of a broker's groups, members and committed offsets; requests that would exceed it are refused.
 kraftpy.group.max.bytes                          int      none->8388608 1..
-    Memory of what the members of one classic group say of themselves.
+    Maximum memory of the metadata of one classic group's members.
 group.max.size                                   int      2147483647 1..
-    Most members of a group.
+    Maximum number of members of a classic group.
 group.consumer.assignors                         list     uniform,range {uniform,range}
-    Assignors of groups of the newer protocol, the first being the default.
+    Server-side assignors of consumer groups; the first is the default.
 group.consumer.heartbeat.interval.ms             int      5000 1..
-    Heartbeat interval of a group of the newer protocol.
+    Heartbeat interval given to the members of a consumer group.
 group.consumer.max.size                          int      2147483647 1..
-    Most members of a group of the newer protocol.
+    Maximum number of members of a consumer group.
 kraftpy.group.regex.cache.bytes                  long     none->16777216 1..
-    Bytes of topics that members' regular expressions match, which are remembered for all groups of a node.
+    Maximum memory of the cached matches of members' regular expressions, for all groups of a node.
 group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
-    Whether groups may change between the classic and the newer protocol.
+    Whether groups may be converted between the classic and the consumer protocol.
 group.consumer.session.timeout.ms                int      45000 1..
-    Session timeout of a group of the newer protocol.
+    Timeout to detect failures of a consumer group's members.
 group.consumer.max.heartbeat.interval.ms         int      15000 1..
-    Upper bound of a group's own heartbeat interval.
+    Maximum heartbeat interval of consumer groups.
 group.consumer.max.session.timeout.ms            int      60000 1..
-    Upper bound of a group's own session timeout.
+    Maximum session timeout of consumer groups.
 group.consumer.min.heartbeat.interval.ms         int      5000 1..
-    Lower bound of a group's own heartbeat interval.
+    Minimum heartbeat interval of consumer groups.
 group.consumer.min.session.timeout.ms            int      45000 1..
-    Lower bound of a group's own session timeout.
+    Minimum session timeout of consumer groups.
 group.share.assignors                            list     simple {simple}
-    Assignor of share groups.
+    Server-side assignor of share groups.
 group.share.initialize.retry.interval.ms         int      30000 1..
-    Pause before the set-up of a share partition is tried again.
+    Time to wait before retrying the initialization of share partitions.
 group.share.max.size                             int      200 1..1000
-    Most members of a share group.
+    Maximum number of members of a share group.
 offset.metadata.max.bytes                        int      4096
-    Longest note beside a committed offset.
+    Maximum size of the metadata of an offset commit.
 offsets.commit.timeout.ms                        int      5000 1..
-    Longest a commit waits to be durable.
+    Maximum time an offset commit waits for the write to be replicated.
 offsets.retention.minutes                        int      10080 1..
-    How long the offsets of an empty group are kept.
+    Time to retain the offsets of a group after it becomes empty.
 offsets.retention.check.interval.ms              long     600000 1..
-    Pause between looks for expired offsets.
+    Interval between checks for expired offsets.
 offsets.topic.num.partitions                     int      50 1..
-    Partitions of __consumer_offsets.
+    Number of partitions of __consumer_offsets.
 offsets.topic.replication.factor                 short    3->1 1..
-    Replicas of __consumer_offsets.
+    Replication factor of __consumer_offsets.
 offsets.topic.segment.bytes                      int      104857600 1..
     Segment size of __consumer_offsets.
 offsets.topic.compression.codec                  int      0
-    Codec of __consumer_offsets, by its number.
+    Compression codec of __consumer_offsets, as its numeric id.
 
 # Defaults and bounds of the settings of single groups
 group.share.delivery.count.limit                 int      5 2..10
-    Times a record is delivered to a share group.
+    Maximum number of delivery attempts for a record in a share group.
 group.share.heartbeat.interval.ms                int      5000 1..
     Heartbeat interval of a share group.
 group.share.max.delivery.count.limit             int      10 5..25
-    Upper bound of a share group's own limit of deliveries.
+    Maximum delivery count limit of share groups.
 group.share.max.heartbeat.interval.ms            int      15000 1..
-    Upper bound of a share group's own heartbeat interval.
+    Maximum heartbeat interval of share groups.
 group.share.max.partition.max.record.locks       int      4000 2000..10000
-    Upper bound of a share group's own limit of locks.
+    Maximum limit of record locks per share partition.
 group.share.max.record.lock.duration.ms          int      60000 30000..3600000
-    Upper bound of a share group's own lock duration.
+    Maximum record lock duration of share groups.
 group.share.max.session.timeout.ms               int      60000 1..
-    Upper bound of a share group's own session timeout.
+    Maximum session timeout of share groups.
 group.share.max.share.sessions                   int      2000 1..
-    Share sessions kept at once.
+    Maximum number of share sessions.
 group.share.min.delivery.count.limit             int      2 2..5
-    Lower bound of a share group's own limit of deliveries.
+    Minimum delivery count limit of share groups.
 group.share.min.heartbeat.interval.ms            int      5000 1..
-    Lower bound of a share group's own heartbeat interval.
+    Minimum heartbeat interval of share groups.
 group.share.min.partition.max.record.locks       int      100 100..2000
-    Lower bound of a share group's own limit of locks.
+    Minimum limit of record locks per share partition.
 group.share.min.record.lock.duration.ms          int      15000 1000..30000
-    Lower bound of a share group's own lock duration.
+    Minimum record lock duration of share groups.
 group.share.min.session.timeout.ms               int      45000 1..
-    Lower bound of a share group's own session timeout.
+    Minimum session timeout of share groups.
 group.share.partition.max.record.locks           int      2000 100..10000
-    Records of a share partition locked at once.
+    Maximum number of record locks per share partition.
 group.share.record.lock.duration.ms              int      30000 1000..3600000
-    How long a record is locked for its consumer.
+    Acquisition lock duration of records in share groups.
 group.share.session.timeout.ms                   int      45000 1..
     Session timeout of a share group.
 group.streams.heartbeat.interval.ms              int      5000 1..
     Heartbeat interval of a streams group.
 group.streams.initial.rebalance.delay.ms         int      3000 0..
-    Wait for more members before a streams group's first assignment.
+    Time to wait for more members before a streams group's first assignment.
 group.streams.max.heartbeat.interval.ms          int      15000 1..
-    Upper bound of a streams group's own heartbeat interval.
+    Maximum heartbeat interval of streams groups.
 group.streams.max.session.timeout.ms             int      60000 1..
-    Upper bound of a streams group's own session timeout.
+    Maximum session timeout of streams groups.
 group.streams.max.standby.replicas               int      2 0..
-    Upper bound of a streams group's own number of standby tasks.
+    Maximum number of standby replicas per task of streams groups.
 group.streams.min.heartbeat.interval.ms          int      5000 1..
-    Lower bound of a streams group's own heartbeat interval.
+    Minimum heartbeat interval of streams groups.
 group.streams.min.session.timeout.ms             int      45000 1..
-    Lower bound of a streams group's own session timeout.
+    Minimum session timeout of streams groups.
 group.streams.max.size                           int      2147483647 1..
-    Most members of a streams group.
+    Maximum number of members of a streams group.
 group.streams.num.standby.replicas               int      0 0..
-    Standby tasks of a streams group.
+    Number of standby replicas for each task of a streams group.
 group.streams.session.timeout.ms                 int      45000 1..
     Session timeout of a streams group.
 
 # The state of share groups (KIP-932)
 kraftpy.share.coordinator.max.bytes              long     none->134217728 1..
-    Memory of the state of share partitions; to begin more than fit is refused.
+    Maximum memory of the state of share partitions; initializing more is refused.
 share.coordinator.cold.partition.snapshot.interval.ms int      300000 1..
-    Pause between snapshots of idle share partitions.
+    Interval between snapshots of idle share partitions.
 share.coordinator.snapshot.update.records.per.snapshot int      500 0..500
-    Updates of share state between two snapshots.
+    Number of share update records between two snapshots.
 share.coordinator.state.topic.compression.codec  int      0 0..4
-    Codec of __share_group_state, by its number.
+    Compression codec of __share_group_state, as its numeric id.
 share.coordinator.state.topic.min.isr            short    2->1 1..
-    Replicas that must have a record of __share_group_state.
+    The min.insync.replicas of __share_group_state.
 share.coordinator.state.topic.num.partitions     int      50 1..
-    Partitions of __share_group_state.
+    Number of partitions of __share_group_state.
 share.coordinator.state.topic.prune.interval.ms  int      300000 1..
-    Pause between prunings of __share_group_state.
+    Interval between prunings of __share_group_state.
 share.coordinator.state.topic.replication.factor short    3->1 1..
-    Replicas of __share_group_state.
+    Replication factor of __share_group_state.
 share.coordinator.state.topic.segment.bytes      int      104857600 1..
     Segment size of __share_group_state.
 share.coordinator.write.timeout.ms               int      5000 1..
-    Longest a write of share state waits to be durable.
+    Maximum time a write of share state waits to be replicated.
 
 # Transactions
 add.partitions.to.txn.retry.backoff.max.ms       int      100 0..
-    Longest the server itself tries to add partitions to a transaction.
+    Maximum time that the server retries adding partitions to a transaction.
 add.partitions.to.txn.retry.backoff.ms           int      20 1..
-    Pause between those tries.
+    Time between server-side retries of adding partitions to a transaction.
 transaction.abort.timed.out.transaction.cleanup.interval.ms int      10000 1..
-    Pause between looks for transactions that timed out.
+    Interval between checks for timed-out transactions to roll back.
 transaction.partition.verification.enable        boolean  true
-    Check that a partition was added to its transaction.
+    Verify that a partition was added to the transaction before writing transactional records to it.
 transaction.remove.expired.transaction.cleanup.interval.ms int      3600000 1..
-    Pause between looks for expired transactional ids.
+    Interval between checks for expired transactional ids.
 kraftpy.transaction.coordinator.max.bytes        long     none->134217728 1..
-    Memory of a broker's transactional ids; new ones that would exceed it are refused.
+    Maximum memory of a broker's transactional ids; new ones that would exceed it are refused.
 transaction.max.timeout.ms                       int      900000 1..
-    Longest transaction timeout a producer may ask for.
+    Maximum transaction timeout that a producer may request.
 transactional.id.expiration.ms                   int      604800000 1..
-    How long an unused transactional id is kept.
+    Time without use after which a transactional id expires.
 transaction.state.log.num.partitions             int      50 1..
-    Partitions of __transaction_state.
+    Number of partitions of __transaction_state.
 transaction.state.log.replication.factor         short    3->1 1..
-    Replicas of __transaction_state.
+    Replication factor of __transaction_state.
 transaction.state.log.min.isr                    int      2->1 1..
-    Replicas that must have a record of __transaction_state.
+    The min.insync.replicas of __transaction_state.
 transaction.state.log.segment.bytes              int      104857600 1..
     Segment size of __transaction_state.
 
 # Idempotent producers
 kraftpy.max.producers                            int      none->200000 100..
-    Producers remembered, by partition; beyond them those silent for longest are forgotten early.
+    Maximum number of producer ids per broker, counted by partition; beyond it, those idle for longest expire early.
 producer.id.expiration.ms                        int      86400000 1..
-    How long a silent producer's sequence numbers are kept.
+    Time without writes after which a producer id expires.
 producer.id.expiration.check.interval.ms         int      600000 1..
-    Pause between looks for expired producers.
+    Interval between checks for expired producer ids.
 """

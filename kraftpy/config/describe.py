@@ -1,6 +1,6 @@
-"""The settings as DescribeConfigs answers them, and the list of our own defaults.
+"""Settings as DescribeConfigs returns them, and the list of defaults that differ from Kafka's.
 
-Codes are those of the wire: `ConfigSource` and `ConfigType` (KIP-226, KIP-569). A password's value is never told.
+`ConfigSource` and `ConfigType` have the codes of the protocol (KIP-226, KIP-569). Password values are never returned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class ConfigSource(IntEnum):
-    """Where a described value comes from."""
+    """The source of a described value."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -35,7 +35,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSynonym:
-    """A setting that could give the value, or does."""
+    """A setting that supplies the value, or would if others were not set."""
 
     name: str
     value: str | None
@@ -44,7 +44,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One described setting. `synonyms` are in the order in which they are asked; the first gave the value."""
+    """One described setting. `synonyms` are in order of precedence; the first supplied the value."""
 
     name: str
     value: str | None
@@ -57,7 +57,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it: what DescribeConfigs v0 tells in place of the source."""
+        """Whether the value is a default; DescribeConfigs v0 returns this instead of the source."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -68,9 +68,9 @@ def describe_broker(
     own: Mapping[str, str] = NOTHING,
     cluster: Mapping[str, str] = NOTHING,
 ) -> list[ConfigEntry]:
-    """The broker's settings, sorted by name: all that it acts on, or the ones named, if Kafka has them.
+    """Return the broker's settings, sorted by name: all it acts on, or those in `names` that Kafka has.
 
-    `own` and `cluster`: what was set for this broker, and for every broker, while they run.
+    `own` and `cluster` are the dynamic settings of this broker and of all brokers.
     """
     settings = dict(BROKER_SETTINGS)
     if names is not None:
@@ -84,7 +84,7 @@ def describe_broker(
 
 
 def describe_every_broker(cluster: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """What was set for every broker while they run, sorted by name."""
+    """Return the dynamic settings of all brokers, sorted by name."""
     return [
         _with_dynamic(_entry(BROKER_SETTINGS[name], None, ConfigSource.UNKNOWN, [], read_only=False), NOTHING, cluster)
         for name in sorted(cluster)
@@ -93,7 +93,7 @@ def describe_every_broker(cluster: Mapping[str, str], names: Collection[str] | N
 
 
 def _with_dynamic(entry: ConfigEntry, own: Mapping[str, str], cluster: Mapping[str, str]) -> ConfigEntry:
-    """The entry with what was set while the broker runs in front."""
+    """Return the entry with dynamic settings as its first synonyms."""
     found = []
     if entry.name in own:
         found.append(ConfigSynonym(name=entry.name, value=own[entry.name], source=ConfigSource.DYNAMIC_BROKER_CONFIG))
@@ -117,9 +117,9 @@ def describe_topic(
     *,
     cluster: Mapping[str, str] = NOTHING,
 ) -> list[ConfigEntry]:
-    """A topic's settings, sorted by name: all of them, or the ones named. Kafka's internal ones only when set.
+    """Return a topic's settings, sorted by name: all or those in `names`. Kafka's internal ones appear only if set.
 
-    `cluster`: what was set for every broker while they run.
+    `cluster` holds the dynamic settings of all brokers.
     """
     defaults = topic_default_values(config)
     entries = []
@@ -144,7 +144,7 @@ def describe_topic(
 def describe_group(
     overrides: Mapping[str, str], config: BrokerConfig, names: Collection[str] | None = None
 ) -> list[ConfigEntry]:
-    """A group's settings, sorted by name: all of them, or the ones named. There need be no such group."""
+    """Return a group's settings, sorted by name: all or those in `names`. The group does not have to exist."""
     defaults = group_default_values(config)
     entries = []
     for name, setting in sorted(GROUP_SETTINGS.items()):
@@ -162,7 +162,7 @@ def describe_group(
 
 
 def differing_defaults() -> list[tuple[str, str | None, str | None, str]]:
-    """(name, Kafka's default, ours, meaning) of every setting whose default is not Kafka's, sorted by name."""
+    """Return (name, Kafka's default, ours, meaning) of every setting whose default differs, sorted by name."""
     return sorted(
         (setting.name, setting.kafka_default, setting.default, setting.meaning)
         for setting in BROKER_SETTINGS.values()
@@ -171,7 +171,7 @@ def differing_defaults() -> list[tuple[str, str | None, str | None, str]]:
 
 
 def render_differing_defaults() -> str:
-    """The same as a Markdown table."""
+    """Render `differing_defaults` as a Markdown table."""
     rows = ["| setting | Kafka | here | meaning |", "|---|---|---|---|"]
     for name, theirs, ours, meaning in differing_defaults():
         told = "must be set" if theirs is None else f"`{theirs}`"
@@ -202,7 +202,7 @@ def _static_and_default(config: BrokerConfig, setting: Setting) -> list[ConfigSy
 
 
 def _topic_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
-    """The broker settings behind a topic setting: those that were set, in order, then those with a default."""
+    """Return the broker settings behind a topic setting: those that were set, in order, then those with a default."""
     broker_settings = [BROKER_SETTINGS[synonym] for synonym in SYNONYMS.get(name, ())]
     found = [synonym for setting in broker_settings for synonym in _static_and_default(config, setting)]
     static = [synonym for synonym in found if synonym.source is ConfigSource.STATIC_BROKER_CONFIG]

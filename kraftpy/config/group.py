@@ -1,9 +1,9 @@
-"""A group's settings: defaults from the broker's, overrides of its own, and how those are checked (KIP-848, KIP-932).
+"""A group's settings: defaults from the broker, per-group overrides, and their validation (KIP-848, KIP-932).
 
-An override is kept as the text the client sent; `group_settings` gives the values. The broker bounds what a group may
-set (`group.consumer.min.session.timeout.ms` and the like). What was set before the bounds moved is brought within them:
-a group goes on with the nearest value that is allowed. The broker's own default is always within bounds. A stored value
-that cannot be used at all, which an earlier version allowed, counts as not set (`usable_group_overrides`).
+An override is stored as the client's text; `group_settings` returns the values. The broker sets bounds for overrides
+(`group.consumer.min.session.timeout.ms` and the like). An override that is out of bounds, because they have changed
+since, is replaced by the nearest allowed value. The broker's own default is always within bounds. A stored value that
+cannot be used at all, which an earlier version allowed, counts as not set (`usable_group_overrides`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MORE_THAN = (
 _RESET = "share.auto.offset.reset"
 _DURATION = re.compile(r"P(?=.)(?:(\d+)D)?(T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.IGNORECASE)
 _MAX_NUMBER_LENGTH = 19
-"""Digits of 2^63-1, the largest number of Java's Duration."""
+"""The number of digits of 2^63-1, the largest number in a Java Duration."""
 _RESETS = "latest, earliest, or by_duration:PnDTnHnMn.nS"
 _MAX_MS = _MAX_SECONDS = (1 << 63) - 1
 
@@ -38,7 +38,7 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Every setting of a group with its value: Kafka's name with dots as underscores, Kafka's default if not given."""
+    """Every group setting with its value, as Kafka's names with dots as underscores and with Kafka's defaults."""
 
     consumer_heartbeat_interval_ms: int = _default("consumer.heartbeat.interval.ms")
     consumer_session_timeout_ms: int = _default("consumer.session.timeout.ms")
@@ -57,7 +57,7 @@ class GroupSettings:
 
 
 def group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> GroupSettings:
-    """The settings of a group with these overrides on this broker. Raises ConfigError for text that means nothing."""
+    """Return the settings of a group with these overrides on this broker. Raises ConfigError for an invalid text."""
     values: dict[str, Any] = dict(group_default_values(broker))
     for name, text in overrides.items():
         values[name] = _within(name, parse_group_setting(name, text), broker)
@@ -65,9 +65,9 @@ def group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> GroupS
 
 
 def usable_group_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Those of the stored overrides that can be used, and one line for each that cannot: its default counts instead.
+    """Return the usable stored overrides, and a one-line message for each other one, whose default applies instead.
 
-    `group_settings` takes what is usable.
+    `group_settings` accepts the usable ones.
     """
     usable: dict[str, str] = {}
     problems: list[str] = []
@@ -82,7 +82,7 @@ def usable_group_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str]
 
 
 def check_group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raise ConfigError where these may not be set together for a group on this broker."""
+    """Validate overrides as a whole. Raises ConfigError if this broker does not allow them for a group."""
     values = group_default_values(broker)
     for name, text in overrides.items():
         check_length(text)
@@ -99,7 +99,7 @@ def check_group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> 
 
 
 def parse_group_setting(name: str, text: str) -> Value:
-    """The value of one setting of a group. Raises ConfigError, also for a name that is none."""
+    """Parse one group setting. Raises ConfigError for an invalid value or an unknown name."""
     setting = GROUP_SETTINGS.get(name)
     if setting is None:
         guess = nearest(name, sorted(GROUP_SETTINGS))
@@ -111,13 +111,13 @@ def parse_group_setting(name: str, text: str) -> Value:
 
 
 def duration_ms(text: str) -> int:
-    """An ISO 8601 span of days and smaller, like P1DT2H3M4.5S, in milliseconds; what 63 bits cannot hold is 2^63 - 1.
+    """Convert an ISO 8601 duration of days and smaller units, like P1DT2H3M4.5S, to milliseconds, at most 2^63 - 1.
 
-    Raises ValueError for what is none, or longer than Java's Duration can be.
+    Raises ValueError for anything else, and for a duration longer than Java's Duration can hold.
     """
     found = _DURATION.fullmatch(text)
     if found is None or not text.isascii():
-        raise ValueError(f"{shortened(text)} is no duration")
+        raise ValueError(f"{shortened(text)} is not a duration")
     days, _, hours, minutes, seconds, fraction = found.groups(default="0")
     numbers = (days, hours, minutes, seconds)
     if max(len(number.lstrip("0")) for number in numbers) > _MAX_NUMBER_LENGTH:
@@ -130,7 +130,7 @@ def duration_ms(text: str) -> int:
 
 
 def group_default_values(broker: BrokerConfig) -> dict[str, Value]:
-    """Group setting -> the value that a group without overrides has on this broker."""
+    """Return, for each group setting, its value for a group without overrides on this broker."""
     values = {name: setting.default_value() for name, setting in GROUP_SETTINGS.items()}
     for name, behind in BROKER_SETTINGS_BEHIND.items():
         values[name] = _of(broker, behind.default)
@@ -168,7 +168,7 @@ def _check_longer(longer: str, shorter: str, values: Mapping[str, Value]) -> Non
 
 
 def _check_usable(name: str, value: Value) -> None:
-    """Refuse a value that has the right form and no meaning: a duration longer than any can be."""
+    """Refuse a well-formed but meaningless value: a duration that is too long."""
     kind, _, duration = str(value).partition(":")
     if name != _RESET or kind != "by_duration":
         return

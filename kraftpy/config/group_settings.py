@@ -1,6 +1,6 @@
 """The settings of single groups, under Kafka's names, and the broker settings that give their defaults and bounds.
 
-The form of the table is that of `broker_settings`. Which kind of group a setting concerns is its first word.
+The table has the form of `broker_settings`. The first word of a name is the type of group it applies to.
 
 Left out: the intervals between assignments (KIP-1263): assignments are made at once.
 """
@@ -11,38 +11,38 @@ from typing import NamedTuple
 
 GROUP_TABLE = """
 consumer.heartbeat.interval.ms                   int      5000 1..
-    How often a member of the consumer group shall send a heartbeat.
+    Heartbeat interval given to the members of the consumer group.
 consumer.session.timeout.ms                      int      45000 1..
-    How long a member of the consumer group may be silent.
+    Timeout to detect failures of the consumer group's members.
 share.auto.offset.reset                          string   latest
-    Where a share group begins to read: latest, earliest, or by_duration: and a span like PT1H.
+    The initial offset of a share group: latest, earliest, or by_duration: followed by a duration such as PT1H.
 share.delivery.count.limit                       int      5 2..
-    Times a record is delivered to the share group.
+    Maximum number of delivery attempts for a record.
 share.heartbeat.interval.ms                      int      5000 1..
-    How often a member of the share group shall send a heartbeat.
+    Heartbeat interval given to the members of the share group.
 share.isolation.level                            string   read_uncommitted {read_uncommitted,read_committed}
-    Whether the share group reads records of transactions that are not committed.
+    Isolation level of the share group: read_uncommitted includes records of open and aborted transactions.
 share.partition.max.record.locks                 int      2000 100..
-    Records of a partition that may be under way to members of the share group at once.
+    Maximum number of record locks per share partition.
 share.record.lock.duration.ms                    int      30000 1000..
-    How long a record is locked for the consumer that fetched it.
+    Acquisition lock duration of records delivered to a consumer.
 share.renew.acknowledge.enable                   boolean  true
-    Whether a consumer may have the lock of a record begin anew.
+    Whether a consumer may renew the acquisition lock of a record.
 share.session.timeout.ms                         int      45000 1..
-    How long a member of the share group may be silent.
+    Timeout to detect failures of the share group's members.
 streams.heartbeat.interval.ms                    int      5000 1..
-    How often a member of the streams group shall send a heartbeat.
+    Heartbeat interval given to the members of the streams group.
 streams.initial.rebalance.delay.ms               int      3000 0..
-    How long an empty streams group waits for further members before its first assignment.
+    Time that an empty streams group waits for more members before its first assignment.
 streams.num.standby.replicas                     int      0 0..
-    Standby tasks of each task with state.
+    Number of standby replicas for each stateful task.
 streams.session.timeout.ms                       int      45000 1..
-    How long a member of the streams group may be silent.
+    Timeout to detect failures of the streams group's members.
 """
 
 
 class Behind(NamedTuple):
-    """The broker settings behind one of a group: its default, and what the group's own may not fall below or exceed."""
+    """The broker settings behind a group setting: its default, and the bounds of a group's override."""
 
     default: str
     least: str | None = None

@@ -1,7 +1,7 @@
-"""Listeners: `NAME://host:port`, where each is advertised, and which security protocol each speaks.
+"""Listeners: `NAME://host:port`, their advertised addresses, and their security protocols.
 
-An empty host means every interface when bound, and this machine's own name when advertised: the server fills it in, as
-it fills in a port that was 0. An IPv6 address stands in brackets.
+An empty host means all interfaces in `listeners`, and this machine's own name in `advertised.listeners`: the server
+fills it in, as it does with a port of 0. An IPv6 address is written in brackets.
 
 Left out: SSL and SASL; a listener mapped to one of them is refused.
 """
@@ -33,7 +33,7 @@ class Listener:
 
 
 def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
-    """The listeners of a list such as `listeners`. Raises ConfigError for a bad form, a name twice, or a port twice."""
+    """Parse a list such as `listeners`. Raises ConfigError for a malformed entry, a duplicate name or a shared port."""
     found: list[Listener] = []
     for text in texts:
         match = _LISTENER.match(text)
@@ -47,13 +47,13 @@ def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
         listener = Listener(name, address or host, port)
         clash = next((o for o in found if port and o.port == port and _same_host(o.host, listener.host)), None)
         if clash and setting == "listeners":
-            raise ConfigError(f"{setting}: {clash} and {listener} want the same port")
+            raise ConfigError(f"{setting}: {clash} and {listener} have the same port")
         found.append(listener)
     return tuple(found)
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """`NAME:PROTOCOL,...` as a mapping. Raises ConfigError."""
+    """Parse `NAME:PROTOCOL,...` into a mapping. Raises ConfigError."""
     setting = "listener.security.protocol.map"
     protocols: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
@@ -68,7 +68,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str], controllers: Sequence[str]) -> None:
-    """That every listener is mapped to PLAINTEXT. A controller listener need not be mapped (KIP-631)."""
+    """Check that every listener is mapped to PLAINTEXT. Controller listeners may be left unmapped (KIP-631)."""
     for listener in listeners:
         protocol = protocols.get(listener.name, "PLAINTEXT" if listener.name in controllers else None)
         if protocol is None:
@@ -80,13 +80,13 @@ def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str],
 def advertised(
     listeners: Sequence[Listener], texts: Sequence[str] | None, controllers: Sequence[str]
 ) -> tuple[Listener, ...]:
-    """What clients are told: `advertised.listeners`, or the client listeners where it is unset. Raises ConfigError."""
+    """Return `advertised.listeners`, or if it is not set, the client listeners. Raises ConfigError."""
     setting = "advertised.listeners"
     if texts is None:
         told = tuple(listener for listener in listeners if listener.name not in controllers)
         wild = next((listener for listener in told if listener.host in _WILDCARDS), None)
         if wild:
-            raise ConfigError(f"{setting}: {wild} cannot be told to clients; set the address that they can reach")
+            raise ConfigError(f"{setting}: {wild} cannot be advertised; set an address that clients can reach")
         return told
     told = tuple(listener for listener in parse_listeners(setting, texts) if listener.name not in controllers)
     names = {listener.name for listener in listeners}
@@ -99,5 +99,5 @@ def advertised(
 
 
 def _same_host(one: str, other: str) -> bool:
-    """Whether two binds would meet: the same host, or one of them every interface."""
+    """Return whether two hosts overlap when bound: they are equal, or one means all interfaces."""
     return one == other or not {one, other}.isdisjoint({"", *_WILDCARDS})

@@ -1,7 +1,7 @@
-"""Text from outside, as it may be shown: in a log, at a terminal, in an error.
+"""Makes text from outside safe to show in a log, on a terminal or in an error message.
 
-Names, client ids, messages and records of others may hold newlines, which would forge lines of a log, and escape
-sequences, which make a terminal do things.
+Names, client ids, messages and records from clients may contain newlines, which would forge log lines, and escape
+sequences, which control a terminal.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 MOST_CHARACTERS: Final = 2_000
-"""The longest line of a log. Ids and names of clients may have 32,767 characters, and a line quotes several."""
+"""Maximum length of a log line. A client's ids and names may have 32,767 characters, and a line quotes several."""
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
-    """`text`, with a mark in place of its middle where it has more than `most` characters."""
+    """Return `text`, with its middle replaced by a mark if it has more than `most` characters."""
     if len(text) <= most:
         return text
     mark = f"...[{len(text) - most} characters]..."
@@ -21,7 +21,7 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with all that is not printable, and not in `keep`, escaped as Python does: `\\n`, `\\x1b`."""
+    """Return `text` with unprintable characters that are not in `keep` escaped as in Python: `\\n`, `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,11 +1,11 @@
-"""The metadata quorum as the settings name it: who votes, where they are, and what a node needs to be one of them.
+"""The configured metadata quorum: the voters, their addresses, and what a node needs to be one of them.
 
-A node without `controller.quorum.voters` that keeps the metadata is a quorum of its own. With
-`controller.quorum.bootstrap.servers` alone, a broker finds the quorum there; a controller is a quorum of its own where
-that list names one address, as the one that Kafka's examples for a single node give it.
+A controller without `controller.quorum.voters` is its own quorum. With `controller.quorum.bootstrap.servers` alone, a
+broker finds the quorum at these addresses, and a controller is its own quorum if the list has one address, as in
+Kafka's examples for a single node.
 
-A controller that is not among the voters follows the metadata until it is made one at run time (AddRaftVoter, KIP-853);
-Kafka refuses to start it. Left out: one that asks for that by itself (`controller.quorum.auto.join.enable`).
+A controller that is not among the voters follows the metadata until it is added at run time (AddRaftVoter, KIP-853);
+Kafka refuses to start it. Left out: controllers that join on their own (`controller.quorum.auto.join.enable`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]/:@\s]+)):([0-9]{1,5})\Z
 
 
 class Address(NamedTuple):
-    """Where a node of the quorum is reached."""
+    """The address of a node of the quorum."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Address(NamedTuple):
 
 
 class Voter(NamedTuple):
-    """A node that votes, and its address; a node that is its own quorum may have none."""
+    """A voter and its address; a node that is its own quorum may have none."""
 
     node_id: int
     address: Address
@@ -42,7 +42,7 @@ class Voter(NamedTuple):
 
 
 def parse_address(setting: str, text: str) -> Address:
-    """`host:port`. Raises ConfigError."""
+    """Parse `host:port`. Raises ConfigError."""
     match = _ADDRESS.match(text)
     port = int(match[3]) if match else 0
     if match is None or not 0 < port <= 65535:
@@ -51,7 +51,7 @@ def parse_address(setting: str, text: str) -> Address:
 
 
 def parse_voters(texts: Sequence[str]) -> tuple[Voter, ...]:
-    """`id@host:port` of each voter, by id. Raises ConfigError."""
+    """Parse `id@host:port` of each voter; return the voters in order of ids. Raises ConfigError."""
     voters: dict[int, Voter] = {}
     for text in texts:
         number, at, address = text.partition("@")
@@ -75,7 +75,7 @@ def check_roles(
     listeners: Sequence[Listener],
     controllers: Sequence[str],
 ) -> None:
-    """That the node's roles, its listeners and the quorum fit together. Raises ConfigError, with Kafka's reasons."""
+    """Check that the node's roles, listeners and quorum are consistent, as Kafka does. Raises ConfigError."""
     ids = [voter.node_id for voter in voters]
     named = [listener.name for listener in listeners]
     quorum = ",".join(map(str, voters))

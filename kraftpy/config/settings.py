@@ -1,7 +1,7 @@
-"""What a setting is: its name, type, default and allowed values; text to value, value to text, or one clear complaint.
+"""The definition of a setting: name, type, default and allowed values; parsing and rendering of its values.
 
-The values have Kafka's types: boolean, string, int (32 bits), short (16), long (64), double, list, class, password. A
-list is a tuple of strings; class and password are strings.
+Types are Kafka's: boolean, string, int (32 bits), short (16), long (64), double, list, class, password. A list is a
+tuple of strings; class and password are strings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used. The message is one line for the person who wrote them."""
+    """Invalid settings. The message is a single line for the person who wrote them."""
 
 
 class ConfigType(IntEnum):
@@ -34,7 +34,7 @@ class ConfigType(IntEnum):
 
 
 MAX_VALUE_LENGTH = 32_767
-"""Characters of the longest value a client may set, as in Kafka."""
+"""Maximum length of a value set by a client, in characters, as in Kafka."""
 _SHOWN_LENGTH = 200
 _MAX_INTEGER_LENGTH = 21
 """A sign and 20 digits."""
@@ -45,7 +45,7 @@ _NO_VALUE = {"none", "null"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as the tables state it. `kafka_default` and `default` are texts; None is no value."""
+    """One setting of a table. `kafka_default` and `default` are texts; None means no value."""
 
     name: str
     type: ConfigType
@@ -61,15 +61,15 @@ class Setting:
 
     @property
     def differs(self) -> bool:
-        """Whether our default is not Kafka's."""
+        """Whether our default differs from Kafka's."""
         return self.default != self.kafka_default
 
     def default_value(self) -> Value:
-        """Our default, parsed."""
+        """Return our default, parsed."""
         return None if self.default is None else self.parse(self.default)
 
     def parse(self, text: str) -> Value:
-        """The value `text` stands for. Raises ConfigError that names the setting, the text and what is allowed."""
+        """Parse `text`. Raises a ConfigError that names the setting, the text and the allowed values."""
         match self.type:
             case ConfigType.BOOLEAN:
                 return self._boolean(text)
@@ -83,7 +83,7 @@ class Setting:
                 return self._string(text)
 
     def wants(self) -> str:
-        """What a value must be, in words."""
+        """Describe the allowed values."""
         kinds = {
             ConfigType.BOOLEAN: "true or false",
             ConfigType.DOUBLE: "a number",
@@ -167,7 +167,7 @@ class Setting:
 
 
 def parse_table(table: str) -> dict[str, Setting]:
-    """The settings of a table in the form that `broker_settings` describes."""
+    """Parse a table in the form that `broker_settings` describes."""
     settings: dict[str, Setting] = {}
     lines = iter(table.split("\n"))
     for line in lines:
@@ -187,7 +187,7 @@ def parse_table(table: str) -> dict[str, Setting]:
 
 
 def render(value: Value) -> str | None:
-    """A value as Kafka writes it: true, 5, 0.5, a,b."""
+    """Render a value as Kafka does: true, 5, 0.5, a,b."""
     match value:
         case None:
             return None
@@ -200,7 +200,7 @@ def render(value: Value) -> str | None:
 
 
 def check_length(text: str) -> None:
-    """Raise ConfigError, in Kafka's words, for a value that is longer than a client may set."""
+    """Raise ConfigError, with Kafka's message, if a client's value is too long."""
     if len(text) > MAX_VALUE_LENGTH:
         raise ConfigError(
             "The configuration value cannot be added because it exceeds the maximum value size of "
@@ -209,7 +209,7 @@ def check_length(text: str) -> None:
 
 
 def whole_number(text: str | None, default: int) -> int:
-    """A stored integer; `default` where there is none, or it is not one: a reader of what is stored never fails."""
+    """Parse a stored integer; return `default` if there is none or it is invalid, so that readers never fail."""
     digits = (text or "").strip()
     try:
         return int(digits) if 0 < len(digits) <= _MAX_INTEGER_LENGTH else default
@@ -218,13 +218,13 @@ def whole_number(text: str | None, default: int) -> int:
 
 
 def shortened(text: str) -> str:
-    """The text as a message shows it: on one line, and not at any length."""
+    """Return the text for a message: on one line, and shortened."""
     shown = text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."
     return shown if shown.isprintable() else ascii(shown)[1:-1]
 
 
 def nearest(name: str, known: list[str]) -> str | None:
-    """The known name that looks most like `name`, or None where none does."""
+    """Return the known name most similar to `name`, or None if none is similar."""
     import difflib
 
     if len(name) > _SHOWN_LENGTH:  # the comparison grows with the square of the length
@@ -245,7 +245,7 @@ def _choices(allowed: str) -> list[str]:
 
 
 def _range(allowed: str, kind: ConfigType) -> tuple[float, float]:
-    """The bounds of a number, both included. Integers stay exact."""
+    """Return a number's bounds, both inclusive. Integers stay exact."""
     bound = 1 << _BITS[kind] if kind in _BITS else None
     low: float = -bound if bound else float("-inf")
     high: float = bound - 1 if bound else float("inf")

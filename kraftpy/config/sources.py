@@ -1,11 +1,11 @@
-"""Where the broker's settings come from: defaults < properties file < environment < `--override`.
+"""The sources of broker settings, in order of precedence: defaults < properties file < environment < `--override`.
 
-The caller reads the file and the environment; this module is handed their contents. A name nobody knows is an error
-that names the nearest known one, but only a warning from the environment, where container images set variables of their
-own. A setting that Kafka has and this broker does not act on is one warning.
+The caller reads the file and the environment, and passes their contents in. An unknown name is an error that suggests
+the nearest known one, but only a warning in the environment, where container images set their own variables. A setting
+that Kafka has but this broker does not use is a warning.
 
-A value may name where it is kept (`variables`). A password may not stand on the command line, where every user of the
-machine reads it.
+A value may refer to where it is stored (`variables`). A password is not accepted on the command line, which every user
+of the machine can read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ KAFKA_JVM_PERFORMANCE_OPTS KAFKA_KRAFT_CLUSTER_ID KAFKA_LOG4J_CMD_OPTS KAFKA_LOG
 KAFKA_LOG4J_ROOT_LOGLEVEL KAFKA_MODE KAFKA_OPTS KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_USER KAFKA_VERSION
 """
 NOT_SETTINGS = frozenset(_IMAGE_VARIABLES.split())
-"""What the public images and Kafka's scripts use for themselves."""
+"""Variables that the public images and Kafka's scripts use for themselves."""
 
 
 class Loaded(NamedTuple):
-    """The settings, and what the person who wrote them should hear."""
+    """The settings, and warnings for the person who wrote them."""
 
     config: BrokerConfig
     warnings: list[str]
@@ -43,10 +43,10 @@ def load(
     file_name: str = "server.properties",
     read_file: Callable[[str], str] | None = None,
 ) -> Loaded:
-    """The broker's settings from the text of a properties file, the environment and `name=value` overrides.
+    """Load the broker's settings from a properties file's text, the environment and `name=value` overrides.
 
-    `read_file` reads the files that values name; without it they cannot be read. Raises ConfigError, whose message is
-    one line.
+    `read_file` reads files that values refer to; without it they cannot be read. Raises ConfigError with a one-line
+    message.
     """
     given: dict[str, Given] = {}
     if properties is not None:
@@ -73,7 +73,7 @@ def load(
 
 
 def is_password(name: str) -> bool:
-    """Whether the setting of that name is one whose value nobody is told."""
+    """Return whether the setting is a password, whose value is never shown."""
     setting = BROKER_SETTINGS.get(name)
     if setting is None:
         from kraftpy.config.other_settings import OTHER_SETTINGS
@@ -87,7 +87,10 @@ def _no_file(path: str) -> str:
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """`KAFKA_LOG_DIRS=/data` as `log.dirs`: `_` is a dot, `__` an underscore, `___` a dash, as in Kafka's image."""
+    """Map variables such as `KAFKA_LOG_DIRS` to settings such as `log.dirs`, as Kafka's image does.
+
+    `_` stands for a dot, `__` for an underscore, `___` for a dash.
+    """
     return {
         setting_name(variable): text
         for variable, text in sorted(environment.items())
@@ -96,13 +99,13 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def setting_name(variable: str) -> str:
-    """The setting an environment variable such as `KAFKA_NODE_ID` stands for."""
+    """Return the setting that an environment variable such as `KAFKA_NODE_ID` stands for."""
     name = variable.removeprefix(PREFIX).lower()
     return name.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
 
 
 def parse_properties(text: str, file_name: str = "server.properties") -> dict[str, str]:
-    """The entries of a Java properties file; the last of a name wins. Raises ConfigError for a broken escape."""
+    """Parse a Java properties file; the last entry of a name wins. Raises ConfigError for an invalid escape."""
     entries: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key_end = _key_end(line)
@@ -115,7 +118,7 @@ def parse_properties(text: str, file_name: str = "server.properties") -> dict[st
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """(number of the first line, text with continuations joined), comments and blank lines left out."""
+    """Return (number of the first line, text with joined continuations) without comments and blank lines."""
     lines: list[tuple[int, str]] = []
     started: int | None = None
     held = ""
@@ -170,11 +173,11 @@ def _unescape(text: str, where: str) -> str:
 
 
 def _about_ignored(name: str, origin: Origin) -> str:
-    """The warning for a name this broker does not act on. Raises ConfigError where nobody knows it."""
+    """Return the warning for a setting that this broker does not use. Raises ConfigError if it is unknown."""
     from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS, is_known
 
     if is_known(name):
-        reason = "Kafka 4 no longer has it" if name in DROPPED else "Kafka has it, this broker does not use it"
+        reason = "Kafka 4 no longer has it" if name in DROPPED else "Kafka has it, but this broker does not use it"
         return f"{name} is ignored: {reason}"
     near = nearest(name, [*BROKER_SETTINGS, *OTHER_SETTINGS])
     hint = f"; did you mean {near}?" if near else ""

@@ -1,8 +1,8 @@
-"""A topic's settings: defaults from the broker's, overrides of its own, and how those are checked and altered.
+"""A topic's settings: defaults from the broker, per-topic overrides, and their validation and alteration.
 
-An override is kept as the text the client sent; `topic_config` gives the values. Checks follow KIP-339 (incremental
-alter) and the validators of Kafka 4.3. The broker that takes a request refuses what `check_topic_config` does; what was
-stored by an earlier version, or beside other settings of the broker, is read through `usable_topic_overrides`.
+An override is stored as the client's text; `topic_config` returns the values. Validation follows KIP-339 (incremental
+alter) and the validators of Kafka 4.3. The broker that receives a request applies `check_topic_config`. Overrides that
+were stored by an earlier version, or under other broker settings, are read through `usable_topic_overrides`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SETS = frozenset(
     {"cleanup.policy", "follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 )
 MAX_INDEX_INTERVAL_BYTES = 1 << 18
-"""Caps `index.interval.bytes`: a read may have to walk so many bytes of batches, on the event loop."""
+"""Cap of `index.interval.bytes`, since a read may have to scan that many bytes of batches on the event loop."""
 _MS_PER = {"hours": 3_600_000, "minutes": 60_000, "ms": 1}
 
 
@@ -45,10 +45,10 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Every topic setting with its value: Kafka's name with dots as underscores, Kafka's default where not given.
+    """Every topic setting with its value, as Kafka's names with dots as underscores and with Kafka's defaults.
 
-    As they take effect: `segment_bytes` is `internal.segment.bytes` where a topic sets that, no batch is larger than a
-    request may be, and an index has an entry for each `MAX_INDEX_INTERVAL_BYTES` at least.
+    Values are the effective ones: `segment_bytes` is `internal.segment.bytes` if a topic sets that, `max_message_bytes`
+    is at most the size of a request, and `index_interval_bytes` is at most `MAX_INDEX_INTERVAL_BYTES`.
     """
 
     cleanup_policy: frozenset[str] = _default("cleanup.policy")
@@ -103,7 +103,7 @@ class AlterOperation(IntEnum):
 
 
 def validate_topic_config(name: str, value: str | None) -> str | None:
-    """What is wrong with one topic setting, in one line, or None."""
+    """Return a one-line message if a topic setting is invalid, or None."""
     try:
         _parse(name, value)
     except ConfigError as error:
@@ -112,7 +112,7 @@ def validate_topic_config(name: str, value: str | None) -> str | None:
 
 
 def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicConfig:
-    """The settings of a topic with these overrides on this broker. Raises ConfigError for a bad one."""
+    """Return the settings of a topic with these overrides on this broker. Raises ConfigError for an invalid one."""
     values: dict[str, Any] = topic_default_values(broker)
     for name, text in overrides.items():
         values[name] = _parse(name, text)
@@ -128,14 +128,14 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicCon
     values["max.message.bytes"] = min(
         values["max.message.bytes"],
         broker.socket_request_max_bytes,
-        max(broker.kraftpy_batch_max_bytes, broker.message_max_bytes),  # what the operator chose counts
+        max(broker.kraftpy_batch_max_bytes, broker.message_max_bytes),  # the operator's own choice takes precedence
     )
     values["index.interval.bytes"] = min(values["index.interval.bytes"], MAX_INDEX_INTERVAL_BYTES)
     return TopicConfig(**{name.replace(".", "_"): value for name, value in values.items()})
 
 
 def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raise ConfigError where these may not be set together for a topic on this broker."""
+    """Validate overrides as a whole. Raises ConfigError if this broker does not allow them for a topic."""
     for name, text in overrides.items():
         check_length(text)
         _check_usable(name, _parse(name, text))
@@ -143,9 +143,9 @@ def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
 
 
 def usable_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -> tuple[dict[str, str], list[str]]:
-    """Those of the stored overrides that can be used, and one line for each that cannot: its default counts instead.
+    """Return the usable stored overrides, and a one-line message for each other one, whose default applies instead.
 
-    `topic_config` takes what is usable.
+    `topic_config` accepts the usable ones.
     """
     usable: dict[str, str] = {}
     problems: list[str] = []
@@ -158,7 +158,7 @@ def usable_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -
             usable[name] = text
     try:
         topic_config(usable, broker)
-    except ConfigError as error:  # the lags of compaction, which the broker's own settings may have passed by
+    except ConfigError as error:  # the compaction lags conflict, maybe with the broker's own settings
         problems.append(str(error))
         for name in _LAGS:
             usable.pop(name, None)
@@ -166,7 +166,7 @@ def usable_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -
 
 
 def topic_default_values(broker: BrokerConfig) -> dict[str, Value]:
-    """Topic setting -> the value a topic without overrides has on this broker."""
+    """Return, for each topic setting, its value for a topic without overrides on this broker."""
     values = {name: setting.default_value() for name, setting in TOPIC_SETTINGS.items()}
     for name, synonyms in SYNONYMS.items():
         values[name] = next((v for v in (synonym_value(broker, s) for s in synonyms) if v is not None), values[name])
@@ -174,7 +174,7 @@ def topic_default_values(broker: BrokerConfig) -> dict[str, Value]:
 
 
 def synonym_value(broker: BrokerConfig, synonym: str) -> Value:
-    """The value a broker setting gives to topics: hours and minutes become milliseconds."""
+    """Return the value that a broker setting gives to topics, with hours and minutes converted to milliseconds."""
     value: Value = getattr(broker, synonym.replace(".", "_"))
     unit = synonym.rpartition(".")[2]
     if unit in ("hours", "minutes") and isinstance(value, int):
@@ -185,9 +185,9 @@ def synonym_value(broker: BrokerConfig, synonym: str) -> Value:
 def alter_topic_config(
     overrides: Mapping[str, str], name: str, operation: AlterOperation, value: str | None, broker: BrokerConfig
 ) -> dict[str, str]:
-    """The overrides after one operation of IncrementalAlterConfigs. Raises ConfigError.
+    """Return the overrides after one operation of IncrementalAlterConfigs. Raises ConfigError.
 
-    APPEND and SUBTRACT start from the value in force, default or not, and keep the order of the list.
+    APPEND and SUBTRACT start from the effective value, default or not, and keep the order of the list.
     """
     altered = dict(overrides)
     setting = _known(name)
@@ -219,7 +219,7 @@ def _edit_list(operation: AlterOperation, in_force: Value, text: str) -> str:
 
 
 def _check_usable(name: str, value: Value) -> None:
-    """Refuse a value that the table lets pass and no log can work with."""
+    """Refuse a value that the table allows but no log can work with."""
     if name == "internal.segment.bytes" and isinstance(value, int) and value < 1:
         raise ConfigError(f"{name}={value} is not allowed: expected an integer of at least 1")
 

@@ -7,75 +7,75 @@ from __future__ import annotations
 
 TOPIC_TABLE = """
 cleanup.policy                                   list     delete {compact,delete}
-    What happens to old segments: delete, compact, or both.
+    Cleanup policy for old segments: delete, compact, or both.
 compression.type                                 string   producer {uncompressed,zstd,lz4,snappy,gzip,producer}
-    Codec of stored batches; producer keeps the one they came in.
+    Compression type of stored batches; producer retains the producer's.
 compression.gzip.level                           int      -1 -1,1..9
-    Level of gzip where the broker compresses; -1 is its default.
+    Compression level if compression.type is gzip; -1 means the default.
 compression.lz4.level                            int      9 1..17
-    Level of lz4 where the broker compresses.
+    Compression level if compression.type is lz4.
 compression.zstd.level                           int      3 -131072..22
-    Level of zstd where the broker compresses.
+    Compression level if compression.type is zstd.
 delete.retention.ms                              long     86400000 0..
-    How long a tombstone stays for readers to see.
+    Time to retain tombstones and transaction markers of compacted topics.
 file.delete.delay.ms                             long     60000 0..
-    Time between taking a segment out of the log and deleting its files.
+    Time to wait before deleting a segment's files after its removal from the log.
 flush.messages                                   long     9223372036854775807 1..
-    Records after which the log is synced to disk.
+    Number of records accumulated on a partition before they are flushed to disk.
 flush.ms                                         long     9223372036854775807 0..
-    Longest a record waits to be synced.
+    Maximum time before a record is flushed to disk.
 index.interval.bytes                             int      4096 0..
-    Bytes of log between two entries of an index.
+    Interval in bytes between index entries.
 internal.segment.bytes                           int      null
-    Segment size without the lower bound, for tests; before segment.bytes.
+    Segment size without a lower bound, for tests; takes precedence over segment.bytes.
 kraftpy.flush.before.ack                         boolean  none->false
-    Sync records to disk before they are acknowledged, replicated ones too.
+    Sync records to disk before they are acknowledged, including replicated ones.
 max.compaction.lag.ms                            long     9223372036854775807 1..
-    Age above which a record must be compacted.
+    Maximum time a record remains ineligible for compaction.
 max.message.bytes                                int      1048588 0..
-    Largest record batch a producer may send.
+    The largest record batch size allowed (after compression).
 message.timestamp.after.max.ms                   long     3600000 0..
-    How far ahead of the broker's clock a record may be stamped.
+    Maximum time by which a record's timestamp may be after the broker's clock.
 message.timestamp.before.max.ms                  long     9223372036854775807 0..
-    How far behind the broker's clock a record may be stamped.
+    Maximum time by which a record's timestamp may be before the broker's clock.
 message.timestamp.type                           string   CreateTime {CreateTime,LogAppendTime}
-    Whose clock stamps records: the producer's or the broker's.
+    Whether record timestamps are the producer's (CreateTime) or the broker's (LogAppendTime).
 min.cleanable.dirty.ratio                        double   0.5 0..1
-    Share of uncleaned bytes from which the log is cleaned.
+    Minimum ratio of dirty log to total log for the log to be eligible for cleaning.
 min.compaction.lag.ms                            long     0 0..
-    Age below which a record is not compacted.
+    Minimum time a record remains uncompacted.
 min.insync.replicas                              int      1 1..
-    Replicas that must have a record before acks=all is answered.
+    Minimum number of in-sync replicas that must have a record for a write with acks=all to succeed.
 preallocate                                      boolean  false
-    Give a new segment the space for its full size at once.
+    Preallocate the file when a new segment is created.
 retention.bytes                                  long     -1
-    Size of a partition above which old segments go; -1 is no limit.
+    Maximum size of a partition before old segments are deleted; -1 means no limit.
 retention.ms                                     long     604800000 -1..
-    Age at which a segment goes; -1 is never.
+    Time to keep a segment before it is deleted; -1 means no limit.
 segment.bytes                                    int      1073741824 1048576..
-    Size at which a segment is closed and the next begun.
+    Maximum size of a log segment file.
 segment.index.bytes                              int      10485760 4..
-    Largest index of a segment.
+    Maximum size of a segment's index.
 segment.jitter.ms                                long     0 0..
-    Most to subtract from segment.ms at random, so that logs do not roll at once.
+    Maximum random jitter to subtract from segment.ms, to avoid rolling many segments at once.
 segment.ms                                       long     604800000 1..
-    Age at which a segment is closed.
+    Maximum time before a new segment is rolled out.
 unclean.leader.election.enable                   boolean  false
-    Let a replica that lags become leader, losing records.
+    Allow replicas that are not in sync to be elected leader as a last resort, even though data may be lost.
 follower.replication.throttled.replicas          list     "" throttled
-    Replicas that fetch under the replication quota.
+    Replicas whose replication is throttled on the follower side.
 leader.replication.throttled.replicas            list     "" throttled
-    Replicas that are fetched from under the replication quota.
+    Replicas whose replication is throttled on the leader side.
 local.retention.bytes                            long     -2 -2..
-    Bytes kept here of a log that also has a remote tier.
+    Maximum size of a log in local storage if it also has a remote tier.
 local.retention.ms                               long     -2 -2..
-    Age kept here of a log that also has a remote tier.
+    Time to keep a segment in local storage if the log also has a remote tier.
 remote.log.copy.disable                          boolean  false
     Stop copying to the remote tier.
 remote.log.delete.on.disable                     boolean  false
     Delete the remote tier's files once it is disabled.
 remote.storage.enable                            boolean  false
-    Keep old segments in a remote tier. (no remote tier here)
+    Enable tiered storage. (kraftpy has no remote tier)
 """
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -107,7 +107,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""Topic setting -> the broker settings that give its default, the first that has a value winning."""
+"""For each topic setting, the broker settings that give its default; the first one with a value wins."""
 
 NO_EFFECT = frozenset(
     {
@@ -117,4 +117,4 @@ NO_EFFECT = frozenset(
         "remote.log.delete.on.disable",
     }
 )
-"""Topic settings that are kept and shown, and change nothing here."""
+"""Topic settings that are stored and described, but have no effect here."""

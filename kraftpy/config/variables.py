@@ -1,8 +1,8 @@
-"""Values of broker settings that are kept elsewhere: `${env:NAME}`, `${file:path:key}` and `${dir:path:file}`.
+"""Values of broker settings that are stored elsewhere: `${env:NAME}`, `${file:path:key}` and `${dir:path:file}`.
 
-So a password need not stand in a file that everybody reads, and never on a command line. These are Kafka's config
-providers (KIP-297, KIP-421, KIP-887) under their usual names; here they need no `config.providers`. A variable that
-cannot be filled in is an error, and so is an unknown provider.
+With these, a password appears neither in a file that everyone can read nor on a command line. They are Kafka's config
+providers (KIP-297, KIP-421, KIP-887) under their usual names, and need no `config.providers` here. An unresolvable
+variable is an error, and so is an unknown provider.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from kraftpy.config.settings import ConfigError
 _VARIABLE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 
 ReadFile = Callable[[str], str]
-"""From a path to the file's text. Raises OSError."""
+"""Returns the text of the file at a path. Raises OSError."""
 
 
 def fill_in(
     name: str, text: str, environment: Mapping[str, str], read_file: ReadFile, parse: Callable[[str], Mapping[str, str]]
 ) -> str:
-    """The value of the setting `name`, with its variables filled in. `parse` reads a properties file.
+    """Return a setting's value with its variables filled in. `parse` parses a properties file.
 
-    Raises ConfigError, which names the variable and never a value.
+    Raises a ConfigError that names the variable but no value.
     """
     if "${" not in text:
         return text

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import GroupResponse, Request
+from kraftpy.groups.group import Group
 from kraftpy.groups.memory import (
     GROUP_BYTES,
     GROUP_MAX_BYTES_SETTING,

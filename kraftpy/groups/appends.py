@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kraftpy.groups.consumer.records import NOTHING, Assignment
+from kraftpy.groups.assignment import NOTHING, Assignment
 from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.records import Record
 from kraftpy.groups.share.operations import Operation
@@ -24,7 +24,7 @@ from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.groups.classic.group import Group
+    from kraftpy.groups.group import Group
 
 Answers = Sequence[tuple[Request, GroupResponse]]
 """The responses to send when the records are durable, by request."""

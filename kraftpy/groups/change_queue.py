@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from kraftpy.groups.appends import Answers, StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup, group_error
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import GroupResponse, Request
+from kraftpy.groups.group import Group
 from kraftpy.groups.member_timers import MemberClocks, Members
 from kraftpy.groups.records import group_record
 from kraftpy.groups.routing import refuse

@@ -54,27 +54,17 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
-from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
-from kraftpy.groups.consumer.group import NoTopics, Topics
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
-from kraftpy.groups.events import (
-    Appended,
-    Effect,
-    Event,
-    Request,
-    StateChanged,
-    Tick,
-    TopicsDeleted,
-    TransactionEnded,
-)
+from kraftpy.groups.events import Appended, Effect, Event, Request, StateChanged, Tick, TopicsDeleted, TransactionEnded
 from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.member_timers import AGAIN_MS
 from kraftpy.groups.memory import OBJECTS_PER_BYTE, Room, Usage
@@ -96,6 +86,7 @@ from kraftpy.groups.step import Step
 from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import NoTopics, Topics
 from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable
 from kraftpy.groups.unloading import refusals
 from kraftpy.ports import Buffer

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from kraftpy.groups import offsets
 from kraftpy.groups.appends import DeleteGroupRecords, ExpireOffsets, group_error
-from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.consumer.group import Draft
 from kraftpy.groups.events import Request
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.records import Record, group_record
 from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.share.group import ShareDraft

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition
+from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.records import Record
 from kraftpy.groups.streams.topology import InternalTopic
 from kraftpy.protocol.errors import ErrorCode

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from kraftpy.groups import offsets
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
+from kraftpy.groups.group import Group
 from kraftpy.groups.step import Step
 from kraftpy.types import Millis
 

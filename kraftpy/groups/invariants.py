@@ -17,10 +17,10 @@ from kraftpy.groups.appends import (
     request_ids,
 )
 from kraftpy.groups.change_queue import ChangeQueue
-from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import Request
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.transactional_offsets import PendingOffsets
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.deadlines import Deadlines, Key
+from kraftpy.groups.group import Group
 from kraftpy.groups.step import Step
 from kraftpy.types import Millis
 

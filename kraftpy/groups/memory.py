@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kraftpy.groups.records import OffsetCommitValue
 
 if TYPE_CHECKING:
-    from kraftpy.groups.classic.group import Group
+    from kraftpy.groups.group import Group
 
 GROUP_BYTES: Final = 2_000
 MEMBER_BYTES: Final = 1_000

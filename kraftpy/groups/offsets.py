@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kraftpy.groups.appends import DeleteOffsets, ExpireOffsets, StoreOffsets
-from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Request
+from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.memory import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
 from kraftpy.groups.step import Step

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.group import Group, State
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.describe_groups import (
     DescribedGroup,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.consumer import records as consumer_records
 from kraftpy.groups.consumer.group import ConsumerGroup
+from kraftpy.groups.group import Group
 from kraftpy.groups.records import GroupMetadataValue, OffsetCommitValue
 from kraftpy.groups.share import records as share_records
 from kraftpy.groups.share.group import ShareGroup

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kraftpy.groups.appends import Appends, Purpose, group_ids
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.events import Effect, GroupResponse, Note, Reply, Survived
+from kraftpy.groups.group import Group
 from kraftpy.groups.records import Record
 from kraftpy.types import Millis
 

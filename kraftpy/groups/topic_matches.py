@@ -22,7 +22,7 @@ from kraftpy.groups.patterns import FAILED_COMPILE_UNITS, Pattern, PatternError,
 from kraftpy.types import Millis
 
 if TYPE_CHECKING:
-    from kraftpy.groups.consumer.group import Topics
+    from kraftpy.groups.topics import Topics
 
 SLICE_UNITS = 2_000
 """The units that may be spent at once; `patterns` says how long a unit is."""

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kraftpy.groups.appends import Purpose, StoreTransactionalOffsets
-from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import Request
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.memory import Room, Usage, weight_of_offset
 from kraftpy.groups.offsets import lacks_room
 from kraftpy.groups.records import OffsetCommitKey, OffsetCommitValue, Record, offset_record

@@ -16,9 +16,9 @@ from kraftpy.groups.appends import (
     StoreStreamsGroup,
     StoreTransactionalOffsets,
 )
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.events import Reply, Request
+from kraftpy.groups.group import Group
 from kraftpy.groups.routing import refuse
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse

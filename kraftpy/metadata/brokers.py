@@ -1,14 +1,14 @@
-"""What is decided about brokers: their sessions, and what their coming and going does to partitions; blocks of ids.
+"""Decisions about brokers: registration, fencing, controlled shutdown, what they do to partitions; producer id blocks.
 
-A broker's epoch is the image's version that its registration made. A new incarnation of a registered broker starts
-over: it leaves every ISR, and the partitions that it leads again get a new leader epoch. Unless it proves with its last
-epoch that it stopped cleanly, what it had not synced may be gone: it leaves the eligible leader replicas too
-(KIP-966). Not of partitions that it had synced before it acknowledged anything (`kraftpy.flush.before.ack`), where its
-disks are those of the incarnation before. A broker that is fenced leads nothing and is in no ISR that can do without it
-(`elections`).
+A broker's epoch is the image version that its registration created. A new incarnation of a registered broker starts
+over: it leaves every ISR, and the partitions that it leads again get a new leader epoch. It also leaves the eligible
+leader replicas (KIP-966), because records that it had not synced may be gone, unless it proves with its last epoch that
+it stopped cleanly. Partitions that it had synced before it acknowledged anything (`kraftpy.flush.before.ack`) are
+exempt, provided that its disks are those of the previous incarnation. A fenced broker leads nothing and is in no ISR
+that can do without it (`elections`).
 
-In controlled shutdown a broker is elected nowhere, leaves the ISRs, and hands its leaderships to whoever may have
-them; what nobody else may lead it leads until it is fenced. That state ends with its next registration.
+A broker in controlled shutdown is not elected, leaves its ISRs, and hands its leaderships to other eligible replicas.
+It keeps leading partitions that no other broker may lead until it is fenced. Its next registration ends this state.
 
 KIPs: 631 (registration, epochs), 841 (fenced replicas stay out of ISRs), 966, 730 (producer ids).
 """
@@ -26,7 +26,7 @@ from kraftpy.metadata.commands import (
     UnregisterBroker,
 )
 from kraftpy.metadata.decision import BrokerResult, Decision, ProducerIdBlock, Refused
-from kraftpy.metadata.elections import Rules, Wish, changed, settle
+from kraftpy.metadata.elections import PartitionUpdate, Rules, change_records, next_state
 from kraftpy.metadata.features import formatted_features
 from kraftpy.metadata.image import Broker, Image, Partition, Topic
 from kraftpy.metadata.records import (
@@ -47,7 +47,10 @@ MAX_BROKER_ID = (1 << 31) - 1
 
 
 def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
-    """INCONSISTENT_CLUSTER_ID where the cluster has another id already. The first one's features count."""
+    """Set the cluster id and the initial features, once.
+
+    INCONSISTENT_CLUSTER_ID if the cluster already has another id. Only the first formatting sets features.
+    """
     if not command.cluster_id:
         return Decision(error=ErrorCode.INVALID_REQUEST, message="The cluster id is empty.")
     if image.cluster_id is None:
@@ -65,17 +68,18 @@ def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
 
 
 def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerResult]:
-    """A new epoch for a new incarnation; the epoch it has for one that registers again (KIP-631)."""
+    """Give a new incarnation a new epoch; one that registers again keeps its epoch (KIP-631)."""
     if not 0 <= command.broker_id <= MAX_BROKER_ID or len(command.incarnation_id) != 16:
         return Decision(
-            error=ErrorCode.INVALID_REQUEST, message="A broker has an id from 0 on and 16 bytes of its own."
+            error=ErrorCode.INVALID_REQUEST,
+            message="The broker id must not be negative, and the incarnation id must be 16 bytes long.",
         )
     existing = image.broker(command.broker_id)
     again = existing if existing and existing.incarnation_id == command.incarnation_id else None
     if existing and not again and not existing.fenced and not command.previous_session_expired:
         return Decision(
             error=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            message=f"Another broker is registered with id {command.broker_id}, and it is alive.",
+            message=f"Another live broker is registered with broker id {command.broker_id}.",
         )
     registered = BrokerRegistered(
         broker_id=command.broker_id,
@@ -93,12 +97,15 @@ def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerRes
     else:
         is_clean = existing is not None and existing.broker_epoch == command.previous_broker_epoch
         has_same_disks = existing is not None and existing.incarnation_id in command.previous_incarnation_ids
-        records += _started(command, image, is_clean=is_clean, has_same_disks=has_same_disks)
+        records += _restart_changes(command, image, is_clean=is_clean, has_same_disks=has_same_disks)
     return Decision(records=tuple(records), result=BrokerResult(broker_epoch=registered.broker_epoch))
 
 
-def _started(command: RegisterBroker, image: Image, *, is_clean: bool, has_same_disks: bool) -> list[PartitionChanged]:
-    """What a new incarnation does to partitions: as if it had been fenced, and came back at once where it is not."""
+def _restart_changes(
+    command: RegisterBroker, image: Image, *, is_clean: bool, has_same_disks: bool
+) -> list[PartitionChanged]:
+    """Return the partition changes that a new incarnation causes: those of a fencing, then of an immediate return
+    unless it registers as fenced."""
     broker_id = command.broker_id
     rules = Rules(image, changed=_as_registered(command))
     synced = {each.topic_id: frozenset(each.partitions) for each in command.synced_replicas if has_same_disks}
@@ -106,8 +113,8 @@ def _started(command: RegisterBroker, image: Image, *, is_clean: bool, has_same_
     for topic, number, partition in image.partitions_of(broker_id):
         if _is_candidate(partition, broker_id) or not partition.has_leader:
             unclean = None if is_clean or number in synced.get(topic.topic_id, ()) else broker_id
-            wish = Wish(isr=_without(partition.isr, broker_id), unclean=unclean, starts_over=broker_id)
-            records += changed(topic, number, partition, settle(topic.name, partition, wish, rules))
+            update = PartitionUpdate(isr=_without(partition.isr, broker_id), unclean=unclean, starts_over=broker_id)
+            records += change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
     return records
 
 
@@ -124,7 +131,11 @@ def _as_registered(command: RegisterBroker) -> Broker:
 
 
 def change_broker(command: ChangeBroker, image: Image) -> Decision[BrokerResult]:
-    """Fence: out of every ISR and leadership. Unfence: lead what nobody leads. Shut down: hand over."""
+    """Fence, unfence or shut down a broker.
+
+    A fenced broker leaves every ISR and leadership; an unfenced one may lead partitions without a leader; one in
+    controlled shutdown hands its leaderships over.
+    """
     if refused := stale_epoch(command.broker_id, command.broker_epoch, image):
         return Decision(error=refused.error, message=refused.message)
     before = image.broker(command.broker_id)
@@ -144,26 +155,26 @@ def change_broker(command: ChangeBroker, image: Image) -> Decision[BrokerResult]
         )
     ]
     if after.fenced:
-        records += _left(command.broker_id, image, rules)
+        records += _fence_changes(command.broker_id, image, rules)
     elif after.in_controlled_shutdown:
-        records += _handed_over(command.broker_id, image, rules)
+        records += _hand_over_changes(command.broker_id, image, rules)
     else:
-        records += _came(command.broker_id, image, rules)
+        records += _unfence_changes(command.broker_id, image, rules)
     return Decision(records=tuple(records), result=result)
 
 
 def unregister_broker(command: UnregisterBroker, image: Image) -> Decision[None]:
-    """Fence it, as it were, and forget it. It is nobody's broker until it registers again."""
+    """Move its partitions as a fencing would, then remove its registration. It may register again later."""
     if image.broker(command.broker_id) is None:
         return Decision(
             error=ErrorCode.BROKER_ID_NOT_REGISTERED, message=f"No broker with id {command.broker_id} is registered."
         )
-    left = _left(command.broker_id, image, Rules(image, gone=command.broker_id))
+    left = _fence_changes(command.broker_id, image, Rules(image, gone=command.broker_id))
     return Decision(records=(*left, BrokerUnregistered(broker_id=command.broker_id)))
 
 
 def stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refused | None:
-    """Why a session of this epoch is not the broker's, if it is not."""
+    """Return the refusal if `broker_epoch` is not the epoch of the broker's current registration."""
     broker = image.broker(broker_id)
     if broker is None:
         return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {broker_id} is registered.")
@@ -174,47 +185,49 @@ def stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refused
     return None
 
 
-def _left(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
+def _fence_changes(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
     records = []
     for topic, number, partition in image.partitions_of(broker_id):
         if broker_id in partition.isr or broker_id == partition.leader:
-            wish = Wish(isr=_without(partition.isr, broker_id))
-            records += changed(topic, number, partition, settle(topic.name, partition, wish, rules))
+            update = PartitionUpdate(isr=_without(partition.isr, broker_id))
+            records += change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
     return records
 
 
-def _came(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
-    """It may lead what nobody leads, and what somebody leads who is about to stop."""
+def _unfence_changes(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
+    """Return changes that let this broker lead partitions with no leader, or with one that is shutting down."""
     records: list[PartitionChanged] = []
     for topic, number, partition in image.partitions_of(broker_id):
         if not partition.has_leader:
-            records += changed(topic, number, partition, settle(topic.name, partition, Wish(), rules))
+            records += change_records(
+                topic, number, partition, next_state(topic.name, partition, PartitionUpdate(), rules)
+            )
         elif partition.leader not in rules.active:
-            records += _without_stopping(topic, number, partition, partition.leader, rules)
+            records += _removal_changes(topic, number, partition, partition.leader, rules)
     return records
 
 
-def _handed_over(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
-    """Out of the ISRs and leaderships that somebody else may have: the rest would only be left without a leader."""
+def _hand_over_changes(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
+    """Take the broker out of ISRs and leaderships if a successor exists. Other partitions would become leaderless."""
     records: list[PartitionChanged] = []
     for topic, number, partition in image.partitions_of(broker_id):
         if broker_id in partition.isr:
-            records += _without_stopping(topic, number, partition, broker_id, rules)
+            records += _removal_changes(topic, number, partition, broker_id, rules)
     return records
 
 
-def _without_stopping(
+def _removal_changes(
     topic: Topic, number: int, partition: Partition, broker_id: BrokerId, rules: Rules
 ) -> Sequence[PartitionChanged]:
-    """Out of the ISR, and no longer the leader where somebody else may be."""
+    """Take a stopping broker out of the ISR and leadership, unless it leads and has no successor."""
     if partition.leader == broker_id and not _has_successor(partition, rules):
         return ()
-    wish = Wish(isr=_without(partition.isr, broker_id))
-    return changed(topic, number, partition, settle(topic.name, partition, wish, rules))
+    update = PartitionUpdate(isr=_without(partition.isr, broker_id))
+    return change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
 
 
 def _has_successor(partition: Partition, rules: Rules) -> bool:
-    """Whether somebody active may lead it who has all that is committed."""
+    """Return whether an active replica that holds all committed records may take over."""
     candidates = {*partition.isr, *partition.eligible_leader_replicas}.difference(partition.offline_replicas)
     return not rules.active.isdisjoint(candidates)
 
@@ -233,12 +246,12 @@ def _without(members: tuple[BrokerId, ...], broker_id: BrokerId) -> tuple[Broker
 
 
 def allocate_producer_ids(command: AllocateProducerIds, image: Image) -> Decision[ProducerIdBlock]:
-    """The next block, which nobody gets again, whether the broker uses it or not."""
+    """Allocate the next block of ids. No block is given out twice, even if the broker does not use it."""
     if refused := stale_epoch(command.broker_id, command.broker_epoch, image):
         return Decision(error=ErrorCode.STALE_BROKER_EPOCH, message=refused.message)
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_IDS_PER_BLOCK:
-        return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="Every producer id has been given away.")
+        return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="Every producer id has been allocated.")
     allocated = ProducerIdsAllocated(
         broker_id=command.broker_id, next_producer_id=ProducerId(first + PRODUCER_IDS_PER_BLOCK)
     )

@@ -1,12 +1,11 @@
-"""Frozen dataclasses to msgpack and back, for what outlives a process: commands in the journal, images in snapshots.
+"""Converts frozen dataclasses to msgpack and back, for data that outlives a process: journal commands and snapshots.
 
-A dataclass becomes a map of its field names, in the order of declaration, and fields that hold their default are left
-out. So a field added later, with a default, is read from older bytes; and equal objects always give equal bytes.
-Reading is total: whatever the bytes are, the answer is an object whose every field has its declared type, or
-`CodecError`.
+A dataclass becomes a map of its field names, in declaration order, without the fields that hold their default. Older
+bytes can therefore be read after a field with a default is added, and equal objects always give equal bytes. Reading is
+total: any input yields an object whose every field has its declared type, or `CodecError`.
 
-Types a field may have: int, bool, str, bytes (and their NewTypes), an IntEnum, another dataclass, `X | None`, and
-`tuple[X, ...]`. Left out: maps and sets (a tuple of pairs, sorted, has one order and a dict has many).
+Field types: int, bool, str, bytes (and their NewTypes), an IntEnum, another dataclass, `X | None`, and
+`tuple[X, ...]`. Left out: maps and sets, since a sorted tuple of pairs has one order and a dict has many.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ import msgpack
 
 T = TypeVar("T")
 Plain = Any
-"""What msgpack carries: None, bool, int, str, bytes, list, dict."""
+"""A value that msgpack carries: None, bool, int, str, bytes, list or dict."""
 _PLAIN = frozenset({type(None), bool, int, str, bytes})
-"""Types whose values are plain as they are."""
+"""Types whose values need no conversion."""
 
 
 class CodecError(ValueError):
-    """The bytes are not what they should be; the message says where."""
+    """The bytes do not decode to the expected type; the message names the field."""
 
 
 def pack(plain: Plain) -> bytes:
-    """Plain values as msgpack bytes."""
+    """Encode plain values as msgpack."""
     return typing.cast("bytes", msgpack.packb(plain, use_bin_type=True))
 
 
 def unpack(data: bytes | memoryview) -> Plain:
-    """Msgpack bytes as plain values. Raises `CodecError` on anything else, trailing bytes included."""
+    """Decode msgpack into plain values. Raises `CodecError` on anything else, including trailing bytes."""
     try:
         return msgpack.unpackb(data, raw=False, use_list=True, strict_map_key=True)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
@@ -46,7 +45,7 @@ def unpack(data: bytes | memoryview) -> Plain:
 
 
 def to_plain(value: object) -> Plain:
-    """A dataclass instance (or a value one of its fields may hold) as plain values."""
+    """Convert a dataclass instance, or a value that one of its fields may hold, to plain values."""
     cls: Any = type(value)
     if cls in _PLAIN:
         return value
@@ -66,7 +65,7 @@ def to_plain(value: object) -> Plain:
 
 
 def from_plain(cls: type[T], plain: Plain) -> T:
-    """An instance of the dataclass `cls` from what `to_plain` gave. Raises `CodecError` on any other shape."""
+    """Build an instance of the dataclass `cls` from the output of `to_plain`. Raises `CodecError` on another shape."""
     if type(plain) is not dict:
         raise CodecError(f"{cls.__name__}: expected a map, got {type(plain).__name__}")
     values: dict[str, object] = {}
@@ -92,14 +91,14 @@ Reader = Callable[[Plain], object]
 
 @cache
 def _layout(cls: type[Any]) -> list[tuple[str, Reader, object]]:
-    """The fields of a dataclass: name, reader of its type, default or MISSING."""
+    """Return each field's name, the reader of its type, and its default or MISSING."""
     hints = typing.get_type_hints(cls)
     return [(field.name, _reader(hints[field.name]), field.default) for field in fields(cls)]
 
 
 def _reader(hint: Any) -> Reader:
-    """A function that checks a plain value against a type and gives the typed value."""
-    hint = getattr(hint, "__supertype__", hint)  # a NewType is what it is made of
+    """Return a function that checks a plain value against a type and returns the typed value."""
+    hint = getattr(hint, "__supertype__", hint)  # a NewType is read as its base type
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return _optional_reader(hint, arguments)
@@ -116,7 +115,7 @@ def _reader(hint: Any) -> Reader:
 
 def _exact_reader(cls: type) -> Reader:
     def read(plain: Plain) -> object:
-        if type(plain) is not cls:  # not isinstance: True is no integer here
+        if type(plain) is not cls:  # not isinstance: True must not pass as an integer
             raise CodecError(f"expected {cls.__name__}, got {type(plain).__name__}")
         return plain
 
@@ -130,7 +129,7 @@ def _enum_reader(cls: type[IntEnum]) -> Reader:
         try:
             return cls(plain)
         except ValueError:
-            raise CodecError(f"{plain} is no {cls.__name__}") from None
+            raise CodecError(f"{plain} is not a valid {cls.__name__}") from None
 
     return read
 

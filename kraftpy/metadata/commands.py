@@ -1,20 +1,20 @@
-"""What may be asked of the cluster's metadata, as data that is replicated before it is decided.
+"""Commands: requests to change the cluster's metadata, as data that is replicated before it is decided.
 
 A command carries everything its decision may depend on apart from the committed image: its own time, the ids it hands
-out, the defaults of the broker that took the request. So every node that decides it on the same image decides the
-same, today and when the journal is replayed.
+out, the defaults of the broker that received the request. Every node that decides it on the same image therefore
+reaches the same decision, now and when the journal is replayed.
 
-On disk and on the wire a command is `[schema, number, fields]` in msgpack. The schema counts formats and meanings: a
-new field or command, or a change to what an accepted command decides, takes a new number and leaves the old one its
-meaning, because a journal is decided again each time it is replayed. A node that meets a newer number stops
-(`NewerSchemaError`): to skip what the others decide would be to disagree with them for ever. What schema 2 decides
-otherwise than schema 1 depends on features, and a cluster that schema 1 formatted has none. What schema 3 decides
-otherwise depends on replicas that are marked as offline, which only its `ChangeReplicas` does.
+On disk and on the wire a command is `[schema, number, fields]` in msgpack. The schema number covers both formats and
+meanings: a new field, a new command, or a change to what an accepted command decides takes a new number and leaves the
+meaning of old ones alone, because every replay of a journal decides its commands again. A node that reads a newer
+number stops (`NewerSchemaError`); if it skipped the command, its image would diverge from the others' permanently.
+Schema 2 decides differently from schema 1 only through features, and a cluster formatted by schema 1 has none. Schema 3
+decides differently only for replicas marked as offline, and only its own `ChangeReplicas` marks them.
 
-A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. Who submits may send the same bytes
-again, to whichever node leads by then: the second time they change nothing (`SubmissionId`).
+A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
+same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
 
-Left out: scram and ACLs.
+Left out: SCRAM credentials and ACLs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId
 
 SCHEMA = 3
-"""The newest meaning of commands that this code knows."""
+"""The newest command schema that this code understands."""
 
 
 class ConfigResourceType(IntEnum):
-    """What settings can belong to, under the numbers of the wire."""
+    """Kinds of resources that have settings, with their numbers on the wire."""
 
     TOPIC = 2
     BROKER = 4
@@ -39,7 +39,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ConfigOperationType(IntEnum):
-    """What an incremental change does to a setting, under the numbers of the wire (KIP-339)."""
+    """Operations of an incremental change, with their numbers on the wire (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -49,7 +49,7 @@ class ConfigOperationType(IntEnum):
 
 @frozen
 class Endpoint:
-    """Where a broker can be reached, for one listener. `security_protocol` is Kafka's word for it."""
+    """A broker's address on one listener. `security_protocol` holds Kafka's name for the protocol."""
 
     listener: str
     host: str
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class FeatureUpdateType(IntEnum):
-    """Which way a feature's level may go, under the numbers of the wire (KIP-584)."""
+    """Permitted directions of a feature update, with their numbers on the wire (KIP-584)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -67,7 +67,7 @@ class FeatureUpdateType(IntEnum):
 
 @frozen
 class FeatureLevel:
-    """A feature of the cluster and the level it is to be finalized at; 0 is off."""
+    """A feature of the cluster and the level to finalize it at; 0 disables it."""
 
     name: str
     level: int
@@ -75,19 +75,19 @@ class FeatureLevel:
 
 @frozen
 class FormatCluster:
-    """Give the cluster its id. Once; the same id again changes nothing."""
+    """Give the cluster its id. Repeating it with the same id changes nothing."""
 
     cluster_id: str
     time_ms: Millis
     features: tuple[FeatureLevel, ...] = ()
-    """What a new cluster starts with (`features.LATEST` at best); none of it where it has its id already."""
+    """Initial features of a new cluster (at most `features.LATEST`); ignored if the cluster already has an id."""
     min_insync_replicas: int = 1
-    """With eligible leader replicas: becomes the setting of every broker, for all must judge ISRs alike (KIP-966)."""
+    """With eligible leader replicas, the cluster-wide setting: all must judge ISRs by the same minimum (KIP-966)."""
 
 
 @frozen
 class SyncedReplicas:
-    """Replicas of one topic that had synced whatever they acknowledged."""
+    """Replicas of one topic that had synced every record they acknowledged."""
 
     topic_id: TopicId
     partitions: tuple[int, ...]
@@ -95,7 +95,7 @@ class SyncedReplicas:
 
 @frozen
 class RegisterBroker:
-    """A broker process came up. `incarnation_id` is 16 bytes of its own, new with each start (KIP-631)."""
+    """Register a broker process. `incarnation_id` is 16 random bytes, new at each start (KIP-631)."""
 
     broker_id: BrokerId
     incarnation_id: bytes
@@ -103,22 +103,22 @@ class RegisterBroker:
     time_ms: Millis
     rack: str | None = None
     fenced: bool = True
-    """Whether it has yet to prove that it is caught up. A broker that is its own quorum need not."""
+    """Whether it has yet to prove that it is caught up. A broker that is its own quorum does not have to."""
     previous_session_expired: bool = False
-    """The proposer saw that no other incarnation is alive; without it, one that is not fenced stays."""
+    """The proposer saw that no other incarnation is alive. If False, an unfenced registration is not replaced."""
     previous_broker_epoch: int = -1
-    """Its epoch when it last stopped cleanly, with everything synced; -1 where it cannot prove that (KIP-966)."""
+    """Its epoch when it last stopped cleanly, with everything synced; -1 if it cannot prove that (KIP-966)."""
     previous_incarnation_ids: tuple[bytes, ...] = ()
-    """Earlier incarnations of this broker that ran with the very disks it has now."""
+    """Earlier incarnations of this broker that ran on the same disks."""
     synced_replicas: tuple[SyncedReplicas, ...] = ()
-    """What it has lost nothing of, though it stopped uncleanly, if its disks are those of its last incarnation."""
+    """Replicas that lost nothing in an unclean stop, provided that the disks are those of the last incarnation."""
 
 
 @frozen
 class ChangeBroker:
-    """Fence a broker whose heartbeats stopped, unfence one that has caught up, or let one begin to shut down.
+    """Fence a broker whose heartbeats stopped, unfence one that has caught up, or begin a controlled shutdown.
 
-    `fenced` is how it shall be afterwards. Once in controlled shutdown it stays so until it registers again.
+    `fenced` is the new state. A controlled shutdown lasts until the broker registers again.
     """
 
     broker_id: BrokerId
@@ -127,12 +127,12 @@ class ChangeBroker:
     time_ms: Millis
     in_controlled_shutdown: bool = False
     controller_epoch: int = -1
-    """The term in which the controller decided this: refused in any other. -1 is not checked."""
+    """The controller's term; the command is refused in any other. -1 skips the check."""
 
 
 @frozen
 class UnregisterBroker:
-    """Forget a broker; what it keeps replicas of stays assigned to it."""
+    """Remove a broker's registration. Its replicas stay assigned to it."""
 
     broker_id: BrokerId
     time_ms: Millis
@@ -168,7 +168,7 @@ class NewTopic:
 
 @frozen
 class CreateTopics:
-    """Create topics, each by itself: one that is refused does not hold up the others."""
+    """Create topics independently: one refusal does not affect the others."""
 
     topics: tuple[NewTopic, ...]
     time_ms: Millis
@@ -179,7 +179,7 @@ class CreateTopics:
 
 @frozen
 class TopicReference:
-    """A topic by its name, or by its id where the name is None (KIP-516)."""
+    """A topic, given by name or, if the name is None, by id (KIP-516)."""
 
     name: str | None = None
     topic_id: TopicId = TopicId(bytes(16))
@@ -187,7 +187,7 @@ class TopicReference:
 
 @frozen
 class DeleteTopics:
-    """Delete topics and their settings, each by itself."""
+    """Delete topics and their settings, each independently."""
 
     topics: tuple[TopicReference, ...]
     time_ms: Millis
@@ -204,7 +204,7 @@ class NewPartitions:
 
 @frozen
 class CreatePartitions:
-    """Grow topics, each by itself (KIP-195)."""
+    """Add partitions to topics, each independently (KIP-195)."""
 
     topics: tuple[NewPartitions, ...]
     time_ms: Millis
@@ -219,7 +219,7 @@ class ConfigOperation:
     value: str | None = None
     operation: ConfigOperationType = ConfigOperationType.SET
     inherited: str | None = None
-    """What holds where it is not set, on the broker that took the request: what APPEND and SUBTRACT start from."""
+    """The default on the broker that received the request: APPEND and SUBTRACT start from it if nothing is set."""
 
 
 @frozen
@@ -227,16 +227,16 @@ class ConfigChange:
     """Changes to one resource, all or none. A broker's name is its id in decimal; "" means every broker."""
 
     resource_type: int
-    """A `ConfigResourceType`, or a number that will be refused: it comes from a client."""
+    """A `ConfigResourceType`, or any other number that a client sent, which is refused."""
     resource_name: str
     operations: tuple[ConfigOperation, ...]
     replace: bool = False
-    """The operations name all that shall be set; whatever else was set is removed (AlterConfigs)."""
+    """The operations list all settings the resource keeps; any others are removed (AlterConfigs)."""
 
 
 @frozen
 class SetConfigs:
-    """Change settings of topics and brokers, each resource by itself."""
+    """Change settings of topics, brokers and groups, each resource independently."""
 
     changes: tuple[ConfigChange, ...]
     time_ms: Millis
@@ -245,7 +245,7 @@ class SetConfigs:
 
 @frozen
 class AllocateProducerIds:
-    """A block of 1000 producer ids for a broker to hand out (KIP-730)."""
+    """Allocate a block of 1000 producer ids for a broker to hand out (KIP-730)."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -270,12 +270,12 @@ class IsrChange:
     partition_epoch: int
     isr: tuple[IsrMember, ...]
     is_recovering: bool = False
-    """Whether the leader still recovers from an unclean election; False says that it has recovered (KIP-704)."""
+    """Whether the leader is still recovering from an unclean election (KIP-704)."""
 
 
 @frozen
 class ChangePartitions:
-    """What one broker asks for the partitions that it leads."""
+    """One broker's proposals for partitions that it leads."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -284,21 +284,21 @@ class ChangePartitions:
 
 
 class ReplicaState(IntEnum):
-    """What a broker says of a replica of its own."""
+    """The state of a replica, as reported by its broker."""
 
     ONLINE = 0
-    """It has the log, as it had it."""
+    """The log is intact."""
     OFFLINE = 1
-    """Its log cannot be read or written: the log directory failed, or the log could not be opened."""
+    """The log cannot be read or written: the log directory failed, or the log could not be opened."""
     LOST = 2
-    """The log is gone: what it would have from now on is an empty one."""
-    CUT = 3
-    """It has the log, and can use it, but not all that it had: records that it had acknowledged may be missing."""
+    """The log is gone; the replica would restart with an empty one."""
+    TRUNCATED = 3
+    """The log is usable but shorter than before: records that the replica had acknowledged may be missing."""
 
 
 @frozen
 class ReplicaChange:
-    """What has become of one broker's replica of a partition."""
+    """The new state of one broker's replica of a partition."""
 
     topic_id: TopicId
     partition: int
@@ -307,7 +307,7 @@ class ReplicaChange:
 
 @frozen
 class ChangeReplicas:
-    """What a broker's disks have done to its replicas, each by itself (what KIP-858 has directories for)."""
+    """Report replicas whose disks failed or came back, each independently (KIP-858 reports directories instead)."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -317,7 +317,7 @@ class ChangeReplicas:
 
 @frozen
 class PartitionReference:
-    """A partition by its topic's name and its number."""
+    """A partition, given by topic name and number."""
 
     topic: str
     partition: int
@@ -325,9 +325,9 @@ class PartitionReference:
 
 @frozen
 class ElectLeaders:
-    """Elect leaders on request (KIP-460): the preferred ones, or where `unclean`, anyone where nobody leads.
+    """Elect leaders on request (KIP-460): the preferred replicas, or if `unclean`, any replica where none leads.
 
-    `partitions` None means all of them; then only those whose leader changed are told of.
+    `partitions` None means all of them; then the result lists only partitions that needed an election.
     """
 
     partitions: tuple[PartitionReference, ...] | None
@@ -337,10 +337,10 @@ class ElectLeaders:
 
 @frozen
 class BalanceLeaders:
-    """The controller's own round: preferred leaders for brokers that lead too little of what they should."""
+    """The controller's periodic balancing: elect preferred leaders for brokers that lead too few partitions."""
 
     imbalance_percentage: int
-    """A broker is left alone while others lead at most this share of the partitions that prefer it."""
+    """A broker counts as balanced while others lead at most this percentage of the partitions that prefer it."""
     time_ms: Millis
     controller_epoch: int = -1
     max_elections: int = 1_000
@@ -348,7 +348,7 @@ class BalanceLeaders:
 
 @frozen
 class Reassignment:
-    """The replicas a partition shall have, the preferred leader first; None ends a reassignment under way."""
+    """A partition's target replicas, the preferred leader first; None cancels a running reassignment."""
 
     topic: str
     partition: int
@@ -357,7 +357,7 @@ class Reassignment:
 
 @frozen
 class AlterReassignments:
-    """Move partitions to other replicas, or stop doing so, each by itself (KIP-455)."""
+    """Move partitions to other replicas, or cancel such moves, each independently (KIP-455)."""
 
     reassignments: tuple[Reassignment, ...]
     time_ms: Millis
@@ -366,7 +366,7 @@ class AlterReassignments:
 
 @frozen
 class FeatureUpdate:
-    """One feature's new level. `upgrade_type` is a `FeatureUpdateType`, or a client's number that will be refused."""
+    """One feature's new level. `upgrade_type` is a `FeatureUpdateType`; any other number from a client is refused."""
 
     name: str
     level: int
@@ -381,7 +381,7 @@ class UpdateFeatures:
     time_ms: Millis
     validate_only: bool = False
     min_insync_replicas: int = 1
-    """What the broker that took the request has set: see `FormatCluster`."""
+    """The setting of the broker that received the request; see `FormatCluster`."""
 
 
 Command = (
@@ -404,7 +404,7 @@ Command = (
 
 
 class NewerSchemaError(CodecError):
-    """A newer version of kraftpy wrote this; the message says what to do."""
+    """A newer version of kraftpy wrote this; the message asks to upgrade the node."""
 
 
 _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
@@ -428,18 +428,18 @@ _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items(
 
 
 def encode_command(command: Command) -> bytes:
-    """The command as it is replicated and kept. Raises ValueError on text that is not Unicode."""
+    """Encode a command for the wire and the journal. Raises ValueError if a text is not valid Unicode."""
     return pack([SCHEMA, _NUMBERS[type(command)], to_plain(command)])
 
 
 def decode_command(data: bytes | memoryview) -> Command:
-    """The command that these bytes hold. Raises `CodecError` on anything else, `NewerSchemaError` on a later schema."""
+    """Decode a command. Raises `NewerSchemaError` on a later schema, `CodecError` on anything else."""
     plain = unpack(data)
     if type(plain) is not list or len(plain) != 3:
         raise CodecError("not a metadata command")
     schema, number, fields = plain
     if type(schema) is not int or schema < 1:
-        raise CodecError("not a metadata command: its schema is no number")
+        raise CodecError("not a metadata command: the schema is not a number")
     if schema > SCHEMA:
         raise NewerSchemaError(
             f"a newer version of kraftpy wrote this metadata (commands of schema {schema}, this one knows {SCHEMA}): "
@@ -455,12 +455,12 @@ def decode_command(data: bytes | memoryview) -> Command:
 
 MAX_NONCE_BYTES = 32
 _SUBMISSION = 0x94
-"""How msgpack begins an array of four; a bare command begins as one of three."""
+"""The msgpack header of a four-element array; a bare command is an array of three."""
 
 
 @frozen
 class SubmissionId:
-    """Whose command, and which: `nonce` is new with each start of the node, `sequence` counts from 0 within it."""
+    """Identifies a command: the node, a `nonce` that is new at each start, and a `sequence` that counts from 0."""
 
     node_id: int
     nonce: bytes
@@ -468,20 +468,22 @@ class SubmissionId:
 
 
 def encode_submission(submission: SubmissionId, command: Command | bytes) -> bytes:
-    """The command with its identity, as the quorum carries it. A command is encoded, or has been by
-    `encode_command`."""
+    """Encode a command together with its identity, as the quorum carries it. `command` may already be encoded."""
     data = command if isinstance(command, bytes) else encode_command(command)
     return pack([submission.node_id, submission.nonce, submission.sequence, data])
 
 
 def decode_submission(data: bytes | memoryview) -> tuple[SubmissionId | None, bytes | memoryview]:
-    """Whose command it is, where that is told, and the command's bytes. Raises `CodecError` on a spoilt submission."""
+    """Split a submission into its identity (None for a bare command) and the command's bytes.
+
+    Raises `CodecError` on a malformed submission.
+    """
     if not data or data[0] != _SUBMISSION:
         return None, data
     plain = unpack(data)
     node_id, nonce, sequence, command = plain
     if type(node_id) is not int or type(nonce) is not bytes or type(sequence) is not int or type(command) is not bytes:
-        raise CodecError("not a metadata submission: a part of it has the wrong type")
+        raise CodecError("not a metadata submission: a part has the wrong type")
     if not 0 < len(nonce) <= MAX_NONCE_BYTES or sequence < 0:
-        raise CodecError("not a metadata submission: its identity is none")
+        raise CodecError("not a metadata submission: invalid nonce or sequence")
     return SubmissionId(node_id=node_id, nonce=nonce, sequence=sequence), command

@@ -1,12 +1,12 @@
-"""What is decided about settings of topics, brokers and groups: incremental changes (KIP-339) and whole replacements.
+"""Decisions about settings of topics, brokers and groups: incremental changes (KIP-339) and whole replacements.
 
-A resource's changes are taken all or none, judged by the settings that would stand afterwards. The judgement uses the
-tables of `kraftpy.config` and Kafka's defaults, never the settings of the broker that happens to decide: every node
-must come to the same answer. Where the default of the broker that took the request matters (appending to a list that
-is not set), the command carries it.
+Changes to one resource are accepted or refused together, by validating the settings that would result. Validation uses
+the tables of `kraftpy.config` and Kafka's defaults, never the deciding broker's own settings, because every node must
+reach the same decision. If the default of the broker that received the request matters (appending to a list that is not
+set), the command carries it.
 
-Left out: loggers and client metrics as resources (INVALID_REQUEST); whether a broker can act on a changed setting
-without a restart, and the bounds it sets to groups, which is for the broker that takes the request to refuse.
+Left out: loggers and client metrics as resources (INVALID_REQUEST). The broker that receives the request checks whether
+a setting can change without a restart, and a group's settings against its own bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kraftpy.metadata.commands import (
     SetConfigs,
 )
 from kraftpy.metadata.decision import ConfigResult, Decision, Refused
-from kraftpy.metadata.elections import Rules, Wish, changed, settle
+from kraftpy.metadata.elections import PartitionUpdate, Rules, change_records, next_state
 from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, Image
 from kraftpy.metadata.records import ConfigChanged, Record
 from kraftpy.protocol.errors import ErrorCode
@@ -41,7 +41,7 @@ _FOR_ELECTIONS = (MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION)
 
 
 def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResult, ...]]:
-    """Change each resource that may be changed; one that the command names twice is refused each time."""
+    """Change each resource independently. All entries of a resource that is named twice are refused."""
     times_named = Counter((change.resource_type, change.resource_name) for change in command.changes)
     records: list[Record] = []
     results = []
@@ -49,7 +49,7 @@ def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResul
         error, message = ErrorCode.NONE, None
         try:
             if times_named[change.resource_type, change.resource_name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
+                raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             resource_type = _existing(change, image)
             if change.replace:
                 records += _replacement_records(resource_type, change, image)
@@ -62,12 +62,12 @@ def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResul
                 resource_type=change.resource_type, resource_name=change.resource_name, error=error, message=message
             )
         )
-    records += _settled(records, image)
+    records += _partition_changes(records, image)
     return Decision(records=() if command.validate_only else tuple(records), result=tuple(results))
 
 
-def _settled(decided: Sequence[Record], image: Image) -> list[Record]:
-    """What becomes of partitions when the minimum of their ISR changes, or unclean elections are allowed."""
+def _partition_changes(decided: Sequence[Record], image: Image) -> list[Record]:
+    """Return the partition changes caused by a new min.insync.replicas or unclean.leader.election.enable."""
     changes = [record for record in decided if isinstance(record, ConfigChanged) and record.name in _FOR_ELECTIONS]
     topics: dict[str, dict[str, str]] = {}
     cluster = dict(image.cluster_configs())
@@ -84,7 +84,9 @@ def _settled(decided: Sequence[Record], image: Image) -> list[Record]:
         for topic in concerned
         if topic is not None
         for number, partition in enumerate(topic.partitions)
-        for record in changed(topic, number, partition, settle(topic.name, partition, Wish(), rules))
+        for record in change_records(
+            topic, number, partition, next_state(topic.name, partition, PartitionUpdate(), rules)
+        )
     ]
 
 
@@ -98,9 +100,9 @@ def _apply(change: ConfigChanged, configs: dict[str, str]) -> None:
 def config_records(
     resource_type: ConfigResourceType, name: str, operations: Sequence[ConfigOperation], image: Image
 ) -> list[Record]:
-    """What these operations change of a resource that exists or is about to. Raises `Refused`."""
+    """Return the changes these operations make to a resource that exists or is being created. Raises `Refused`."""
     if any(times > 1 for times in Counter(operation.name for operation in operations).values()):
-        raise Refused(ErrorCode.INVALID_REQUEST, "The request names a setting of this resource more than once.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     _refuse_nulls(operations)
     before = image.configs(resource_type, name)
     after = dict(before)
@@ -121,35 +123,35 @@ def _replacement_records(resource_type: ConfigResourceType, change: ConfigChange
 
 
 def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
-    """The kind of a resource that a client named, if there is such a one."""
+    """Return the type of an existing resource. Raises `Refused` if the client named one that does not exist."""
     name = change.resource_name
     match change.resource_type:
         case ConfigResourceType.TOPIC:
             if image.topic(name) is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             return ConfigResourceType.TOPIC
         case ConfigResourceType.BROKER:
             if name and (not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name):
-                raise Refused(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker's id.")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as a base 10 number.")
             if name and image.broker(BrokerId(int(name))) is None:
                 raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} is registered.")
             return ConfigResourceType.BROKER
-        case ConfigResourceType.GROUP:  # there may be no such group yet
+        case ConfigResourceType.GROUP:  # settings may precede the group
             if not name:
-                raise Refused(ErrorCode.INVALID_REQUEST, "The name of a group is empty.")
+                raise Refused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
             return ConfigResourceType.GROUP
         case _:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Resources of type {change.resource_type} have no settings here.")
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported config resource type {change.resource_type}.")
 
 
 def _refuse_nulls(operations: Sequence[ConfigOperation]) -> None:
     deleting = ConfigOperationType.DELETE
     if nulls := sorted(o.name for o in operations if o.value is None and o.operation is not deleting):
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Settings without a value: {', '.join(nulls)}")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
 
 
 def _after(operation: ConfigOperation, resource_type: ConfigResourceType, current: str | None) -> str | None:
-    """One setting after one operation; None where it is then not set."""
+    """Return a setting's value after one operation; None if it is no longer set."""
     match operation.operation:
         case ConfigOperationType.SET:
             return operation.value
@@ -157,8 +159,8 @@ def _after(operation: ConfigOperation, resource_type: ConfigResourceType, curren
             return None
     setting = _SETTINGS[resource_type].get(operation.name)
     if setting is not None and setting.type is not ConfigType.LIST:
-        verb = operation.operation.name.lower()
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{operation.name} is not a list: there is nothing to {verb}.")
+        message = f"Can't {operation.operation.name} to key {operation.name} because its type is not LIST."
+        raise Refused(ErrorCode.INVALID_CONFIG, message)
     items = _items(operation.inherited if current is None else current)
     given = _items(operation.value)
     if operation.operation is ConfigOperationType.APPEND:
@@ -173,7 +175,7 @@ def _items(text: str | None) -> list[str]:
 def _difference(
     resource_type: ConfigResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str], image: Image
 ) -> list[Record]:
-    """One record for each setting that differs, by name, if the whole of `after` is allowed."""
+    """Return one record for each setting that differs, by name. Raises `Refused` if `after` is not valid."""
     if problem := _problem(resource_type, tuple(sorted(after.items()))):
         raise Refused(ErrorCode.INVALID_CONFIG, problem)
     if resource_type is ConfigResourceType.BROKER and image.has_eligible_leader_replicas:
@@ -186,22 +188,22 @@ def _difference(
 
 
 def _check_one_minimum(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """With eligible leader replicas, leaders and controller judge an ISR by the same minimum (KIP-966)."""
+    """Check that, with eligible leader replicas, leaders and controller judge ISRs by the same minimum (KIP-966)."""
     if name and MIN_INSYNC_REPLICAS in after:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"{MIN_INSYNC_REPLICAS} is set for topics or for all brokers: eligible leader replicas are on.",
+            f"{MIN_INSYNC_REPLICAS} cannot be set for a single broker while eligible leader replicas are enabled.",
         )
     if not name and MIN_INSYNC_REPLICAS in before and MIN_INSYNC_REPLICAS not in after:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"{MIN_INSYNC_REPLICAS} stays set for all brokers while eligible leader replicas are on.",
+            f"The cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while eligible leader replicas are enabled.",
         )
 
 
 @lru_cache(maxsize=256)
 def _problem(resource_type: ConfigResourceType, configs: tuple[tuple[str, str], ...]) -> str | None:
-    """What is wrong with a resource's settings, in one line. Remembered: most topics are set alike."""
+    """Describe the first invalid setting in one line, or return None. Cached, since most topics share settings."""
     try:
         if resource_type is ConfigResourceType.TOPIC:
             topic_config(dict(configs), _KAFKA_DEFAULTS)

@@ -1,21 +1,21 @@
-"""The metadata state machine: `decide` a command on an image, `replay` what was decided, the same on every node.
+"""The metadata state machine: `decide` a command on an image, `replay` the decision; every node computes the same.
 
     committed bytes -> decode_command -> decide(command, image) -> Decision(records, result, error)
                                                                        | image.replay(record) ...  -> Applied
 
-`decide` changes nothing and may refuse; replaying may not. Both depend on their arguments alone: no clock, no chance,
-no setting of the broker at hand, no order of a set. So `MetadataStateMachine.apply` can stand behind any log of
+`decide` changes nothing and may refuse; replay may not. Both depend on their arguments alone: no clock, no randomness,
+no setting of the local broker, no set order. `MetadataStateMachine.apply` can therefore stand behind any log of
 commands: the local journal of a single node, or a quorum.
 
-`apply` is total. Bytes that are no command, or a failure of ours within `decide`, become a refusal that changes
-nothing, since a command that raises would raise on every node and at every restart. What does stop the node: a
-command that a newer version wrote, want of memory (the other nodes may have had it), and a failure within `replay`,
-with half a decision taken in. Commands from other nodes are checked before they get into the log (`proposals`).
+`apply` is total. Bytes that are not a command, or a bug within `decide`, become a refusal that changes nothing, since a
+command that raises would raise on every node and at every restart. Three things do stop the node: a command written by
+a newer version, lack of memory (the other nodes may have had enough), and a failure within `replay`, which leaves a
+decision half applied. Commands from other nodes are checked before they enter the log (`proposals`).
 
-A command may come as a submission: the second time that one comes, it changes nothing and says so. The term of an
-entry is the controller's epoch: what a controller decided by itself (fencing, balancing) is refused in another's term.
+A command may arrive as a submission; a duplicate of one changes nothing and is reported as such. An entry's term is the
+controller's epoch: commands that a controller issued itself (fencing, balancing) are refused in another term.
 
-Left out: who may ask what (the handlers' part).
+Left out: authorization, which is the handlers' part.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def decide(command: FormatCluster | UnregisterBroker | BalanceLeaders, image: Im
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
 def decide(command: Command, image: Image) -> Decision[Any]:
-    """What the command comes to on this image. Changes nothing, so it also answers what is only to be validated."""
+    """Decide a command on this image. Changes nothing, so it also serves validate-only requests."""
     match command:
         case CreateTopics():
             return topics.create_topics(command, image)
@@ -124,7 +124,7 @@ def decide(command: Command, image: Image) -> Decision[Any]:
 
 
 class MetadataStateMachine:
-    """An image, and the one way to change it: committed commands, in order."""
+    """An image and the only way to change it: applying committed commands in order."""
 
     __slots__ = ("image",)
 
@@ -132,10 +132,10 @@ class MetadataStateMachine:
         self.image = image or Image()
 
     def apply(self, index: int, term: int, data: bytes | memoryview) -> Applied:
-        """Decide a committed command and take the decision in: total and deterministic.
+        """Decide a committed command and replay the decision; total and deterministic.
 
-        `data` is what `encode_submission` or `encode_command` gave, `index` and `term` say where in the log it is. Of
-        all that it may hold, a newer schema alone raises.
+        `data` comes from `encode_submission` or `encode_command`; `index` and `term` are its place in the log. Of all
+        possible contents, only a newer schema raises.
         """
         try:
             submission, command = decode_submission(data)
@@ -152,7 +152,7 @@ class MetadataStateMachine:
         return Applied(submission=submission, decision=decision, is_unusable=is_unusable)
 
     def _decide(self, data: bytes | memoryview, term: int) -> tuple[Decision[Any], bool]:
-        """The decision, and whether there was nothing that could be decided."""
+        """Return the decision, and whether the command was unusable."""
         try:
             command = decode_command(data)
             if refused := _other_term(command, term):
@@ -167,17 +167,19 @@ class MetadataStateMachine:
             return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=message), True
 
     def snapshot(self) -> bytes:
-        """Everything that was applied, as bytes that `restore` takes."""
+        """Return the image as bytes for `restore`."""
         return self.image.to_bytes()
 
     def restore(self, snapshot: bytes | memoryview) -> None:
-        """Replace the image. Raises `CodecError`, and then nothing is replaced."""
+        """Replace the image. Raises `CodecError` and keeps the old one if the bytes are not a snapshot."""
         self.image = Image.from_bytes(snapshot)
 
 
 def _other_term(command: Command, term: int) -> Decision[Any] | None:
-    """A controller's own command counts in its own term only: another may know better by now."""
+    """Refuse a controller's own command outside its term, since a new controller may know better."""
     if isinstance(command, ChangeBroker | BalanceLeaders) and command.controller_epoch not in (-1, term):
-        message = f"A controller of term {command.controller_epoch} decided this; the term is {term} now."
+        message = (
+            f"The command was issued by the controller of term {command.controller_epoch}; the term is now {term}."
+        )
         return Decision(error=ErrorCode.NOT_CONTROLLER, message=message)
     return None

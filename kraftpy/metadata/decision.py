@@ -1,7 +1,7 @@
-"""The answer to a command: what becomes true, and what to tell the one who asked.
+"""The outcome of a command: the records to replay and the reply.
 
-A command that names several things has one result for each, in the order asked, each with its own error. The decision's
-own `error` is for a command that was refused as a whole; where its things are topics, each result says so too.
+A command that names several resources gets one result for each, in request order, each with its own error. The
+decision's own `error` is for a command that was refused as a whole; for topics, each result repeats it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @frozen
 class Decision(Generic[R_co]):
-    """Records to replay, none where nothing changes, and the reply. `result` is None where there is nothing to tell."""
+    """The records to replay (empty if nothing changes) and the reply. `result` is None if the reply has no content."""
 
     records: tuple[Record, ...] = ()
     result: R_co | None = None
@@ -30,7 +30,7 @@ class Decision(Generic[R_co]):
 
 @frozen
 class TopicResult:
-    """What became of one topic of a request; counts are -1 where it was refused."""
+    """The result for one topic of a request; counts are -1 if it was refused."""
 
     name: str | None
     topic_id: TopicId
@@ -42,7 +42,7 @@ class TopicResult:
 
 @frozen
 class ConfigResult:
-    """What became of one resource's settings."""
+    """The result of changing one resource's settings."""
 
     resource_type: int
     resource_name: str
@@ -52,7 +52,7 @@ class ConfigResult:
 
 @frozen
 class PartitionResult:
-    """What became of one partition's proposal or report: how it stands after this decision, where it is known."""
+    """The result of one partition's proposal or report; `state` is the partition after this decision, if known."""
 
     topic_id: TopicId
     partition: int
@@ -62,7 +62,7 @@ class PartitionResult:
 
 @frozen
 class ElectionResult:
-    """What became of one partition's election on request."""
+    """The result of electing one partition's leader on request."""
 
     topic: str
     partition: int
@@ -72,7 +72,7 @@ class ElectionResult:
 
 @frozen
 class ReassignmentResult:
-    """What became of one partition's reassignment, or of the end of one."""
+    """The result of starting or cancelling one partition's reassignment."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ class ReassignmentResult:
 
 @frozen
 class FeatureResult:
-    """What became of one feature's update."""
+    """The result of one feature update."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -91,14 +91,14 @@ class FeatureResult:
 
 @frozen
 class BrokerResult:
-    """The epoch that a broker's session is known by."""
+    """The epoch that identifies a broker's registration."""
 
     broker_epoch: int
 
 
 @frozen
 class ProducerIdBlock:
-    """Producer ids `first_producer_id` up to, not including, `first_producer_id + count`."""
+    """Producer ids from `first_producer_id` up to but not including `first_producer_id + count`."""
 
     first_producer_id: ProducerId
     count: int
@@ -106,17 +106,17 @@ class ProducerIdBlock:
 
 @frozen
 class Applied:
-    """One committed entry, taken in. A duplicate changed nothing: its decision was told when it came first."""
+    """The outcome of applying one committed entry. A duplicate changed nothing: its first copy had the decision."""
 
     submission: SubmissionId | None
     decision: Decision[Any]
     is_duplicate: bool = False
     is_unusable: bool = False
-    """It was no command at all, or its decision failed: it changed nothing, here and on every node."""
+    """The entry was not a command, or deciding it failed: it changed nothing, here and on every other node."""
 
 
 class Refused(Exception):
-    """Within a decision: this one thing is refused, with an error code for its result."""
+    """Raised within a decision to refuse one item, with the error code for its result."""
 
     def __init__(self, error: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or error.name)

@@ -1,26 +1,27 @@
-"""Who leads a partition, who is in sync, who may lead when nobody is: the one way in which a partition's state changes.
+"""Leader election and ISR upkeep: every change to a partition's state goes through `next_state`.
 
-`settle` takes a partition, what shall be changed about it and the rules that hold, and gives the state that follows:
+`next_state` takes a partition, the requested update and the rules in force, and returns the resulting state:
 
 1. A reassignment whose new replicas are all in sync is completed (KIP-455), unless that would leave fewer in sync than
-   the minimum asks for. Then only the lead is taken from who is to go, so that the others can catch up with a replica
-   that stays: the copy of the one that goes may be damaged.
-2. The leader stays where it may. Else, in the order of the replicas: an active member of the ISR; an active eligible
-   leader replica; the leader itself where it only is about to stop; who led last, where nobody else is known to hold
-   what is committed; where the topic allows unclean elections, any active replica; nobody.
-3. An eligible leader replica that is elected is the ISR. So is one elected uncleanly (the last two), and the partition
-   is recovering until its leader says otherwise (KIP-704).
-4. A replica that is offline (its broker lives and cannot use its log, KIP-858) is elected only where an unclean
-   election was asked for and nobody else is there; with that it counts as there again.
-5. While the ISR is smaller than its minimum, who left it is an eligible leader replica: nothing has been committed
-   without it (KIP-966). One that stopped uncleanly may have lost what was committed, and is none.
+   the minimum. In that case only the leadership moves away from a departing replica, so that the others catch up with a
+   replica that stays; the departing copy may be damaged.
+2. The leader stays if it may. Otherwise the first of these is elected, in replica order: an active member of the ISR;
+   an active eligible leader replica; the leader itself if it is merely shutting down; the last known leader if no other
+   replica is known to hold the committed records; any active replica if the topic allows unclean elections; none.
+3. An eligible leader replica that is elected becomes the whole ISR. So does one elected uncleanly (the last two), and
+   the partition is then recovering until its leader reports otherwise (KIP-704).
+4. An offline replica (its broker is alive but cannot use its log, KIP-858) is elected only if an unclean election was
+   requested and no other replica is available. It then counts as online again.
+5. While the ISR is smaller than its minimum, a replica that left it is an eligible leader replica, since nothing has
+   been committed without it (KIP-966). One that stopped uncleanly may have lost committed records and is not eligible.
 
-Without the feature `eligible.leader.replicas.version` there are none, and the last member never leaves an ISR.
+Without the feature `eligible.leader.replicas.version` there are no such replicas, and the last member never leaves an
+ISR.
 
-Invariants: the leader is active, or alone about to stop, not offline, and in the ISR; ISR and eligible leader replicas
-are among the replicas, in their order, and nobody is both; there are eligible ones only while the ISR is below its
-minimum; epochs never fall; a change has a new partition epoch; a new leader, the same leader in a new life, and
-replicas taken away make a new leader epoch.
+Invariants: the leader is in the ISR, not offline, and active, or shutting down with no successor; ISR and eligible
+leader replicas are disjoint subsets of the replicas, in replica order; eligible replicas exist only while the ISR is
+below its minimum; epochs never fall; every change has a new partition epoch; a new leader, a restarted leader and the
+removal of replicas each start a new leader epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Replicas = tuple[BrokerId, ...]
 
 
 class Rules:
-    """What elections go by: the image, and what this command is about to change of it."""
+    """The facts that elections depend on: the image plus the changes that this command is about to make."""
 
     __slots__ = ("_cluster", "_configs", "_image", "_min_insync", "_unclean", "active", "has_elr", "unfenced")
 
@@ -65,14 +66,14 @@ class Rules:
         self._unclean: dict[str, bool] = {}
 
     def min_insync_replicas(self, topic: str) -> int:
-        """The least number of replicas in sync with which anything is committed."""
+        """Return the minimum size of the ISR for records to be committed."""
         found = self._min_insync.get(topic)
         if found is None:
             found = self._min_insync[topic] = whole_number(self._value(topic, MIN_INSYNC_REPLICAS), 1)
         return found
 
     def allows_unclean(self, topic: str) -> bool:
-        """Whether somebody may be elected who lacks committed records."""
+        """Return whether a replica that lacks committed records may be elected."""
         found = self._unclean.get(topic)
         if found is None:
             value = self._value(topic, UNCLEAN_ELECTION) or ""
@@ -87,8 +88,8 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What shall change about a partition. None leaves it as it is."""
+class PartitionUpdate:
+    """A requested change to a partition. None leaves a field as it is."""
 
     isr: Replicas | None = None
     replicas: Replicas | None = None
@@ -96,23 +97,23 @@ class Wish:
     removing: Replicas | None = None
     is_recovering: bool | None = None
     unclean: BrokerId | None = None
-    """Stopped without having everything synced."""
+    """The replica that stopped before it had synced everything."""
     starts_over: BrokerId | None = None
-    """Came up again: where it still leads, it does so in a new epoch."""
+    """The broker that restarted: if it still leads, it does so in a new leader epoch."""
     prefers_first: bool = False
-    """The preferred leader shall lead, if it may."""
+    """Elect the preferred leader if it may lead."""
     offline: Replicas | None = None
-    """Whose logs cannot be used."""
+    """Replicas whose logs cannot be used."""
     may_be_unclean: bool = False
-    """An unclean election was asked for, whatever the topic's settings are."""
+    """An unclean election was requested; it overrides the topic's setting."""
 
 
-def settle(topic: str, partition: Partition, wish: Wish, rules: Rules) -> Partition:
-    """The partition as it then stands; the same object where nothing changes."""
-    replicas = partition.replicas if wish.replicas is None else wish.replicas
-    adding = partition.adding_replicas if wish.adding is None else wish.adding
-    removing = partition.removing_replicas if wish.removing is None else wish.removing
-    isr = partition.isr if wish.isr is None else wish.isr
+def next_state(topic: str, partition: Partition, update: PartitionUpdate, rules: Rules) -> Partition:
+    """Return the partition after the update; the same object if nothing changes."""
+    replicas = partition.replicas if update.replicas is None else update.replicas
+    adding = partition.adding_replicas if update.adding is None else update.adding
+    removing = partition.removing_replicas if update.removing is None else update.removing
+    isr = partition.isr if update.isr is None else update.isr
     if not rules.has_elr and not isr:
         isr = partition.isr
     minimum = rules.min_insync_replicas(topic)
@@ -126,18 +127,20 @@ def settle(topic: str, partition: Partition, wish: Wish, rules: Rules) -> Partit
                 replicas, adding, removing, isr = kept, (), (), remaining
             else:
                 leaving = removing
-    offline = _ordered(partition.offline_replicas if wish.offline is None else wish.offline, replicas)
-    if wish.replicas is not None or replicas is not partition.replicas:
+    offline = _ordered(partition.offline_replicas if update.offline is None else update.offline, replicas)
+    if update.replicas is not None or replicas is not partition.replicas:
         isr = _ordered(isr, replicas)
     if offline:
         isr = tuple(member for member in isr if member not in offline) or isr
     eligible: Collection[BrokerId] = ()
     if rules.has_elr and (partition.eligible_leader_replicas or isr != partition.isr):
-        eligible = {*partition.eligible_leader_replicas, *partition.isr}.difference(isr, (wish.unclean,))
+        eligible = {*partition.eligible_leader_replicas, *partition.isr}.difference(isr, (update.unclean,))
         eligible = _ordered(eligible, replicas)
     last_known = _last_known(partition, isr)
-    leader, is_unclean = _elected(partition, wish, rules, topic, replicas, isr, leaving, eligible, last_known, offline)
-    is_recovering = partition.is_recovering if wish.is_recovering is None else wish.is_recovering
+    leader, is_unclean = _elected(
+        partition, update, rules, topic, replicas, isr, leaving, eligible, last_known, offline
+    )
+    is_recovering = partition.is_recovering if update.is_recovering is None else update.is_recovering
     if is_unclean:
         isr, eligible, is_recovering = (leader,), (), True
         offline = tuple(replica for replica in offline if replica != leader)
@@ -151,11 +154,11 @@ def settle(topic: str, partition: Partition, wish: Wish, rules: Rules) -> Partit
     epoch = partition.leader_epoch
     if (
         leader != partition.leader
-        or leader == wish.starts_over
+        or leader == update.starts_over
         or (replicas is not partition.replicas and any(replica not in replicas for replica in partition.replicas))
     ):
         epoch = LeaderEpoch(epoch + 1)
-    settled = Partition(
+    after = Partition(
         replicas=replicas,
         isr=isr,
         leader=leader,
@@ -168,11 +171,11 @@ def settle(topic: str, partition: Partition, wish: Wish, rules: Rules) -> Partit
         is_recovering=is_recovering,
         offline_replicas=offline,
     )
-    return partition if _is_same(settled, partition) else settled
+    return partition if _is_same(after, partition) else after
 
 
 def _is_same(one: Partition, other: Partition) -> bool:
-    """Whether they differ in the partition epoch alone."""
+    """Return whether two states are equal apart from the partition epoch."""
     return (
         one.isr == other.isr
         and one.leader == other.leader
@@ -199,7 +202,7 @@ def _last_known(partition: Partition, isr: Replicas) -> Replicas:
 
 def _elected(
     partition: Partition,
-    wish: Wish,
+    update: PartitionUpdate,
     rules: Rules,
     topic: str,
     replicas: Replicas,
@@ -209,9 +212,9 @@ def _elected(
     last_known: Replicas,
     offline: Replicas,
 ) -> tuple[BrokerId, bool]:
-    """The leader, and whether it may lack what was committed."""
+    """Return the leader, and whether it may lack committed records."""
     active = rules.active.difference(offline) if offline else rules.active
-    if wish.prefers_first and replicas[0] in isr and replicas[0] in active:
+    if update.prefers_first and replicas[0] in isr and replicas[0] in active:
         return replicas[0], False
     leader = partition.leader
     for members in (tuple(member for member in isr if member not in leaving), isr) if leaving else (isr,):
@@ -227,19 +230,19 @@ def _elected(
         return leader, False
     if not isr and not eligible and len(last_known) == 1 and last_known[0] in active and last_known[0] in replicas:
         return last_known[0], True
-    if wish.may_be_unclean or rules.allows_unclean(topic):
+    if update.may_be_unclean or rules.allows_unclean(topic):
         for replica in replicas:
             if replica in active:
                 return replica, True
-    if wish.may_be_unclean:
+    if update.may_be_unclean:
         for replica in replicas:
             if replica in rules.active:
                 return replica, True
     return NO_LEADER, False
 
 
-def changed(topic: Topic, number: int, before: Partition, after: Partition) -> list[PartitionChanged]:
-    """The record of a partition that was settled; none where it is as before."""
+def change_records(topic: Topic, number: int, before: Partition, after: Partition) -> list[PartitionChanged]:
+    """Return the record of a partition's change, or no record if it did not change."""
     if after is before:
         return []
     return [

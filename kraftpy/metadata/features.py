@@ -1,10 +1,10 @@
-"""What is decided about features of the whole cluster and the levels they are finalized at (KIP-584, KIP-1022).
+"""Decisions about cluster features and their finalized levels (KIP-584, KIP-1022).
 
-Names and numbers are those of Kafka 4.3. A level is supported here only where it is built; the others' highest level is
-0, and the request that asks for more is refused.
+Names and numbers are those of Kafka 4.3. A level is supported only if its behavior is implemented here; features that
+are not implemented have 0 as their highest level, and requests for more are refused.
 
-Eligible leader replicas (KIP-966) are safe only while leaders and controller judge an ISR by the same minimum: where
-the feature is on, `min.insync.replicas` is set for the cluster, may be set for topics, and not for single brokers.
+Eligible leader replicas (KIP-966) are safe only while leaders and controller judge an ISR by the same minimum. While
+the feature is enabled, `min.insync.replicas` is set for the cluster, may be set for topics, but not for single brokers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kraftpy.metadata.commands import (
     UpdateFeatures,
 )
 from kraftpy.metadata.decision import Decision, FeatureResult, Refused
-from kraftpy.metadata.elections import Rules, Wish, changed, settle
+from kraftpy.metadata.elections import PartitionUpdate, Rules, change_records, next_state
 from kraftpy.metadata.image import ELR_FEATURE, MIN_INSYNC_REPLICAS, Image
 from kraftpy.metadata.records import ConfigChanged, FeatureChanged, Record
 from kraftpy.protocol.errors import ErrorCode
@@ -31,7 +31,7 @@ KRAFT_VERSION = "kraft.version"
 SHARE_FEATURE = "share.version"
 STREAMS_FEATURE = "streams.version"
 LATEST_METADATA_VERSION = 30
-"""What Kafka calls 4.3-IV0."""
+"""Kafka's 4.3-IV0."""
 
 SUPPORTED: dict[str, tuple[int, int]] = {
     ELR_FEATURE: (0, 1),
@@ -42,16 +42,16 @@ SUPPORTED: dict[str, tuple[int, int]] = {
     STREAMS_FEATURE: (0, 1),  # 1: there are streams groups (KIP-1071)
     "transaction.version": (0, 2),  # 2: the epoch rises with every transaction (KIP-890)
 }
-"""The lowest and the highest level of each feature that this version can run at."""
+"""The lowest and highest level of each feature that this version supports."""
 
 LATEST = tuple(FeatureLevel(name=name, level=highest) for name, (_, highest) in SUPPORTED.items() if highest)
-"""What a new cluster is formatted with."""
+"""The features of a newly formatted cluster."""
 
 _NEVER_LOWERED = (METADATA_VERSION, KRAFT_VERSION)
 
 
 def formatted_features(command: FormatCluster, image: Image) -> list[Record]:
-    """What a new cluster starts with. Raises `Refused`."""
+    """Return the feature records of a new cluster. Raises `Refused` if a level is not supported."""
     records: list[Record] = []
     for feature in command.features:
         _check_supported(feature.name, feature.level)
@@ -62,7 +62,7 @@ def formatted_features(command: FormatCluster, image: Image) -> list[Record]:
 
 
 def update_features(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResult, ...]]:
-    """Finalize all the levels that are asked for, or none: the first that is refused is the decision's error."""
+    """Finalize all requested levels, or none: the first refusal becomes the decision's error."""
     times_named = Counter(update.name for update in command.updates)
     records: list[Record] = []
     results = []
@@ -84,18 +84,19 @@ def update_features(command: UpdateFeatures, image: Image) -> Decision[tuple[Fea
 def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> list[Record]:
     before = image.feature_level(update.name)
     if update.upgrade_type not in list(FeatureUpdateType):
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"There is no kind of update {update.upgrade_type}.")
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Unknown upgrade type {update.upgrade_type}.")
     _check_supported(update.name, update.level)
     is_upgrade = update.upgrade_type == FeatureUpdateType.UPGRADE
     if update.level < before:
         if is_upgrade:
             raise Refused(
-                ErrorCode.INVALID_UPDATE_VERSION, f"Level {before} would be lowered, which takes a kind of downgrade."
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"Level {before} cannot be lowered to {update.level} without a downgrade type.",
             )
         if update.name in _NEVER_LOWERED:
-            raise Refused(ErrorCode.INVALID_UPDATE_VERSION, "It cannot be lowered: the metadata would be lost.")
+            raise Refused(ErrorCode.INVALID_UPDATE_VERSION, "The level cannot be lowered: metadata would be lost.")
     if update.level > before and not is_upgrade:
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Level {before} would be raised, and not by an upgrade.")
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"A downgrade cannot raise the level from {before}.")
     if update.level == before:
         return []
     records: list[Record] = [FeatureChanged(name=update.name, level=update.level)]
@@ -109,14 +110,16 @@ def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> li
 
 def _check_supported(name: str, level: int) -> None:
     if name not in SUPPORTED:
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"There is no feature '{name}'.")
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Unknown feature '{name}'.")
     lowest, highest = SUPPORTED[name]
     if not lowest <= level <= highest:
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Level {level} is not supported: {lowest} to {highest} are.")
+        raise Refused(
+            ErrorCode.INVALID_UPDATE_VERSION, f"Level {level} is not in the supported range {lowest} to {highest}."
+        )
 
 
 def _one_minimum(image: Image, minimum: int) -> list[Record]:
-    """The cluster's minimum is set, and no broker has another."""
+    """Return the changes that set min.insync.replicas for the cluster and remove it from single brokers."""
     records: list[Record] = [
         ConfigChanged(
             resource_type=ConfigResourceType.BROKER,
@@ -140,7 +143,7 @@ def _one_minimum(image: Image, minimum: int) -> list[Record]:
 
 
 def _with_elr(decided: Sequence[Record], image: Image) -> list[Record]:
-    """Who is fenced or offline leaves the ISR: now it can do so as its last member."""
+    """Take fenced and offline replicas out of ISRs: with the feature enabled, the last member may leave too."""
     cluster = dict(image.cluster_configs())
     for record in decided:
         if isinstance(record, ConfigChanged) and record.resource_name == "" and record.value is not None:
@@ -149,13 +152,16 @@ def _with_elr(decided: Sequence[Record], image: Image) -> list[Record]:
     records: list[Record] = []
     for topic, number, partition in image.partitions():
         usable = rules.unfenced.difference(partition.offline_replicas)
-        wish = Wish(isr=tuple(member for member in partition.isr if member in usable))
-        records += changed(topic, number, partition, settle(topic.name, partition, wish, rules))
+        update = PartitionUpdate(isr=tuple(member for member in partition.isr if member in usable))
+        records += change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
     return records
 
 
 def _without_elr(image: Image) -> list[Record]:
-    """Where nobody is in sync, the eligible ones are again: they hold all that is committed. Raises `Refused`."""
+    """Make eligible leader replicas the ISR of partitions whose ISR is empty: they hold all committed records.
+
+    Raises `Refused` if no replica of a partition is known to hold them.
+    """
     rules = Rules(image, has_elr=False)
     records: list[Record] = []
     for topic, number, partition in image.partitions():
@@ -164,7 +170,10 @@ def _without_elr(image: Image) -> list[Record]:
         isr = partition.isr or usable or eligible
         if not isr:
             raise Refused(
-                ErrorCode.INVALID_UPDATE_VERSION, f"Nobody is known to hold all of {topic.name}-{number}: elect first."
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"No replica is known to hold all records of {topic.name}-{number}; elect a leader first.",
             )
-        records += changed(topic, number, partition, settle(topic.name, partition, Wish(isr=isr), rules))
+        records += change_records(
+            topic, number, partition, next_state(topic.name, partition, PartitionUpdate(isr=isr), rules)
+        )
     return records

@@ -1,6 +1,6 @@
-"""What commands, records and decisions are made with: a dataclass that costs a start less.
+"""A frozen dataclass decorator that is cheap to apply, for commands, records and decisions.
 
-There are dozens of them, and every start imports them all.
+There are dozens of these classes, and every start of a broker imports them all.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, Final, TypeVar, dataclass_transform
 _T = TypeVar("_T")
 
 COMPILED_AFTER: Final = 100
-"""So many objects of a class are made before it is worth an initializer of its own."""
+"""The number of instances after which compiling a class's own initializer pays off."""
 
 _made: dict[type, int] = {}
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def frozen(cls: type[_T]) -> type[_T]:
-    """`@dataclass(frozen=True, slots=True, kw_only=True)`, as far as these classes use it.
+    """Apply the parts of `@dataclass(frozen=True, slots=True, kw_only=True)` that these classes use.
 
-    `@dataclass` compiles six methods for each class, which takes half a millisecond; these share theirs, and are a
-    little slower to make and to compare. A class of which many are made (the partitions of a large topic) gets an
-    initializer of its own then.
+    `@dataclass` compiles six methods for each class, which takes half a millisecond. These classes share their methods,
+    and are a little slower to create and compare. A class with many instances (such as the partitions of a large topic)
+    gets its own initializer later.
     """
     made: Any = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
     for name, method in _FROZEN_METHODS.items():
@@ -51,7 +51,7 @@ def _init(self: Any, **given: Any) -> None:
 
 
 def _compiled(cls: Any) -> Callable[..., None]:
-    """An initializer that does what `_init` does for this class, several times as fast."""
+    """Compile an initializer that does what `_init` does for this class, several times faster."""
     parameters, body = [], []
     names: dict[str, object] = {"_set": object.__setattr__, "_MISSING": MISSING}
     for name, field in cls.__dataclass_fields__.items():

@@ -1,11 +1,11 @@
-"""The cluster's metadata as replayed so far: what every lookup of a request reads.
+"""The cluster's metadata as replayed so far; requests look everything up here.
 
 Replaying the same records gives equal images, and equal images give equal bytes. Objects that a lookup returns are
-frozen; `Topic` alone grows in place. Nothing here refuses: a record that does not fit is our own mistake, and raises.
+frozen; only `Topic` grows in place. Nothing here refuses: a record that does not fit is a bug, and raises.
 
-`version` counts the records ever replayed. It only grows, it is the same on every node at the same point, it names the
-encoded answers that a cache may keep, and a broker's epoch is the version that its registration made.
-`Broker.registered_index` is the place in the log where that was: a broker has caught up once it has applied so far.
+`version` counts the records ever replayed. It only grows, it is the same on every node at the same point of the log,
+caches key encoded responses by it, and a broker's epoch is the version that its registration created.
+`Broker.registered_index` is that registration's index in the log: the broker has caught up once it has applied it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
 SCHEMA = 3
-"""The shape of a snapshot's bytes. Those of earlier schemas are read too: they lack fields that have defaults."""
+"""The snapshot schema. Snapshots of earlier schemas can be read too: they only lack fields that have defaults."""
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
@@ -62,25 +62,26 @@ class Broker:
     registered_ms: Millis
     in_controlled_shutdown: bool = False
     registered_index: int = 0
-    """Where in the log it registered: it has caught up once it has applied so far."""
+    """The log index of its registration: it has caught up once it has applied this entry."""
     shutdown_index: int = 0
-    """Where in the log its controlled shutdown began: who has applied so far knows that it leads no more."""
+    """The log index where its controlled shutdown began: a broker that has applied it knows that this one no longer
+    leads."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it may be elected and join ISRs: neither fenced nor about to stop."""
+        """Whether it may be elected and join ISRs: neither fenced nor in controlled shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where this broker's listener of that name is."""
+        """Return the broker's endpoint on a listener, or None."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition: who keeps it, who is in sync, who leads. The first replica is the preferred leader.
+    """One partition's replicas, ISR and leader. The first replica is the preferred leader.
 
-    While it is reassigned, `replicas` are the target's in their order and then those to be removed (KIP-455).
+    During a reassignment, `replicas` lists the target replicas in their order, then those to be removed (KIP-455).
     """
 
     replicas: tuple[BrokerId, ...]
@@ -91,39 +92,40 @@ class Partition:
     adding_replicas: tuple[BrokerId, ...] = ()
     removing_replicas: tuple[BrokerId, ...] = ()
     eligible_leader_replicas: tuple[BrokerId, ...] = ()
-    """Not in the ISR, yet they hold all that is committed: the ISR has been below its minimum since (KIP-966)."""
+    """Replicas outside the ISR that hold all committed records: the ISR has been below its minimum since they left
+    (KIP-966)."""
     last_known_elr: tuple[BrokerId, ...] = ()
-    """Who led last, where neither ISR nor ELR have anybody."""
+    """The last leader, if both ISR and ELR are empty."""
     is_recovering: bool = False
-    """Its leader was elected uncleanly and has not said since that it recovered (KIP-704)."""
+    """The leader was elected uncleanly and has not yet reported that it recovered (KIP-704)."""
     offline_replicas: tuple[BrokerId, ...] = ()
-    """Whose broker lives and cannot use its log: a disk failed, or what it had is gone. They are never elected, but
-    uncleanly and on request."""
+    """Replicas whose broker is alive but cannot use its log: a disk failed, or the log is gone. Only an unclean
+    election on request elects one."""
 
     @property
     def has_leader(self) -> bool:
-        """Whether somebody may lead it now."""
+        """Whether the partition has a leader."""
         return self.leader != NO_LEADER
 
     @property
     def preferred_leader(self) -> BrokerId:
-        """Who should lead while everybody is well."""
+        """The first replica, which should lead while all replicas are healthy."""
         return self.replicas[0]
 
     @property
     def is_reassigning(self) -> bool:
-        """Whether its replicas are being moved."""
+        """Whether a reassignment is in progress."""
         return bool(self.adding_replicas or self.removing_replicas)
 
     @property
     def target_replicas(self) -> tuple[BrokerId, ...]:
-        """Its replicas once no reassignment is under way."""
+        """The replicas after any reassignment in progress."""
         return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
 
 @dataclass(slots=True, kw_only=True)
 class Topic:
-    """A topic and its partitions; a partition's number is its place in the list."""
+    """A topic and its partitions; a partition's number is its index in the list."""
 
     name: str
     topic_id: TopicId
@@ -132,7 +134,7 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the first partition, which the others follow."""
+        """The number of replicas of the first partition, which the others match."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
@@ -160,7 +162,7 @@ class _SavedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Saved:
-    """The image as its snapshot holds it."""
+    """The snapshot form of the image."""
 
     cluster_id: str | None
     version: int
@@ -173,7 +175,7 @@ class _Saved:
 
 
 def config_bytes(resource_name: str, name: str, value: str) -> int:
-    """Memory that one setting of one resource takes, roughly: what it is called, its value, and the objects around."""
+    """Estimate the memory of one setting of one resource: its name, its value and object overhead."""
     return _CONFIG_OVERHEAD_BYTES + len(resource_name) + len(name) + len(value)
 
 
@@ -185,7 +187,7 @@ def _created(
     leader_epoch: LeaderEpoch,
     partition_epoch: int,
 ) -> Partition:
-    """A new partition. Thousands of a large topic stand alike: they share the object, which does not change."""
+    """Return a new partition. The thousands of a large topic that have equal state share one immutable object."""
     return Partition(
         replicas=replicas, isr=isr, leader=leader, leader_epoch=leader_epoch, partition_epoch=partition_epoch
     )
@@ -223,7 +225,7 @@ class Image:
         self._colliding: dict[str, str] = {}
         self._configs: dict[tuple[ConfigResourceType, str], dict[str, str]] = {}
         self.configs_bytes = 0
-        """Memory that everything set for topics, brokers and groups takes, roughly (`config_bytes`)."""
+        """Estimated memory of all settings of topics, brokers and groups (`config_bytes`)."""
         self._features: dict[str, int] = {}
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
@@ -231,104 +233,104 @@ class Image:
     # -- lookups
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of that name."""
+        """Return the topic with this name."""
         return self._topics.get(name)
 
     def topic_by_id(self, topic_id: TopicId) -> Topic | None:
-        """The topic of that id."""
+        """Return the topic with this id."""
         return self._topics_by_id.get(topic_id)
 
     def topics(self) -> Sequence[Topic]:
-        """Every topic, by name."""
+        """Return every topic, sorted by name."""
         if self._sorted_topics is None:
             self._sorted_topics = tuple(self._topics[name] for name in sorted(self._topics))
         return self._sorted_topics
 
     def topic_colliding_with(self, name: str) -> str | None:
-        """A topic whose name differs from this one in '.' and '_' alone, or is the same and has one of them."""
+        """Return a topic whose name is equal to this one if '.' and '_' are treated alike, and contains one of them."""
         return self._colliding.get(name.replace(".", "_"))
 
     def partition(self, topic: str, partition: int) -> Partition | None:
-        """One partition, by its topic's name and its number."""
+        """Return one partition, by topic name and number."""
         found = self._topics.get(topic)
         return found.partitions[partition] if found and 0 <= partition < len(found.partitions) else None
 
     def partitions(self) -> Iterator[tuple[Topic, int, Partition]]:
-        """Every partition with its topic and number, by topic name."""
+        """Yield every partition with its topic and number, in order of topic names."""
         for topic in self.topics():
             for number, partition in enumerate(topic.partitions):
                 yield topic, number, partition
 
     def broker(self, broker_id: BrokerId) -> Broker | None:
-        """The registered broker of that id, fenced or not."""
+        """Return the registered broker with this id, fenced or not."""
         return self._brokers.get(broker_id)
 
     def brokers(self) -> list[Broker]:
-        """Every registered broker, by id."""
+        """Return every registered broker, in order of ids."""
         return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
 
     def active_brokers(self) -> list[Broker]:
-        """Every broker that may be elected and join ISRs, by id."""
+        """Return the brokers that may be elected and join ISRs, in order of ids."""
         return [broker for broker in self.brokers() if broker.is_active]
 
     def is_active(self, broker_id: BrokerId) -> bool:
-        """Whether the broker is registered, not fenced and not about to stop."""
+        """Return whether the broker is registered, not fenced and not in controlled shutdown."""
         broker = self._brokers.get(broker_id)
         return broker is not None and broker.is_active
 
     def is_fenced(self, broker_id: BrokerId) -> bool:
-        """Whether the broker is fenced, or not registered at all."""
+        """Return whether the broker is fenced or not registered."""
         broker = self._brokers.get(broker_id)
         return broker is None or broker.fenced
 
     def partitions_of(self, broker_id: BrokerId) -> Iterator[tuple[Topic, int, Partition]]:
-        """Every partition that the broker keeps a replica of, by topic name."""
+        """Yield every partition of which the broker has a replica, in order of topic names."""
         for name, number in sorted(self._placed.get(broker_id, _NO_PARTITIONS)):
             topic = self._topics[name]
             yield topic, number, topic.partitions[number]
 
     def replica_count(self, broker_id: BrokerId) -> int:
-        """How many replicas the broker keeps."""
+        """Return the number of replicas on the broker."""
         return len(self._placed.get(broker_id, _NO_PARTITIONS))
 
     def leads_any(self, broker_id: BrokerId) -> bool:
-        """Whether the broker leads a partition."""
+        """Return whether the broker leads any partition."""
         placed = self._placed.get(broker_id, _NO_PARTITIONS)
         return any(self._topics[name].partitions[number].leader == broker_id for name, number in placed)
 
     def configs(self, resource_type: ConfigResourceType, resource_name: str) -> Mapping[str, str]:
-        """What is set for a resource, without defaults. "" names what is set for every broker."""
+        """Return a resource's settings without defaults. The name "" stands for all brokers."""
         return self._configs.get((resource_type, resource_name), _NOTHING)
 
     def configured(self, resource_type: ConfigResourceType) -> list[str]:
-        """The resources of that type for which something is set, in order."""
+        """Return the names of the resources of a type that have settings, sorted."""
         return sorted(name for kind, name in self._configs if kind is resource_type)
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """What is set for a topic, without defaults."""
+        """Return a topic's settings without defaults."""
         return self._configs.get((ConfigResourceType.TOPIC, topic), _NOTHING)
 
     def min_insync_replicas(self, topic: str) -> int:
-        """The topic's minimum, else the cluster's, else 1. A broker's own setting does not count: with eligible leader
-        replicas everyone must judge an ISR alike."""
+        """Return the topic's minimum, or the cluster's, or 1. A single broker's setting does not count: with eligible
+        leader replicas, all brokers must judge an ISR alike."""
         value = self.topic_configs(topic).get(MIN_INSYNC_REPLICAS) or self.cluster_configs().get(MIN_INSYNC_REPLICAS)
         return whole_number(value, 1)
 
     def allows_unclean_election(self, topic: str) -> bool:
-        """Whether somebody may be elected who lacks committed records: the topic's setting, else the cluster's."""
+        """Return whether a replica that lacks committed records may be elected, by the topic's or cluster's setting."""
         value = self.topic_configs(topic).get(UNCLEAN_ELECTION) or self.cluster_configs().get(UNCLEAN_ELECTION)
         return (value or "").strip().lower() == "true"
 
     def cluster_configs(self) -> Mapping[str, str]:
-        """What is set for every broker, without defaults."""
+        """Return the settings of all brokers, without defaults."""
         return self._configs.get((ConfigResourceType.BROKER, ""), _NOTHING)
 
     def features(self) -> Mapping[str, int]:
-        """The finalized features and their levels."""
+        """Return the finalized features and their levels."""
         return MappingProxyType(self._features)
 
     def feature_level(self, name: str) -> int:
-        """The finalized level of a feature, 0 where it has none."""
+        """Return the finalized level of a feature; 0 if it has none."""
         return self._features.get(name, 0)
 
     @property
@@ -339,9 +341,9 @@ class Image:
     # -- replay
 
     def replay(self, record: Record, index: int = 0) -> None:
-        """Take a decided fact in. Never refuses; a record that does not fit raises, for it is our own mistake.
+        """Apply a decided fact. Never refuses; a record that does not fit raises, since it is a bug.
 
-        `index` is the place in the log of the command that it was decided from.
+        `index` is the log index of the command that produced the record.
         """
         match record:
             case TopicCreated():
@@ -462,7 +464,7 @@ class Image:
     # -- snapshots
 
     def to_bytes(self) -> bytes:
-        """The whole image, equal for equal images."""
+        """Encode the whole image; equal images give equal bytes."""
         saved = _Saved(
             cluster_id=self.cluster_id,
             version=self.version,
@@ -489,7 +491,7 @@ class Image:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Image:
-        """The image that `to_bytes` gave. Raises `CodecError` on anything else (`NewerSchemaError`: another schema)."""
+        """Decode the output of `to_bytes`. Raises `NewerSchemaError` on another schema, `CodecError` on other bytes."""
         plain = unpack(data)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")

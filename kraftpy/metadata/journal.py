@@ -1,6 +1,6 @@
 """The journal of metadata commands: entries with an index and a term, one snapshot before them, and the vote.
 
-Made to be a Raft log's disk: a single node uses it today, a quorum of several can use it unchanged.
+It is the durable storage of a Raft log, for a single node and for a quorum alike.
 
     journal = Journal(directory); loaded = journal.load()     # once, blocking
     index = journal.append(term, data)                        # any number, never touches the disk
@@ -8,18 +8,18 @@ Made to be a Raft log's disk: a single node uses it today, a quorum of several c
     journal.save_snapshot(index, term, data)                  # blocking: entries up to `index` are no longer kept
 
 `append`, `truncate_from` and `note_vote` are for the owner's event loop and may overlap a `sync` or a `save_snapshot`
-of what is applied, which run in a thread, one at a time. So many appends share one sync, and no disk is waited for on
-the loop.
+of applied state, which run in a thread, one at a time. Many appends therefore share one sync, and the loop never waits
+for the disk.
 
-What makes it safe:
-* Every record carries a checksum over its place in the file and its content, and how far the file was known to be
-  synced when it was written. A bad record is a torn tail, and is cut off, only while nothing says that the place was
-  synced: no later record, not the file's header, not the vote file of a clean stop. Else `CorruptJournalError`: refuse
-  to start.
-* The file only grows (dropping conflicting entries appends a marker), until it is replaced as a whole, with the entries
-  after a snapshot, once that snapshot is safe. A crash between the two is finished at the next start.
+Safety:
+* Every record carries a checksum over its position in the file and its content, and the number of bytes that were known
+  to be synced when it was written. A bad record is truncated as a torn tail only if nothing shows that its position was
+  synced: no later record, not the file's header, not the vote file of a clean stop. Otherwise the start is refused with
+  `CorruptJournalError`.
+* The file only grows (dropping conflicting entries appends a marker), until it is replaced by one with the entries
+  after a snapshot, once that snapshot is safe. The next start completes a replacement that a crash interrupted.
 * Snapshot and vote are replaced atomically and checked when read.
-* After a write or a sync has failed, the journal takes nothing any more: what the disk holds is not known.
+* After a failed write or sync, the journal refuses all writes, since the disk's contents are unknown.
 
 Left out: several files for one journal (it is bounded by snapshots), and a lock against a second process.
 """
@@ -54,16 +54,16 @@ _CHECKSUM_BYTES = _CHECKSUM.size
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the message is for the person who runs the broker."""
+    """The journal cannot be used; the message is for the broker's operator."""
 
 
 class CorruptJournalError(JournalError):
-    """What is on the disk is not what was written: nothing may be built on it."""
+    """The disk does not hold what was written, so its contents must not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One command, at its place in the log."""
+    """One command at its index in the log."""
 
     index: int
     term: int
@@ -80,7 +80,7 @@ class Snapshot:
 
 
 class Loaded(NamedTuple):
-    """What a start finds: the snapshot, if there is one, and the entries after it."""
+    """The journal's content at start: the snapshot, if any, and the entries after it."""
 
     snapshot: Snapshot | None
     entries: list[Entry]
@@ -89,7 +89,7 @@ class Loaded(NamedTuple):
 class _Kind(IntEnum):
     ENTRY = 1
     TRUNCATE = 2
-    """Entries from its index on are gone."""
+    """Entries from its index on were dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Record:
 
 
 class _Scan(NamedTuple):
-    """A journal file as read: where its good records end, and what they leave."""
+    """A journal file as read: where its valid records end, and the resulting entries."""
 
     base_index: int
     base_term: int
@@ -134,7 +134,7 @@ class Journal:
 
     @property
     def last_index(self) -> int:
-        """The newest entry's index, durable or not; the snapshot's where there is none after it."""
+        """The newest entry's index, durable or not; the snapshot's if there is no entry after it."""
         return self._last_index
 
     @property
@@ -156,21 +156,21 @@ class Journal:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something waits for a sync, or is in one: ask on the loop."""
+        """Whether something is waiting for a sync or being synced. Call on the loop."""
         return self._is_writing or bool(self._unwritten) or bool(self._unwritten_votes)
 
     @property
     def term(self) -> int:
-        """The newest term this node has seen and made durable; of votes, not of entries."""
+        """The newest durable term of this node's votes, not of its entries."""
         return self._vote.term
 
     @property
     def voted_for(self) -> str | None:
-        """Whom this node voted for in `term`."""
+        """The candidate that this node voted for in `term`."""
         return self._vote.voted_for
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry, or of the snapshot's last; None for an index that is not here any more, or not yet."""
+        """Return the term of an entry, or of the snapshot's last one; None for an index that is not in the journal."""
         if not self._base_index <= index <= self._last_index:
             return None
         return self._terms[bisect_right(self._term_starts, index) - 1]
@@ -178,7 +178,7 @@ class Journal:
     # -- start and stop
 
     def load(self) -> Loaded:
-        """Read and check everything, cut a torn tail, finish what a crash interrupted. Once, before anything else.
+        """Read and check everything, truncate a torn tail, and complete an interrupted replacement. Call this first.
 
         Raises `CorruptJournalError`, and then has changed nothing.
         """
@@ -203,7 +203,7 @@ class Journal:
         return Loaded(snapshot, scan.entries)
 
     def close(self) -> None:
-        """Sync what is left and note how long the file is, so that the next start misses nothing. Blocking."""
+        """Sync pending writes and record the file's length, so that the next start detects a loss. Blocking."""
         if self._file is None:
             return
         if not self._failed:
@@ -214,13 +214,13 @@ class Journal:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write or a sync has failed: then it takes nothing any more. From any thread."""
+        """Whether a write or sync has failed, so that all writes are refused. Callable from any thread."""
         return self._failed
 
     # -- writing, on the loop
 
     def append(self, term: int, data: bytes) -> int:
-        """Add an entry after the last one and give its index. It is safe once `sync` says so."""
+        """Append an entry and return its index. It is durable once `sync` has returned that index."""
         self._check_usable()
         if term < self.last_term:
             raise ValueError(f"an entry of term {term} cannot follow one of term {self.last_term}")
@@ -232,7 +232,7 @@ class Journal:
         return self._last_index
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entry at `index` and all after it: a new leader's log has others there."""
+        """Drop the entry at `index` and all later ones, which conflict with a new leader's log."""
         self._check_usable()
         if not self._base_index < index <= self._last_index:
             raise ValueError(f"there is no entry {index} to drop: they are {self.first_index} to {self._last_index}")
@@ -245,7 +245,7 @@ class Journal:
         self._unwritten.append(_Record(_Kind.TRUNCATE, index, 0, b""))
 
     def note_vote(self, term: int, voted_for: str | None) -> None:
-        """Take a term, and this node's vote in it, for the next `sync`. Neither may be told to anybody before."""
+        """Record a term and this node's vote for the next `sync`; no peer may learn of them before."""
         self._check_usable()
         self._check_vote(term, voted_for)
         self._newest_vote = (term, voted_for)
@@ -254,7 +254,7 @@ class Journal:
     # -- writing, in a thread
 
     def sync(self) -> int:
-        """Write and sync all that was appended or noted before the call; the index that is then durable. Blocking."""
+        """Write and sync everything recorded before the call; return the index that is then durable. Blocking."""
         self._check_usable()
         with self._writing():
             self._sync_votes()
@@ -290,10 +290,10 @@ class Journal:
         self._cuts_written += cuts
 
     def save_snapshot(self, index: int, term: int, data: bytes) -> None:
-        """Keep the state after `index` in place of the entries up to it. Blocking.
+        """Replace the entries up to `index` by the state after them. Blocking.
 
-        Of a durable entry's index and term: may overlap `append`. Any other is a leader's snapshot, which replaces the
-        log too, entries not yet synced included: then nothing may overlap.
+        With a durable entry's index and term, this may overlap `append`. Otherwise it is a leader's snapshot, which
+        also replaces the log, including unsynced entries; then nothing may overlap.
         """
         self._check_usable()
         if index <= self._base_index:
@@ -312,7 +312,7 @@ class Journal:
                 self._replace_file(index, term, entries)
 
     def set_vote(self, term: int, voted_for: str | None) -> None:
-        """Make a term and this node's vote in it durable, before either is told to anybody. Blocking."""
+        """Make a term and this node's vote in it durable, before any peer learns of them. Blocking."""
         self._check_usable()
         self._check_vote(term, voted_for)
         self._newest_vote = (term, voted_for)
@@ -330,7 +330,7 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A half written or unsynced file is not to be continued."""
+        """Mark the journal as failed if the block fails: a partly written or unsynced file must not be continued."""
         self._is_writing = True
         try:
             yield
@@ -353,7 +353,7 @@ class Journal:
     def _replace_file(
         self, base_index: int, base_term: int, entries: Sequence[Entry], *, keep_newer: bool = False
     ) -> None:
-        """A new file with these entries in place of the old one; `keep_newer`: more were appended meanwhile."""
+        """Replace the file by one with these entries; `keep_newer` keeps those appended meanwhile."""
         parts, end = [bytes(_FILE.size)], _FILE.size
         for entry in entries:
             parts.append(_encode(_Record(_Kind.ENTRY, entry.index, entry.term, entry.data), end, 0))
@@ -367,7 +367,7 @@ class Journal:
             self._open_at(_Scan(base_index, base_term, list(entries), end))
 
     def _open_at(self, scan: _Scan) -> None:
-        """Go on after the good records; what is behind them is cut, what is before them made durable if it was not."""
+        """Continue after the valid records: truncate the rest, and sync them if they were not durable."""
         self._reopen(scan.end)
         self._base_index = scan.base_index
         self._last_index = self._durable_index = scan.entries[-1].index if scan.entries else scan.base_index
@@ -385,7 +385,7 @@ class Journal:
         self._end = end
 
     def _scan(self, data: bytes) -> _Scan:
-        """Check a whole journal file. Raises `CorruptJournalError` for anything that a crash does not explain."""
+        """Check a whole journal file. Raises `CorruptJournalError` for damage that a crash does not explain."""
         if len(data) < _FILE.size:
             raise self._corrupt(JOURNAL, f"it has {len(data)} bytes, less than its header")
         magic, base_index, base_term, synced, checksum = _FILE.unpack_from(data)
@@ -459,7 +459,7 @@ class _Vote(NamedTuple):
 
 
 def _after(index: int, term: int, scan: _Scan) -> list[Entry]:
-    """The entries that stay beside a snapshot of `index`: those after it, if the log agrees with it there."""
+    """Return the entries to keep with a snapshot of `index`: those after it, if the log matches it there."""
     place = index - scan.base_index - 1
     if place >= len(scan.entries) or scan.entries[place].term != term:
         return []
@@ -467,7 +467,7 @@ def _after(index: int, term: int, scan: _Scan) -> list[Entry]:
 
 
 def _encode(record: _Record, position: int, synced: int) -> bytes:
-    """A record as it stands at `position`; its checksum holds there only."""
+    """Encode a record for `position`; its checksum is valid only there."""
     head = _RECORD.pack(_RECORD_MAGIC, record.kind, len(record.data), record.index, record.term, synced, 0)
     body = head[:-_CHECKSUM_BYTES]
     checksum = xxhash.xxh3_64_intdigest(body + record.data, seed=position)
@@ -485,14 +485,14 @@ def _encode_snapshot(index: int, term: int, data: bytes) -> bytes:
 
 
 def _records(data: bytes, position: int) -> Iterator[tuple[_Record, int, int]]:
-    """Good records one after the other: the record, where it ends, how far it says the file was synced."""
+    """Yield consecutive valid records: the record, its end, and the length of the file it states as synced."""
     while (found := _record_at(data, position)) is not None:
         yield found
         position = found[1]
 
 
 def _later_records(data: bytes, position: int) -> Iterator[tuple[_Record, int, int]]:
-    """Good records anywhere from `position` on: what may stand behind a damaged one."""
+    """Yield valid records anywhere after `position`: those that may follow a damaged one."""
     while (position := data.find(_RECORD_MAGIC, position)) >= 0:
         if (found := _record_at(data, position)) is not None:
             yield found

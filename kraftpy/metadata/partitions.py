@@ -1,10 +1,11 @@
-"""What is decided about partitions that exist: in-sync and offline replicas, elections on request, leaders' balance.
+"""Decisions about existing partitions: in-sync and offline replicas, elections on request, the balance of leaders.
 
-What follows for the partition itself is `elections.settle`'s part.
+`elections.next_state` works out the resulting state of each partition.
 
-A broker whose log directory fails says so of each replica in it, and of each whose log is there again. One that finds
-a replica's log gone says that: where somebody else leads the partition it begins anew from nothing; where nobody does,
-it stays offline, or an empty log would become what the partition holds. An unclean election on request accepts that.
+A broker whose log directory fails reports each replica in it, and each whose log is available again. A replica whose
+log is gone is reported as lost: if another replica leads the partition, the lost one starts over from an empty log; if
+none does, it stays offline, since otherwise the partition would become empty. An unclean election on request accepts
+that loss.
 
 KIPs: 497 (a leader's proposals), 841 and 903 (who may not be in sync), 704 (recovery), 460 (elections on request), 858
 (failed directories: there they are known by ids, and a partition by its directory).
@@ -26,7 +27,7 @@ from kraftpy.metadata.commands import (
     ReplicaState,
 )
 from kraftpy.metadata.decision import Decision, ElectionResult, PartitionResult, Refused
-from kraftpy.metadata.elections import Rules, Wish, changed, settle
+from kraftpy.metadata.elections import PartitionUpdate, Rules, change_records, next_state
 from kraftpy.metadata.image import Image, Partition, Topic
 from kraftpy.metadata.records import PartitionChanged, Record
 from kraftpy.protocol.errors import ErrorCode
@@ -34,9 +35,9 @@ from kraftpy.types import BrokerId
 
 
 def change_partitions(command: ChangePartitions, image: Image) -> Decision[tuple[PartitionResult, ...]]:
-    """Take a leader's proposals, each by itself (KIP-497, KIP-903).
+    """Decide a leader's proposals, each independently (KIP-497, KIP-903).
 
-    NEW_LEADER_ELECTED: the change was made, and made somebody else the leader, as the end of a reassignment may.
+    NEW_LEADER_ELECTED: the change was made and elected another leader, as the end of a reassignment may.
     """
     if refused := stale_epoch(command.broker_id, command.broker_epoch, image):
         return Decision(error=ErrorCode.STALE_BROKER_EPOCH, message=refused.message)
@@ -51,8 +52,10 @@ def change_partitions(command: ChangePartitions, image: Image) -> Decision[tuple
                 raise Refused(ErrorCode.INVALID_REQUEST)
             topic, partition = _found(change, image)
             isr = _checked_isr(change, partition, command.broker_id, image)
-            state = settle(topic.name, partition, Wish(isr=isr, is_recovering=change.is_recovering), rules)
-            records += changed(topic, change.partition, partition, state)
+            state = next_state(
+                topic.name, partition, PartitionUpdate(isr=isr, is_recovering=change.is_recovering), rules
+            )
+            records += change_records(topic, change.partition, partition, state)
             if state.leader != command.broker_id:
                 error = ErrorCode.NEW_LEADER_ELECTED
         except Refused as refusal:
@@ -71,7 +74,7 @@ def _found(change: IsrChange | ReplicaChange, image: Image) -> tuple[Topic, Part
 
 
 def _checked_isr(change: IsrChange, partition: Partition, sender: BrokerId, image: Image) -> tuple[BrokerId, ...]:
-    """The proposed ISR in the order of the replicas. The checks' order is Kafka's: clients tell by the first one."""
+    """Validate a proposed ISR and return it in replica order. Checks run in Kafka's order: the first error counts."""
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
         raise Refused(ErrorCode.NOT_CONTROLLER)
     if change.leader_epoch < partition.leader_epoch:
@@ -85,14 +88,16 @@ def _checked_isr(change: IsrChange, partition: Partition, sender: BrokerId, imag
     if len(isr) != len(change.isr) or sender not in isr:
         raise Refused(ErrorCode.INVALID_REQUEST)
     if change.is_recovering and (len(isr) > 1 or not partition.is_recovering):
-        raise Refused(ErrorCode.INVALID_REQUEST)  # who recovers is alone in sync, and nobody begins to by asking
+        raise Refused(
+            ErrorCode.INVALID_REQUEST
+        )  # a recovering leader is the whole ISR, and recovery cannot be requested
     for broker_id in isr:
         broker = image.broker(broker_id)
         if broker is None or broker.fenced or epochs[broker_id] not in (-1, broker.broker_epoch):
             raise Refused(ErrorCode.INELIGIBLE_REPLICA)
         if broker_id in partition.offline_replicas:
             raise Refused(ErrorCode.INELIGIBLE_REPLICA)
-        if broker.in_controlled_shutdown and broker_id != sender:  # itself it leads until somebody else may
+        if broker.in_controlled_shutdown and broker_id != sender:  # the leader itself stays until a successor may lead
             raise Refused(ErrorCode.INELIGIBLE_REPLICA)
     return isr
 
@@ -101,7 +106,7 @@ def _checked_isr(change: IsrChange, partition: Partition, sender: BrokerId, imag
 
 
 def change_replicas(command: ChangeReplicas, image: Image) -> Decision[tuple[PartitionResult, ...]]:
-    """Take what a broker says of its replicas: the offline ones leave ISRs and leaderships, each by itself."""
+    """Process a broker's report about its replicas, each independently: offline ones leave ISRs and leaderships."""
     if refused := stale_epoch(command.broker_id, command.broker_epoch, image):
         return Decision(error=ErrorCode.STALE_BROKER_EPOCH, message=refused.message)
     times_named = Counter((change.topic_id, change.partition) for change in command.changes)
@@ -117,7 +122,7 @@ def change_replicas(command: ChangeReplicas, image: Image) -> Decision[tuple[Par
             if command.broker_id not in partition.replicas:
                 raise Refused(ErrorCode.INVALID_REQUEST)
             state = _as_reported(change.state, command.broker_id, topic.name, partition, rules)
-            records += changed(topic, change.partition, partition, state)
+            records += change_records(topic, change.partition, partition, state)
         except Refused as refusal:
             error = refusal.error
         results.append(PartitionResult(topic_id=change.topic_id, partition=change.partition, error=error, state=state))
@@ -127,17 +132,17 @@ def change_replicas(command: ChangeReplicas, image: Image) -> Decision[tuple[Par
 def _as_reported(state: ReplicaState, broker_id: BrokerId, topic: str, partition: Partition, rules: Rules) -> Partition:
     others_offline = tuple(replica for replica in partition.offline_replicas if replica != broker_id)
     if state is ReplicaState.ONLINE:
-        return settle(topic, partition, Wish(offline=others_offline), rules)
-    if state is ReplicaState.CUT:
+        return next_state(topic, partition, PartitionUpdate(offline=others_offline), rules)
+    if state is ReplicaState.TRUNCATED:
         isr = tuple(member for member in partition.isr if member != broker_id)
-        return settle(topic, partition, Wish(isr=isr, unclean=broker_id, offline=others_offline), rules)
+        return next_state(topic, partition, PartitionUpdate(isr=isr, unclean=broker_id, offline=others_offline), rules)
     is_lost = state is ReplicaState.LOST
-    wish = Wish(
+    update = PartitionUpdate(
         isr=tuple(member for member in partition.isr if member != broker_id),
         unclean=broker_id if is_lost else None,
         offline=(*others_offline, broker_id),
     )
-    after = settle(topic, partition, wish, rules)
+    after = next_state(topic, partition, update, rules)
     if not is_lost or not after.has_leader:
         return after
     still_offline = tuple(replica for replica in after.offline_replicas if replica != broker_id)
@@ -151,7 +156,7 @@ def _as_reported(state: ReplicaState, broker_id: BrokerId, topic: str, partition
 
 
 def elect_leaders(command: ElectLeaders, image: Image) -> Decision[tuple[ElectionResult, ...]]:
-    """Elect the preferred leaders, or where `unclean`, anyone where nobody leads; each by itself (KIP-460)."""
+    """Elect preferred leaders, or if `unclean`, any replica of leaderless partitions; each independently (KIP-460)."""
     rules = Rules(image)
     records: list[Record] = []
     if command.partitions is None:
@@ -172,7 +177,7 @@ def elect_leaders(command: ElectLeaders, image: Image) -> Decision[tuple[Electio
 
 
 def _elect_everywhere(image: Image, rules: Rules, *, unclean: bool) -> Decision[tuple[ElectionResult, ...]]:
-    """All partitions: one that has the leader it should have is not told of."""
+    """Elect leaders of all partitions. Those that need no election have no result."""
     records: list[Record] = []
     results = []
     for topic, number, partition in image.partitions():
@@ -188,64 +193,64 @@ def _elect_everywhere(image: Image, rules: Rules, *, unclean: bool) -> Decision[
 
 
 def found_by_name(name: str, number: int, image: Image) -> tuple[Topic, Partition]:
-    """A topic and its partition, as a client names it. Raises `Refused`."""
+    """Return the topic and partition that a client named. Raises `Refused` if one does not exist."""
     topic = image.topic(name)
     if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
     if not 0 <= number < len(topic.partitions):
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}-{number}.")
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{number}")
     return topic, topic.partitions[number]
 
 
 def _elect(topic: Topic, number: int, partition: Partition, rules: Rules, *, unclean: bool) -> list[PartitionChanged]:
-    """The election of one partition. Raises `Refused` where there is none to hold, or nobody to elect."""
+    """Elect a leader of one partition. Raises `Refused` if no election is needed or no replica is eligible."""
     if unclean:
         if partition.has_leader:
-            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"Broker {partition.leader} leads it.")
-        after = settle(topic.name, partition, Wish(may_be_unclean=True), rules)
+            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"The partition is led by broker {partition.leader}.")
+        after = next_state(topic.name, partition, PartitionUpdate(may_be_unclean=True), rules)
         if not after.has_leader:
-            raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "None of its replicas is on an active broker.")
-        return changed(topic, number, partition, after)
+            raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is on an active broker.")
+        return change_records(topic, number, partition, after)
     preferred = partition.preferred_leader
     if partition.leader == preferred:
-        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"Broker {preferred}, which is preferred, leads it.")
-    after = settle(topic.name, partition, Wish(prefers_first=True), rules)
+        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"The preferred leader, broker {preferred}, already leads.")
+    after = next_state(topic.name, partition, PartitionUpdate(prefers_first=True), rules)
     if after.leader != preferred:
         raise Refused(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"Broker {preferred}, which is preferred, is not in sync or not active.",
+            f"The preferred leader, broker {preferred}, is not in sync or not active.",
         )
-    return changed(topic, number, partition, after)
+    return change_records(topic, number, partition, after)
 
 
 # -- the balance of leaders
 
 
 def balance_leaders(command: BalanceLeaders, image: Image) -> Decision[None]:
-    """Give leaderships to the brokers preferred for them, where one lacks more than its share.
+    """Elect preferred leaders for brokers that lack more than the allowed share of their leaderships.
 
-    Never more than `max_elections` at once: the next round takes up the rest.
+    Holds at most `max_elections` elections; the next round continues.
     """
     rules = Rules(image)
     records: list[Record] = []
     for topic, number, partition in _lacking(image, command.imbalance_percentage):
         if len(records) >= command.max_elections:
             break
-        after = settle(topic.name, partition, Wish(prefers_first=True), rules)
+        after = next_state(topic.name, partition, PartitionUpdate(prefers_first=True), rules)
         if after.leader == partition.preferred_leader:
-            records += changed(topic, number, partition, after)
+            records += change_records(topic, number, partition, after)
     return Decision(records=tuple(records))
 
 
 def is_balanced(image: Image, imbalance_percentage: int) -> bool:
-    """Whether `balance_leaders` would have nothing to do."""
+    """Return whether `balance_leaders` would have nothing to do."""
     return not any(
         partition.preferred_leader in partition.isr for _, _, partition in _lacking(image, imbalance_percentage)
     )
 
 
 def _lacking(image: Image, imbalance_percentage: int) -> list[tuple[Topic, int, Partition]]:
-    """Partitions led by another than the one they prefer, which is active and lacks more than its share of those."""
+    """Return partitions not led by their preferred leader, if it is active and lacks more than its allowed share."""
     preferring: Counter[BrokerId] = Counter()
     displaced: Counter[BrokerId] = Counter()
     found = []

@@ -1,13 +1,13 @@
-"""Where the replicas of new partitions go: spread over racks first, over brokers second, leaders evenly.
+"""Places the replicas of new partitions: spread over racks first, then over brokers, with leaders evenly distributed.
 
-Brokers stand in one circle that alternates between racks. Leaders go round it one step per partition, starting at
-`seed`; so one topic's leaders are even, and so are those of many small topics when the seed counts the partitions
-that exist. Followers are taken going on round the circle, the rack with the fewest replicas of this partition first;
-each lap starts them one step further, so that the partitions of a broker that dies do not all fall to the same
-neighbour.
+Brokers form one circle that alternates between racks. Leaders advance one step per partition, starting at `seed`, so
+that one topic's leaders are evenly spread, and so are those of many small topics if the seed is the number of existing
+partitions. Followers come from the brokers after the leader, starting with the rack that has the fewest replicas of the
+partition. Each lap starts the followers one step further, so that the partitions of a failed broker do not all move to
+the same neighbour.
 
-A broker that is fenced or about to stop never leads a new partition, and follows only where its rack has no other to
-offer. Left out: weighing brokers by the space or traffic they have.
+A broker that is fenced or shutting down never leads a new partition, and follows only if its rack has no other broker.
+Left out: weighting brokers by disk space or traffic.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ from kraftpy.types import BrokerId
 
 
 class CannotPlaceError(ValueError):
-    """There are too few brokers; the message says how many there are."""
+    """There are too few brokers; the message says how many."""
 
 
 def place(
     brokers: Sequence[Broker], *, partitions: int, replication_factor: int, seed: int, after: BrokerId | None = None
 ) -> list[tuple[BrokerId, ...]]:
-    """The replicas of `partitions` new partitions, the preferred leader first; the arguments alone decide them.
+    """Return the replicas of `partitions` new partitions, each with its preferred leader first; deterministic.
 
-    `after` leads the partition before the first of these, where a topic grows. Raises `CannotPlaceError`.
+    If a topic grows, `after` is the preferred leader of its last partition. Raises `CannotPlaceError`.
     """
     leaders = _circle([broker for broker in brokers if broker.is_active])
     if not leaders:
-        raise CannotPlaceError("no broker is active")
+        raise CannotPlaceError("All brokers are currently fenced or shutting down.")
     if replication_factor > len(brokers):
-        raise CannotPlaceError(f"{len(brokers)} broker(s) are registered")
+        raise CannotPlaceError(
+            f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
+            "broker(s) are registered."
+        )
     everyone = _circle(brokers)
     places = {broker.broker_id: place for place, broker in enumerate(everyone)}
     for step, leader in enumerate(leaders):
         if leader.broker_id == after:
             seed += (step + 1 - seed) % len(leaders)
     placed = []
-    alike: dict[tuple[int, int], tuple[BrokerId, ...]] = {}  # after some laps all comes round again
+    alike: dict[tuple[int, int], tuple[BrokerId, ...]] = {}  # the pattern repeats after some laps
     for number in range(seed, seed + partitions):
         lap, step = divmod(number, len(leaders))
         turn = lap % max(1, len(everyone) - 1)
@@ -57,7 +60,7 @@ def place(
 
 
 def _followers(leader: Broker, others: list[Broker], count: int) -> list[BrokerId]:
-    """The first `count` of `others` to choose: least used rack, then active, then as they stand."""
+    """Choose `count` of `others`: by least used rack, then active brokers, then the given order."""
     used = {leader.rack or "": 1}
     rest = list(others)
     chosen: list[BrokerId] = []
@@ -70,7 +73,7 @@ def _followers(leader: Broker, others: list[Broker], count: int) -> list[BrokerI
 
 
 def _circle(brokers: Sequence[Broker]) -> list[Broker]:
-    """The brokers one rack after the other: the first of each rack, then the second of each."""
+    """Order brokers alternating between racks: the first of each rack, then the second of each, and so on."""
     racks: dict[str, list[Broker]] = {}
     for broker in sorted(brokers, key=lambda broker: broker.broker_id):
         racks.setdefault(broker.rack or "", []).append(broker)

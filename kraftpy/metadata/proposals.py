@@ -1,15 +1,15 @@
 """Checks a command that another node proposes for the metadata log: every node must be able to decode and keep it.
 
-The leader asks `check_proposal` before it appends what came over a link, since an entry of the log stays: it is decided
-on every node and at each start. So no leader appends a command of a schema that it does not know itself, and a node
-that meets one in the log knows that a newer version leads, or has led: it stops and says so (`NewerSchemaError`),
-because to pass over what the others decide would be to disagree with them for ever. Bytes in the log that are no
-command at all, and commands whose decision fails, change nothing on any node (`MetadataStateMachine.apply`).
+The leader calls `check_proposal` before it appends a command received over a link, since a log entry is permanent: it
+is decided on every node and at each start. No leader appends a command of a schema that it does not know itself, so a
+node that reads one in the log knows that a newer version leads or has led. It stops with `NewerSchemaError`, because if
+it skipped the command, its image would diverge from the others' permanently. Bytes in the log that are not a command,
+and commands whose decision fails, change nothing on any node (`MetadataStateMachine.apply`).
 
-Beyond its type a number has to fit where clients are told it: 64 bits for times and brokers' epochs, 32 for all others,
-16 for a port; a text has to fit into a string of the wire.
+Numbers must also fit their fields in client responses: 64 bits for times and broker epochs, 16 for a port, 32 for all
+others; a text must fit into a string on the wire.
 
-Left out: deciding the command on a copy. `decide` is total by `apply`, and the image may be another by then.
+Left out: deciding the command on a copy. `apply` makes `decide` total, and the image may have changed by then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONG = frozenset({"time_ms", "broker_epoch", "previous_broker_epoch", "controll
 
 
 def check_proposal(data: bytes, node_id: int) -> None:
-    """That this is a submission of that node, of a command as this version knows them. Raises CodecError."""
+    """Check that this is a submission of that node with a command this version knows. Raises `CodecError`."""
     submission, encoded = decode_submission(data)
     if submission is None:
         raise CodecError("not a metadata submission")

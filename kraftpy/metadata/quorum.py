@@ -5,32 +5,34 @@
       raft_log: the library's journal interface over ours; raft_followers: what a leader knows of a peer
       raft_library: the library, without its sockets, threads, clock, files and pickles
 
-The shell's loop, on one event loop:
+The broker's loop, on one event loop:
 
     feed inputs -> take_messages() -> send those without after_sync
                 -> if needs_sync: await to_thread(journal.sync), then synced(its result) -> send the rest -> repeat
 
-A message with `after_sync` may leave only when `needs_sync` was false as it was taken, or once a sync that began after
-it was taken has returned. Syncs and snapshots run one at a time; inputs may come meanwhile.
+A message with `after_sync` may leave only if `needs_sync` was false when it was taken, or after a sync that began later
+has returned. Syncs and snapshots run one at a time; inputs may arrive meanwhile.
 
-Snapshots. Ours: when `snapshot_due`, `begin_snapshot()`, `journal.save_snapshot` in a thread, `snapshot_saved(index)`.
-A leader's: when `received_snapshot` is not None it is checked and the machine has restored
-it; `journal.save_snapshot` in a thread, nothing else of the journal meanwhile, then `snapshot_installed()`. Entries and
-snapshots are as the log has them: `command_in(entry.data)` and `unpack_snapshot(data)` of `quorum_messages` read them.
+Snapshots. Our own: if `snapshot_due`, `begin_snapshot()`, `journal.save_snapshot` in a thread, `snapshot_saved(index)`.
+A leader's: once `received_snapshot` is not None, it has been checked and the machine has restored it; then call
+`journal.save_snapshot` in a thread, with no other use of the journal meanwhile, and `snapshot_installed()`. Entries and
+snapshots are in the log's encoding: read them with `command_in(entry.data)` and `unpack_snapshot(data)` of
+`quorum_messages`.
 
 Invariants:
 * An entry, a term or a vote is on disk before it is answered, and a leader's own entry before it counts for the commit.
-* No entry that may be committed is ever dropped: the log is cut only where terms conflict, and never at or below the
-  commit index (that would be a broken quorum, and stops this node).
-* What the machine raises stops this node for good: `QuorumStoppedError`, from then on, from every input.
-* A node that is not among the voters of its own log never campaigns. It asks to be fed (it learns); once it has caught
-  up the leader may add it. One voter at a time; the voters are those of the newest such entry in the log, committed or
-  not, so truncation takes a change back by itself. Voters that were only configured, never changed, stay configuration.
-* A campaign is preceded by a poll that changes no term, and nobody votes who hears a leader: a node that comes back
-  from a partition disturbs nothing. One whose connection to the leader breaks polls within 50 to 200 ms.
+* No entry that may be committed is ever dropped: the log is truncated only where terms conflict, and never at or below
+  the commit index (that would mean a broken quorum, and stops this node).
+* An exception from the machine stops this node for good: every later input raises `QuorumStoppedError`.
+* A node that is not among the voters of its own log never campaigns. It asks for entries as a learner; once it has
+  caught up, the leader may add it. Voters change one at a time. The voters are those of the newest such entry in the
+  log, committed or not, so truncation reverts a change. Voters that were configured and never changed are not logged.
+* A campaign is preceded by a poll that changes no term, and a node that hears from a leader does not vote; so a node
+  that returns from a partition disturbs nothing. A node that loses its connection to the leader polls within 50 to 200
+  ms.
 
-Left out: the library's forwarding, callbacks and code versions (a command is proposed at the leader, by bytes, and its
-submitter watches what is applied), reads without a log entry, and learners that outlive their connection.
+Left out: the library's forwarding, callbacks and code versions (commands are proposed on the leader, as bytes, and
+their submitter watches for them in `apply`), reads without a log entry, and learners that outlive their connection.
 See docs/explanation/raft-library.md for each defect of the library; D1 and the like are its numbers.
 """
 
@@ -56,29 +58,29 @@ MAX_UNCOMMITTED_BYTES = 2 * MAX_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterProgress:
-    """How far a node of the quorum is, as the leader knows it. Times are of the caller's clock; -1: never."""
+    """A node's progress as the leader knows it. Times are by the caller's clock; -1 means never."""
 
     id: int
     log_end_index: int
-    """The newest entry that it has on disk."""
+    """The newest entry on its disk."""
     last_contact_ms: int
     last_caught_up_ms: int
     is_voter: bool
 
 
 class Quorum:
-    """One node's part in the quorum. Times are milliseconds of one clock that does not go back."""
+    """One node of the quorum. Times are milliseconds of a monotonic clock."""
 
     raft_class: type[Raft] = Raft
-    """For tests, which switch single fixes off."""
+    """Replaceable by tests, which switch off single fixes."""
 
     def __init__(
         self, *, node_id: int, voters: Mapping[int, str], journal: Journal, loaded: Loaded, machine: StateMachine,
         rng: Chance, now_ms: int, election_timeout_ms: int = 1000, fetch_timeout_ms: int = 2000,
         snapshot_after_entries: int = SNAPSHOT_AFTER_ENTRIES, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
     ) -> None:  # fmt: skip
-        """Restores the machine from the snapshot that was loaded; raises what that raises. Entries are applied once
-        they are known to be committed."""
+        """Restore the machine from the loaded snapshot; its exceptions propagate. Entries are applied once they are
+        known to be committed."""
         snapshot = loaded.snapshot
         log = RaftLog(journal, snapshot.index if snapshot else 0, snapshot.term if snapshot else 0, voters)
         if snapshot is not None:
@@ -89,7 +91,7 @@ class Quorum:
             log.load((messages.entry_of(entry.data), entry.index, entry.term))
         self._journal = journal
         self._failure: QuorumStoppedError | None = None
-        self._is_settled = False  # to advance again at this time would change nothing
+        self._is_settled = False  # advancing again at the same time would change nothing
         with self._clock(now_ms):
             self._raft = self.raft_class(
                 node_id=node_id,
@@ -113,7 +115,7 @@ class Quorum:
 
     @contextmanager
     def _turn(self, now_ms: int | None = None, *, advances: bool = True) -> Iterator[Raft]:
-        """One input: with its time, and the last one if it fails."""
+        """Run one input at a given time; if it fails, every later input is refused."""
         if self._failure is not None:
             raise self._failure
         raft = self._raft
@@ -147,45 +149,47 @@ class Quorum:
     # -- inputs
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: at the latest when `next_tick_ms` said."""
+        """Advance the time. Call this no later than `next_tick_ms`."""
         if self._is_settled and now_ms <= self._raft.now_ms and self._failure is None:
             return
         with self._turn(now_ms):
             pass
 
     def connected(self, peer: int, now_ms: int) -> None:
-        """There is a connection to a peer, in order and without loss until `disconnected`; it replaces an older one."""
+        """Note a connection to a peer, ordered and lossless until `disconnected`; it replaces an older one."""
         with self._turn(now_ms) as raft:
             raft.connect(peer)
 
     def disconnected(self, peer: int, now_ms: int) -> None:
-        """The connection has ended: what was not yet taken for it is dropped."""
+        """Note the end of a connection; messages not yet taken for it are dropped."""
         with self._turn(now_ms) as raft:
             raft.disconnect(peer)
 
     def receive(self, peer: int, body: dict[str, Any], now_ms: int) -> None:
-        """A message of a peer. Raises BadMessageError, a ValueError, for one that no sound peer sends."""
+        """Process a peer's message. Raises BadMessageError, a ValueError, for one that no correct peer sends."""
         read = messages.read_body(body)
         with self._turn(now_ms) as raft:
             if peer in raft.connected_peers:
                 raft.handle(peer, read)
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
-        """Append a command on the leader: index and term, to be watched for in `apply`. None: this node does not lead,
-        or too much is waiting to be committed."""
+        """Append a command on the leader; return its index and term, to watch for in `apply`.
+
+        Returns None if this node does not lead, or too much is waiting to be committed.
+        """
         if len(data) >= MAX_ENTRY_BYTES:
             raise ValueError(f"a metadata command of {len(data)} bytes is too large")
         if not self.is_leader or self._raft.uncommitted_bytes + len(data) > MAX_UNCOMMITTED_BYTES:
             return None
-        with self._turn(advances=False) as raft:  # it is on no disk yet: nothing comes of it now
+        with self._turn(advances=False) as raft:  # it is not on any disk yet, so nothing can be committed now
             return raft.append(messages.COMMAND + data)
 
     def why_no_change(self, *, add: int | None = None, remove: int | None = None) -> str | None:
-        """Why `change_voter` would give None."""
+        """Return the reason why `change_voter` would return None."""
         return self._raft.why_no_change(add, remove)
 
     def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> tuple[int, int] | None:
-        """Add a voter that has caught up, or remove one: index and term of the entry. None: not here, or not now."""
+        """Add a voter that has caught up, or remove one. Return the entry's index and term; None if it cannot now."""
         if self._raft.why_no_change(None if add is None else add[0], remove) is not None:
             return None
         changed = dict(self.voters)
@@ -197,14 +201,14 @@ class Quorum:
             return raft.append(messages.voters_entry(changed))
 
     def resign(self) -> None:
-        """Hand the lead over, before a clean stop. Takes a moment; `is_leader` says when."""
+        """Start handing over leadership before a clean stop. It is done when `is_leader` becomes False."""
         with self._turn() as raft:
             raft.resign()
 
     # -- outputs
 
     def take_messages(self) -> list[Message]:
-        """What is to be sent, in order for each peer."""
+        """Return the messages to send, in order for each peer."""
         is_settled = self._is_settled
         with self._turn(advances=False) as raft:
             if not is_settled:
@@ -215,16 +219,16 @@ class Quorum:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether `journal.sync` has something to do, or is doing it."""
+        """Whether there is something for `journal.sync` to do, or it is running."""
         return self._journal.is_dirty
 
     def synced(self, durable_index: int) -> None:
-        """`journal.sync` has returned that index: entries may now be committed, and are applied."""
+        """Note the index that `journal.sync` returned: entries may now be committed, and are applied."""
         with self._turn():
             pass
 
     def next_tick_ms(self, now_ms: int) -> int:
-        """The time of the caller's clock at which `tick` has to be called, at the latest."""
+        """Return the latest time, by the caller's clock, to call `tick`."""
         raft = self._raft
         latest = now_ms + 1000
         if raft.state() == LEADER:
@@ -247,7 +251,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> int | None:
-        """Who leads, as far as is known here."""
+        """The leader's id, if known here."""
         return self._raft.leader()
 
     @property
@@ -257,7 +261,7 @@ class Quorum:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads and takes commands; another may have been elected already, unknown to it."""
+        """Whether this node leads and accepts commands; it may not know yet that another was elected."""
         return self._failure is None and self._raft.state() == LEADER and self._raft.resigning_until_ms is None
 
     @property
@@ -273,7 +277,7 @@ class Quorum:
 
     @property
     def applied_index(self) -> int:
-        """The newest entry that the machine has."""
+        """The newest entry applied to the machine."""
         return self._raft.applied_index()
 
     @property
@@ -283,16 +287,16 @@ class Quorum:
 
     @property
     def voters(self) -> Mapping[int, str]:
-        """Who votes, with their endpoints, by the newest entry that says so."""
+        """The voters and their endpoints, by the newest entry that sets them."""
         return dict(self._raft.log.voters[-1][1])
 
     @property
     def connected_peers(self) -> frozenset[int]:
-        """To whom there is a connection."""
+        """The connected peers."""
         return frozenset(self._raft.connected_peers)
 
     def committed_after(self, index: int, max_bytes: int) -> list[Entry] | None:
-        """Applied entries after `index`, at least one where there is one. None: only a snapshot helps."""
+        """Return applied entries after `index`, at least one if there is one; None if a snapshot is needed."""
         log, applied = self._raft.log, self.applied_index
         if index < log.first_index:
             return None
@@ -306,11 +310,11 @@ class Quorum:
         return found
 
     def snapshot_for(self) -> Snapshot:
-        """A snapshot for somebody who is behind; `committed_after` its index goes on from there."""
+        """Return a snapshot for a node that is behind; `committed_after` its index continues from there."""
         return self._raft.snapshot_for()
 
     def progress(self) -> list[VoterProgress]:
-        """How far each node is, this one first; of others only a leader knows."""
+        """Return each node's progress, this one first; only a leader knows that of others."""
         raft = self._raft
         own = VoterProgress(
             id=raft.id, log_end_index=self._journal.durable_index, last_contact_ms=raft.now_ms,
@@ -331,7 +335,7 @@ class Quorum:
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the log has grown enough since the last one, and one can be taken now."""
+        """Whether the log has grown enough since the last snapshot, and one can be taken now."""
         raft = self._raft
         applied = raft.applied_index()
         grown = (
@@ -344,7 +348,7 @@ class Quorum:
         return self._raft.snapshot_index < applied <= self._journal.durable_index
 
     def begin_snapshot(self) -> tuple[int, int, bytes]:
-        """Index, term and data for `journal.save_snapshot`."""
+        """Return index, term and data for `journal.save_snapshot`."""
         raft = self._raft
         if raft.saving_index is not None or raft.received is not None or not self._can_begin(raft.applied_index()):
             raise ValueError("there is nothing to take a snapshot of now")
@@ -356,7 +360,7 @@ class Quorum:
         return snapshot.index, snapshot.term, snapshot.data
 
     def snapshot_saved(self, index: int) -> None:
-        """It is on disk: the entries before it need not be kept."""
+        """Note that the snapshot is on disk: the entries before it are no longer needed."""
         raft = self._raft
         assert index == raft.saving_index
         raft.saving_index = None
@@ -365,10 +369,10 @@ class Quorum:
 
     @property
     def received_snapshot(self) -> Snapshot | None:
-        """A leader's snapshot, checked and restored, that has to be saved now."""
+        """A leader's snapshot that was checked and restored, and must be saved now."""
         return self._raft.received if self._raft.saving_index is None else None
 
     def snapshot_installed(self) -> None:
-        """The received snapshot is on disk."""
+        """Note that the received snapshot is on disk."""
         with self._turn() as raft:
             raft.installed()

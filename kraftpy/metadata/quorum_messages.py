@@ -1,13 +1,13 @@
-"""What the nodes of the quorum tell each other, and how its entries and snapshots are written: read, checked, refused.
+"""Encoding and validation of the quorum's messages, log entries and snapshots.
 
-Everything here comes from a peer or a disk, so reading is total: a body is a dict of msgpack values with exactly the
-fields of its type, each of its declared type, or `BadMessageError`. Nothing is unpickled, ever.
+All input comes from a peer or a disk, so reading is total: a body is a dict of msgpack values with exactly the fields
+of its type, each of its declared type, or `BadMessageError`. Nothing is ever unpickled.
 
-An entry's first byte says what it is: a command for the state machine, nothing (a new leader's first entry), or the
-voters from here on, all of them. No command starts with those bytes (commands are msgpack lists), so a journal from
-before there was a quorum reads as commands.
+An entry's first byte is its kind: a command for the state machine, a no-op (a new leader's first entry), or the full
+list of voters from here on. No command starts with those bytes (commands are msgpack lists), so a journal written
+before quorums existed reads as commands.
 
-A snapshot is the machine's state with the voters at that index. One from before there was a quorum is the state alone.
+A snapshot is the machine's state with the voters at that index. One written before quorums existed is the state alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import xxhash
 from kraftpy.metadata.codec import CodecError, pack, unpack
 
 COMMAND, NO_OP, VOTERS = b"\x00", b"\x01", b"\x02"
-_SNAPSHOT_MAGIC = b"\xc1\x01"  # no msgpack starts so
+_SNAPSHOT_MAGIC = b"\xc1\x01"  # never the start of a msgpack value
 
 SNAPSHOT_MORE, SNAPSHOT_INSTALLED, SNAPSHOT_REFUSED, SNAPSHOT_STALE = range(4)
 MAX_SNAPSHOT_CHUNK_BYTES = 1 << 20
@@ -50,20 +50,20 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
 
 
 class BadMessageError(ValueError):
-    """A body that no node of this version sends; nothing was changed by it."""
+    """A message that no node of this version sends; it changed nothing."""
 
 
 class SnapshotContents(NamedTuple):
-    """What a snapshot's data holds."""
+    """The decoded content of a snapshot."""
 
     voters_index: int
-    """The entry that made these the voters; 0: they were configured."""
+    """The entry that set these voters; 0 if they were configured."""
     voters: dict[int, str] | None
     state: bytes
 
 
 def read_body(body: object) -> dict[str, Any]:
-    """The body, checked. Raises BadMessageError."""
+    """Validate a message body and return it. Raises BadMessageError."""
     if type(body) is not dict or type(body.get("type")) is not str:
         raise BadMessageError("a message of the quorum is a map with a type")
     fields = _FIELDS.get(body["type"])
@@ -73,7 +73,7 @@ def read_body(body: object) -> dict[str, Any]:
         raise BadMessageError(f"{body['type']}: fields {sorted(map(str, body))}")
     for name, kind in fields.items():
         value = body.get(name)
-        if type(value) is not kind:  # exactly: True is no integer
+        if type(value) is not kind:  # exactly: True is not an integer
             raise BadMessageError(f"{body['type']}.{name} is {type(value).__name__}")
         if type(value) is int and not 0 <= value < (1 << 64 if name == "checksum" else _MAX_INTEGER):
             raise BadMessageError(f"{body['type']}.{name} is out of range")
@@ -102,12 +102,12 @@ def _read_entries(body: dict[str, Any]) -> list[tuple[bytes, int, int]]:
 
 
 def entry_of(data: bytes) -> bytes:
-    """An entry as it was read from a journal, of whatever age, with its kind."""
+    """Return an entry from a journal of any age, with its kind."""
     return data if data[:1] in (COMMAND, NO_OP, VOTERS) else COMMAND + data
 
 
 def command_in(entry: bytes) -> bytes | None:
-    """What an entry of the log says to the state machine; None where it says nothing."""
+    """Return an entry's command for the state machine, or None if it has none."""
     kind = entry[:1]
     if kind == COMMAND:
         return entry[1:]
@@ -115,12 +115,12 @@ def command_in(entry: bytes) -> bytes | None:
 
 
 def voters_entry(voters: Mapping[int, str]) -> bytes:
-    """The entry that makes these the voters."""
+    """Encode the entry that sets these voters."""
     return VOTERS + pack([[node, voters[node]] for node in sorted(voters)])
 
 
 def voters_in(entry: bytes) -> dict[int, str] | None:
-    """The voters that an entry sets, if that is its kind. Raises BadMessageError."""
+    """Return the voters that an entry sets, or None for another kind. Raises BadMessageError."""
     if entry[:1] != VOTERS:
         return None
     try:
@@ -144,12 +144,12 @@ def _read_voters(plain: object) -> dict[int, str]:
 
 
 def pack_snapshot(voters_index: int, voters: Mapping[int, str], state: bytes) -> bytes:
-    """A snapshot's data: the machine's state, and who votes at that index."""
+    """Encode a snapshot: the machine's state and the voters at that index."""
     return _SNAPSHOT_MAGIC + pack([voters_index, [[node, voters[node]] for node in sorted(voters)], state])
 
 
 def unpack_snapshot(data: bytes) -> SnapshotContents:
-    """What a snapshot's data holds. Raises BadMessageError."""
+    """Decode a snapshot. Raises BadMessageError."""
     if data[: len(_SNAPSHOT_MAGIC)] != _SNAPSHOT_MAGIC:
         return SnapshotContents(0, None, data)
     try:
@@ -162,5 +162,5 @@ def unpack_snapshot(data: bytes) -> SnapshotContents:
 
 
 def checksum(data: bytes) -> int:
-    """Of a whole snapshot, so that what was put together from chunks is known to be what was sent."""
+    """Return a whole snapshot's checksum, which shows that the chunks were put together as they were sent."""
     return int(xxhash.xxh3_64_intdigest(data))

@@ -28,28 +28,28 @@ class Chance(Protocol):
     """Random numbers, as an argument: `random.Random`."""
 
     def random(self) -> float:
-        """From 0 up to, not including, 1."""
+        """Return a number from 0 up to but not including 1."""
         ...
 
 
 class StateMachine(Protocol):
-    """What the log is for."""
+    """The state machine that the log drives."""
 
     def apply(self, index: int, term: int, data: bytes) -> object:
-        """Take in a committed command. Total and deterministic; what it raises stops the node."""
+        """Apply a committed command. Total and deterministic; an exception stops the node."""
         ...
 
     def snapshot(self) -> bytes:
-        """The state, as `restore` takes it."""
+        """Return the state as bytes for `restore`."""
         ...
 
     def restore(self, data: bytes) -> None:
-        """Replace the state. Raises where it cannot, and then has changed nothing."""
+        """Replace the state. If it raises, nothing was changed."""
         ...
 
 
 class Message(NamedTuple):
-    """For a peer; `after_sync`: what it says has to be on disk first."""
+    """A message for a peer; with `after_sync`, its content must be on disk before it is sent."""
 
     peer: int
     body: dict[str, Any]
@@ -156,34 +156,34 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         return int(self._SyncObj__raftCurrentTerm)
 
     def applied_index(self) -> int:
-        """Up to which entry the machine has the log."""
+        """The newest entry applied to the machine."""
         return int(self._SyncObj__raftLastApplied)
 
     def leader(self) -> int | None:
-        """Who leads this term, as far as it is known."""
+        """The leader of this term, if known."""
         node = self._SyncObj__raftLeader
         return None if node is None else int(node.id)
 
     def voter_ids(self) -> set[int]:
-        """Who votes by the newest entry that says so, committed or not."""
+        """Return the voters by the newest entry that sets them, committed or not."""
         return set(self.log.voters[-1][1])
 
     def match_index(self, peer: int) -> int:
-        """Of a leader: up to which entry the peer is known to have its log; 0 where nothing is known."""
+        """Return, on a leader, the newest entry that the peer is known to have; 0 if unknown."""
         return int(self._SyncObj__raftMatchIndex.get(Node(peer), 0))
 
     def _in_s(self, delay_ms: float) -> float:
         return (self.now_ms + delay_ms) / 1000
 
     def _soon_ms(self) -> float:
-        """How long to wait without a leader: 50 to 200 ms, more after each poll in vain, up to the election timeout."""
+        """Return the wait without a leader: 50 to 200 ms, more after each failed poll, up to the election timeout."""
         least = min(50 << min(self._polls, 8), self.election_timeout_ms // 2)
         return least + self.chance.random() * min(150 << min(self._polls, 8), self.election_timeout_ms)
 
-    # -- the turn of each input
+    # -- after each input
 
     def advance(self) -> None:
-        """Whatever time and what was just taken in lead to: polls, campaigns, commits, applied entries."""
+        """Act on the time and the last input: polls, campaigns, commits, applied entries."""
         self._consider_campaign()
         self._onTick(0.0)
         self._may_campaign = self._is_transfer = False
@@ -193,7 +193,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             self.sent_snapshot = None
 
     def progress_mark(self) -> tuple[object, ...]:
-        """What `advance` may change: where it changed nothing, it would not at the same time again."""
+        """Return a value that changes if `advance` did anything; if not, repeating it at the same time is pointless."""
         log = self.log
         applied = self._SyncObj__raftLastApplied
         return (self.state(), self.term_now(), self.commit_index, applied, log.last_index, len(self.outbox))
@@ -203,7 +203,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             return
         if self.id not in self.voter_ids() or self.received is not None:
             self._SyncObj__raftElectionDeadline = self._in_s(self.election_timeout_ms)
-            if self.id not in self.voter_ids():  # whom it asked before may not have taken it in: a disk was full
+            if self.id not in self.voter_ids():  # an earlier request may not have been processed: a disk was full
                 self._ask_to_learn()
         elif self.voter_ids() == {self.id}:
             self._may_campaign = True
@@ -213,7 +213,8 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             self._poll()
 
     def _poll(self) -> None:
-        """Ask the others whether they would vote for us, which changes no term (the library has no such poll)."""
+        """Ask the others whether they would vote for this node, without changing a term (pre-vote, which the library
+        lacks)."""
         self._SyncObj__raftLeader = None
         self._SyncObj__raftElectionDeadline = self._in_s(self._soon_ms())
         self._polls += 1
@@ -226,7 +227,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         }
         for voter in sorted(self.voter_ids() & self.connected_peers):
             self.outbox.append(Message(voter, body, False))
-        if self._polls > 2:  # perhaps it was removed while it was away, and those that it knows do not even lead
+        if self._polls > 2:  # perhaps it was removed while away, and no voter it knows leads any more
             self._ask_to_learn()
 
     def _ask_to_learn(self) -> None:
@@ -238,7 +239,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         return 2 * len(nodes & voters) > len(voters)
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802
-        """Asked by the library before it campaigns."""
+        """Return whether to campaign; the library calls this before it does."""
         return self._may_campaign
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
@@ -255,7 +256,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             self._SyncObj__raftElectionDeadline = self._in_s(self.election_timeout_ms / 2 + self._soon_ms())
 
     def _adopt_term(self, term: int) -> None:
-        """Somebody has a higher term: so do we now, and no leader."""
+        """Adopt a higher term from a peer, with no known leader."""
         self._SyncObj__setCurrentTerm(term, None)
         self._SyncObj__setState(FOLLOWER)
         self._SyncObj__raftLeader = None
@@ -263,7 +264,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # -- connections
 
     def connect(self, peer: int) -> None:
-        """A peer can be reached from now on; what was on its way by an earlier connection is lost."""
+        """Note that a peer is reachable; messages in flight on an earlier connection are lost."""
         self.disconnect(peer)
         self.connected_peers.add(peer)
         self._SyncObj__onNodeConnected(Node(peer))
@@ -278,7 +279,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             self._SyncObj__raftElectionDeadline = deadline
 
     def disconnect(self, peer: int) -> None:
-        """It cannot be reached any more."""
+        """Note that a peer is no longer reachable."""
         self.connected_peers.discard(peer)
         self.learner_ids.discard(peer)
         self._SyncObj__connectedNodes.discard(Node(peer))
@@ -300,7 +301,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
                 self._SyncObj__raftElectionDeadline = self._in_s(self._soon_ms())
 
     def _send(self, peer: int, message: dict[str, Any]) -> bool:
-        """What the library sends: votes, and the word to a successor."""
+        """Queue a message of the library: a vote, or the request to a successor."""
         if peer not in self.connected_peers:
             return False
         if message["type"] == "request_vote":
@@ -311,7 +312,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # -- messages
 
     def handle(self, peer: int, body: dict[str, Any]) -> None:
-        """A checked body of a connected peer. Raises BadMessageError where it contradicts what cannot be otherwise."""
+        """Process a validated body from a connected peer. Raises BadMessageError if it contradicts an invariant."""
         handler: Callable[[int, dict[str, Any]], None] = getattr(self, "_on_" + body["type"])
         handler(peer, body)
 
@@ -322,7 +323,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         raise AssertionError("messages come by way of handle()")
 
     def _tell_term(self, peer: int) -> None:
-        """The sender is behind; the library leaves it so (D24)."""
+        """Tell a sender that its term is outdated, which the library does not do (D24)."""
         self.outbox.append(Message(peer, {"type": "term", "term": self.term_now()}, True))
 
     def _on_term(self, peer: int, body: dict[str, Any]) -> None:
@@ -337,7 +338,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # votes
 
     def hears_leader(self) -> bool:
-        """Whether there is a leader that was heard of lately: then nobody else is voted for."""
+        """Return whether a leader was heard from lately, in which case this node votes for no other."""
         leader = self.leader()
         if leader is None:
             return False
@@ -374,11 +375,13 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     def _on_request_vote(self, peer: int, body: dict[str, Any]) -> None:
         if body["term"] < self.term_now():
             self._tell_term(peer)
-        elif body["transfer"] or not self.hears_leader():  # else: it was cut off, or removed; it disturbs nobody
+        elif (
+            body["transfer"] or not self.hears_leader()
+        ):  # else it was partitioned or removed, and must not disrupt the quorum
             self._to_library(peer, body)
 
     def _on_response_vote(self, peer: int, body: dict[str, Any]) -> None:
-        """Each voter counts once, and only voters (D20)."""
+        """Count each vote once, and only those of voters (D20)."""
         term, voted = self._voted
         if term != self.term_now():
             voted = set()
@@ -398,7 +401,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self._poll_term, self._polls = 0, 0
         self.receiving = None
         self.followers.clear()
-        self._SyncObj__raftMatchIndex.clear()  # a learner's of an earlier leadership too, which the library leaves
+        self._SyncObj__raftMatchIndex.clear()  # also a learner's from an earlier leadership, which the library keeps
         super()._SyncObj__onBecomeLeader()
         for peer in sorted(self.voter_ids() - {self.id} | self.learner_ids):
             self._feed_from(peer)
@@ -406,7 +409,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # a follower's part
 
     def _follow(self, peer: int, body: dict[str, Any]) -> bool:
-        """Whether what a leader says is to be listened to."""
+        """Return whether to process a leader's message."""
         if body["term"] < self.term_now():
             self._tell_term(peer)
             return False
@@ -425,22 +428,22 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             self._SyncObj__sendNextNodeIdx(Node(peer))
 
     def _hear(self, peer: int, term: int) -> None:
-        """A word of the leader that says nothing of the log, and so commits nothing (D2)."""
+        """Process a leader's message without log content, which commits nothing (D2)."""
         self._to_library(peer, {"type": "append_entries", "term": term, "commit_index": self.commit_index})
 
     def _on_append_entries(self, peer: int, body: dict[str, Any]) -> None:
         if not self._follow(peer, body):
             return
-        if self.received is not None:  # a snapshot is being saved: the log is not to be touched; it will come again
+        if self.received is not None:  # a snapshot is being saved: do not touch the log; the leader will resend
             self._hear(peer, body["term"])
             return
         self._to_library(peer, self._harmless(body))
 
     def _harmless(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The same entries so put that the library drops none that match (D1), and commits only what was compared."""
+        """Rewrite the entries so that the library drops no matching ones (D1), and commits only compared ones."""
         log, previous, entries = self.log, body["prevLogIdx"], body["entries"]
         previous_term = body["prevLogTerm"]
-        if previous < log.first_index:  # before our snapshot all is committed, and so the leader's too
+        if previous < log.first_index:  # everything before our snapshot is committed, and equal on the leader
             entries = entries[log.first_index - previous :]
             previous, previous_term = log.first_index, log.entries[0][2]
         if log.term_at(previous) != previous_term:
@@ -454,7 +457,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         body = {**body, "commit_index": min(body["commit_index"], matched)}
         agree = previous + same
         if same == len(entries):
-            agree = log.last_index  # nothing is new: whatever follows stays
+            agree = log.last_index  # nothing is new: later entries stay
         elif agree < log.last_index and agree < self.commit_index:
             raise QuorumStoppedError(
                 f"the leader of term {body['term']} has another entry {agree + 1} than ours, which is committed: "
@@ -463,7 +466,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         return {**body, "prevLogIdx": agree, "prevLogTerm": log.term_at(agree), "entries": entries[same:]}
 
     def _back_off_to(self, previous: int) -> int:
-        """Where the leader should try next: one answer that is good however many messages it had sent (D13, D25)."""
+        """Return where the leader should try next: an answer that fits however many messages it sent (D13, D25)."""
         log = self.log
         if previous > log.last_index:
             return log.last_index + 1
@@ -475,7 +478,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     def _SyncObj__sendNextNodeIdx(  # noqa: N802
         self, node: Any, reset: bool = False, nextNodeIdx: int | None = None, success: bool = False,  # noqa: N803
     ) -> None:  # fmt: skip
-        """The library's answer, with its term (D3) and with what was compared rather than what there is (D1, D26)."""
+        """Send the library's answer with its term (D3), and up to the entries compared, not all there are (D1, D26)."""
         round_, matched, back_off_to = self._answering
         if back_off_to is not None:
             reset, success, next_index = True, False, back_off_to
@@ -489,7 +492,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self.outbox.append(Message(node.id, body, True))
 
     def _commit_changed(self, index: int) -> None:
-        """The library has moved the commit index. A leader's own copy counts only where it is on disk."""
+        """Handle a commit index moved by the library. A leader's own copy counts only once it is on disk."""
         durable = self.log.journal.durable_index
         if self.state() == LEADER and index > max(durable, self.commit_index):
             may_commit = durable > self.commit_index and self.log.term_at(durable) == self.term_now()
@@ -501,7 +504,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self.commit_index = index
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802
-        """One committed entry. What the machine raises stops the node (D11), once; the library would try for ever."""
+        """Apply one committed entry. An exception stops the node at once (D11); the library would retry forever."""
         self.applied_bytes += len(command)
         data = messages.command_in(command)
         if data is not None:
@@ -516,15 +519,15 @@ class Raft(library.SyncObj):  # type: ignore[misc]
                 ) from error
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:  # noqa: N802
-        """The voters are read by the log, from our encoding; the library's are pickles."""
+        """Do nothing: the log reads the voters from our encoding; the library's is pickle."""
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N802, N803
         raise AssertionError("the library has no dump file")
 
     def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
-        """The shell asks `snapshot_due`."""
+        """Do nothing: the broker uses `snapshot_due`."""
 
-    # snapshots that come
+    # incoming snapshots
 
     def _on_snapshot(self, peer: int, body: dict[str, Any]) -> None:
         if not self._follow(peer, body):
@@ -551,11 +554,11 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self._accept(peer, receiving)
 
     def _is_stale(self, index: int) -> bool:
-        """All of it is committed here already: it would only take us back (D6)."""
+        """Return whether a snapshot's entries are all committed here: installing it would set this node back (D6)."""
         return index <= self.commit_index
 
     def _accept(self, peer: int, receiving: Receiving) -> None:
-        """The whole of a snapshot: checked before anything is replaced (D6, D7)."""
+        """Install a complete snapshot, validated before anything is replaced (D6, D7)."""
         data = bytes(receiving.data)
         try:
             if messages.checksum(data) != receiving.checksum:
@@ -570,7 +573,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self.received = Snapshot(index=receiving.index, term=receiving.last_term, data=data)
 
     def installed(self) -> None:
-        """The received snapshot is on disk, and the journal has kept of its entries what agrees with it (D5, D6)."""
+        """Continue after a received snapshot is on disk; the journal kept the entries that match it (D5, D6)."""
         snapshot = self.received
         assert snapshot is not None
         self.received = None
@@ -596,7 +599,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # a leader's part
 
     def _feed_from(self, peer: int) -> None:
-        """Begin, or begin again, to send to a voter or learner."""
+        """Start or restart sending to a voter or learner."""
         follower = self.followers.get(peer)
         node = Node(peer)
         if follower is None:
@@ -610,11 +613,11 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         follower.heartbeat_ms = self.now_ms
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        """When messages are taken, and no faster than they are answered (D13): see `feed`."""
+        """Only schedule the next call: `feed` sends when messages are taken, no faster than they are answered (D13)."""
         self._SyncObj__newAppendEntriesTime = self._in_s(self.heartbeat_every_ms)
 
     def feed(self) -> None:
-        """Put into the outbox what followers may be sent now."""
+        """Queue the messages that may be sent to followers now."""
         if self.state() == LEADER:
             for peer in sorted(self.followers.keys() & self.connected_peers):
                 self._feed(self.followers[peer])
@@ -674,7 +677,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     def _begin_sending(self, follower: Follower) -> None:
         if self.now_ms < follower.refused_until_ms:
             follower.probe(self.log.first_index)
-            follower.in_flight.append((self.round, 0, self.now_ms))  # nothing to be said; it will be asked again
+            follower.in_flight.append((self.round, 0, self.now_ms))  # nothing to send; it will be asked again
             return
         snapshot = self.snapshot_for()
         follower.mode = Mode.SNAPSHOT
@@ -701,7 +704,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self.sent_snapshot = (sending.snapshot, self.now_ms)
 
     def snapshot_for(self) -> Snapshot:
-        """The state as it is applied, with who votes; made anew unless the last one still connects to the log."""
+        """Return a snapshot of the applied state and voters; the last one is reused if it still connects to the log."""
         if self.sent_snapshot is not None and self.sent_snapshot[0].index >= self.log.first_index:
             snapshot = self.sent_snapshot[0]
         else:
@@ -715,11 +718,11 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         return snapshot
 
     def _is_of_this_term(self, body: dict[str, Any]) -> bool:
-        """An answer of an earlier leadership says nothing of this one (D3)."""
+        """Return whether an answer is from this leadership; one from an earlier leadership proves nothing (D3)."""
         return bool(body["term"] == self.term_now())
 
     def _answers(self, peer: int, body: dict[str, Any]) -> Follower | None:
-        """The follower, if this node leads it and the answer counts."""
+        """Return the follower if this node leads it and its answer counts."""
         if body["term"] > self.term_now():
             self._adopt_term(body["term"])
         follower = self.followers.get(peer)
@@ -752,7 +755,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
                 follower.mode = Mode.REPLICATE
             follower.next_index = max(follower.next_index, self.match_index(peer) + 1)
         elif body["reset"] and is_current and follower.mode is not Mode.SNAPSHOT:
-            if body["last_index"] < self.match_index(peer):  # it has lost what it had: do not count it
+            if body["last_index"] < self.match_index(peer):  # it has lost entries: do not count it
                 self._SyncObj__raftMatchIndex[Node(peer)] = max(0, body["last_index"])
             match = self.match_index(peer)
             follower.probe(max(match + 1, min(body["next_node_idx"], self.log.last_index + 1)))
@@ -781,7 +784,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # -- voters
 
     def voters_changed(self) -> None:
-        """The newest entry that sets the voters is another: the library's set follows."""
+        """Update the library's set of nodes after a change of the newest entry that sets the voters."""
         if self._known_voters is self.log.voters[-1][1]:
             return
         self._known_voters = self.log.voters[-1][1]
@@ -806,7 +809,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             self._ask_to_learn()
 
     def why_no_change(self, add: int | None, remove: int | None) -> str | None:
-        """Why the voters cannot be changed so, now; None: they can."""
+        """Return the reason why the voters cannot be changed this way now, or None."""
         voters = self.voter_ids()
         first = self._SyncObj__noopIDx
         if self.state() != LEADER or self.resigning_until_ms is not None:
@@ -834,7 +837,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         return None
 
     def _too_many_silent(self, voters: Collection[int]) -> list[int]:
-        """The voters that do not answer this leader, if the others are no majority: it could commit nothing."""
+        """Return the voters that do not answer this leader, if without them it has no majority and cannot commit."""
         silent = [
             voter
             for voter in sorted(voters)
@@ -846,7 +849,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # -- commands
 
     def append(self, entry: bytes) -> tuple[int, int]:
-        """Add to the leader's log, by the library's own way in."""
+        """Append to the leader's log through the library's own entry point."""
         self.uncommitted_bytes += len(entry)
         self._applyCommand(entry, None)
         self._checkCommandsToApply()
@@ -855,13 +858,13 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     # -- handing over
 
     def resign(self) -> None:
-        """Hand the leadership over, as soon as somebody has the whole log."""
+        """Hand over leadership as soon as a voter has the whole log."""
         if self.state() == LEADER and self.resigning_until_ms is None:
             self.resigning_until_ms = self.now_ms + self.election_timeout_ms
             self._go_on_resigning()
 
     def _go_on_resigning(self) -> None:
-        """Hand over to a voter that has everything; when there is none for too long, only stop leading."""
+        """Hand over to a voter that has everything; if there is none for too long, just stop leading."""
         assert self.resigning_until_ms is not None
         if self.state() != LEADER:
             self.resigning_until_ms = None

@@ -1,4 +1,4 @@
-"""What a leader knows of another node, and how much it may have on its way there; a snapshot that comes in."""
+"""A leader's knowledge of another node, including flow control; and a snapshot being received."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IN_FLIGHT_MESSAGES = 32
 
 
 class Mode(Enum):
-    """How a follower is fed."""
+    """How entries are sent to a follower."""
 
     PROBE = 1  # one message at a time, until it is known where the logs agree
     REPLICATE = 2  # several in flight
@@ -49,20 +49,20 @@ class Follower:
     log_end_at_contact: int = 0
 
     def probe(self, next_index: int) -> None:
-        """Begin anew: nothing is known to be on its way."""
+        """Start over: nothing is known to be in flight."""
         self.mode, self.next_index, self.told_commit = Mode.PROBE, next_index, -1
         self.in_flight.clear()
         self.in_flight_bytes = 0
         self.sending = None
 
     def has_room(self) -> bool:
-        """Whether one more message may be sent before an answer comes."""
+        """Return whether one more message may be sent before an answer arrives."""
         if self.mode is Mode.PROBE:
             return not self.in_flight
         return len(self.in_flight) < _IN_FLIGHT_MESSAGES and self.in_flight_bytes < IN_FLIGHT_BYTES
 
     def answered(self, round_: int) -> bool:
-        """An answer to the message of that round, and so to all before it. False: to one that is forgotten."""
+        """Note an answer to a round's message and all before it. False if that message is no longer tracked."""
         if not self.in_flight or not self.in_flight[0][0] <= round_ <= self.in_flight[-1][0]:
             return False
         while self.in_flight and self.in_flight[0][0] <= round_:
@@ -72,7 +72,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Receiving:
-    """A snapshot that a leader is sending us."""
+    """A snapshot that the leader is sending to this node."""
 
     leader: int
     term: int

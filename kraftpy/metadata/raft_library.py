@@ -1,8 +1,8 @@
-"""The Raft library's module, in a copy of our own: without its sockets, threads, clock, files and pickles.
+"""A private copy of the Raft library's module, without its sockets, threads, clock, files and pickles.
 
-`library` is pysyncobj's `syncobj` loaded a second time, so that what is put into it is seen by no other user of it. Of
-another version, or without a name that is overridden or called, it is refused at import. Nothing else in this package
-imports pysyncobj.
+`library` is pysyncobj's `syncobj` loaded a second time, so that our patches do not affect its other users. The import
+fails if its version is another one, or lacks a name that we override or call. Nothing else in this package imports
+pysyncobj.
 
 D16 and the like are numbers of docs/explanation/raft-library.md.
 """
@@ -20,18 +20,18 @@ LIBRARY_VERSION = "0.3.17"
 
 
 class QuorumStoppedError(Exception):
-    """This node cannot take part any more until it is restarted; the message is for the person who runs it."""
+    """This node cannot take part in the quorum until it is restarted; the message is for its operator."""
 
 
 class _Pickle:
-    """In the place of the library's pickle: nothing is ever read or written with it (D16)."""
+    """Replaces the library's pickle module, which must never be used (D16)."""
 
     def __getattr__(self, name: str) -> object:
-        raise QuorumStoppedError(f"pysyncobj asked for pickle.{name}: that must not happen")
+        raise QuorumStoppedError(f"pysyncobj used pickle.{name}, which must not happen")
 
 
 class _Nothing:
-    """In the place of what opens sockets, pipes and files: it takes every call and does nothing."""
+    """Replaces the parts that open sockets, pipes and files: it accepts every call and does nothing."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -47,7 +47,7 @@ NOW_S: ContextVar[float] = ContextVar("NOW_S", default=0.0)  # of the Quorum who
 
 
 def load_library() -> Any:
-    """The library's module a second time, so that what is put into it is seen by no other user of the library."""
+    """Load the library's module a second time, so that our patches do not affect other users of it."""
     absent = {name: module for name, module in _NOT_IMPORTED.items() if name not in sys.modules}
     sys.modules.update(absent)  # type: ignore[arg-type]
     try:
@@ -83,19 +83,19 @@ Node: Any = library.Node
 
 
 def check_names(subject: object, names: frozenset[str]) -> None:
-    """An override whose name the library does not have would silently do nothing."""
+    """Check that the library has every name that we override: a wrong override would silently do nothing."""
     missing = sorted(name for name in names if not hasattr(subject, "_SyncObj__" + name))
     if missing:
         raise ImportError(f"pysyncobj {library.VERSION} has no {', '.join(missing)}")
 
 
 class Transport(library.Transport):  # type: ignore[misc]
-    """The library's way out: what it sends is put beside our own messages."""
+    """The library's transport: it puts the library's messages into our outbox."""
 
     def __init__(self, send: Callable[[int, dict[str, Any]], bool]) -> None:
         super().__init__(None, None, ())
         self._send = send
 
     def send(self, node: Any, message: dict[str, Any]) -> bool:
-        """Whether it could be sent."""
+        """Queue a message; return whether that was possible."""
         return self._send(node.id, message)

@@ -1,4 +1,4 @@
-"""The log as the Raft library sees it: entries in memory, each handed to our journal, which makes them durable."""
+"""The log as the Raft library sees it: entries in memory, each passed to our journal, which makes them durable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftpy.metadata import quorum_messages as messages
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum_messages import SnapshotContents
 
-_KEPT_BYTES = 1 << 20  # of entries before a snapshot, for those who are a little behind
+_KEPT_BYTES = 1 << 20  # of entries before a snapshot, for followers that are slightly behind
 
 
 class RaftLog:
@@ -29,7 +29,7 @@ class RaftLog:
 
     @property
     def first_index(self) -> int:
-        """The entry before the first one that is here."""
+        """The index before the first entry held here."""
         return self.entries[0][1]
 
     @property
@@ -38,24 +38,24 @@ class RaftLog:
         return self.entries[-1][1]
 
     def term_at(self, index: int) -> int | None:
-        """An entry's term, if it is here."""
+        """Return an entry's term, if it is held here."""
         if not self.first_index <= index <= self.last_index:
             return None
         return self.entries[index - self.first_index][2]
 
     def load(self, entry: tuple[bytes, int, int]) -> None:
-        """Take in what the journal already has."""
+        """Load the journal's entries."""
         self.entries.append(entry)
         voters = messages.voters_in(entry[0])
         if voters is not None:
             self.voters.append((entry[1], voters))
 
     def voters_at(self, index: int) -> tuple[int, dict[int, str]]:
-        """Since which entry who votes, as of an entry."""
+        """Return the voters as of an entry, and the entry that set them."""
         return next(voters for voters in reversed(self.voters) if voters[0] <= index)
 
     def restart_at(self, index: int, term: int, contents: SnapshotContents) -> None:
-        """Begin after a snapshot, with those entries after it that the journal has kept."""
+        """Restart after a snapshot, with the entries after it that the journal has kept."""
         kept = [entry for entry in self.entries[1:] if index < entry[1] <= self.journal.last_index]
         self.entries = [(messages.NO_OP, index, term)]
         self.set_snapshot_voters(contents)
@@ -63,12 +63,12 @@ class RaftLog:
             self.load(entry)
 
     def set_snapshot_voters(self, contents: SnapshotContents) -> None:
-        """Who votes by a snapshot; what was only configured stays configuration."""
+        """Set the voters from a snapshot; voters that were only configured stay configuration."""
         voters = self.configured if contents.voters is None or not contents.voters_index else contents.voters
         self.voters = [(contents.voters_index, voters)]
 
     def forget_to(self, index: int) -> None:
-        """Entries up to `index` are in a snapshot; some stay in memory, for those who are a little behind."""
+        """Drop entries up to `index`, which a snapshot covers, except some for followers that are slightly behind."""
         position, kept_bytes = index - self.first_index, 0
         while position > 0 and kept_bytes < _KEPT_BYTES:
             kept_bytes += len(self.entries[position][0]) + 100
@@ -87,7 +87,7 @@ class RaftLog:
         self.load((command, index, term))
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802
-        """Cut what contradicts the leader."""
+        """Truncate entries that conflict with the leader's."""
         index = self.first_index + position
         self.journal.truncate_from(index)
         del self.entries[position:]
@@ -101,15 +101,15 @@ class RaftLog:
         return len(self.entries)
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802
-        """More is committed."""
+        """Advance the commit index."""
         self.on_commit(index)
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
-        """At the start: what is committed is learnt anew, from a leader."""
+        """Return the commit index at start, which a leader then advances."""
         return self.first_index
 
     def setCurrentTerm(self, term: int, voted_for: int | None) -> None:  # noqa: N802
-        """A term and a vote, for the journal to make durable."""
+        """Pass a term and vote to the journal, which makes them durable."""
         if (term, voted_for) != (self.term, self.voted_for):
             self.term, self.voted_for = term, None if voted_for is None else str(voted_for)
             self.journal.note_vote(self.term, self.voted_for)

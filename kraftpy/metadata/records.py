@@ -1,6 +1,6 @@
-"""What was decided: facts, replayed into the image in order. A record is never refused.
+"""Records: decided facts, replayed into the image in order. A record is never refused.
 
-Records stay in memory: the command is what the journal keeps, and each node derives the same records from it. The shell
+Records exist only in memory: the journal keeps the commands, from which each node derives the same records. The broker
 reads them to learn what changed (which logs to open, which settings to apply again).
 """
 
@@ -22,7 +22,7 @@ class ClusterFormatted:
 
 @frozen
 class BrokerRegistered:
-    """A broker process is known; it replaces an earlier one of the same id."""
+    """A broker process is registered; it replaces an earlier one with the same id."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -35,7 +35,7 @@ class BrokerRegistered:
 
 @frozen
 class BrokerChanged:
-    """A broker was fenced or unfenced, or begins to shut down; this is how it is now."""
+    """A broker was fenced or unfenced, or begins a controlled shutdown; these are its new flags."""
 
     broker_id: BrokerId
     fenced: bool
@@ -44,14 +44,14 @@ class BrokerChanged:
 
 @frozen
 class BrokerUnregistered:
-    """A broker is no longer known."""
+    """A broker is no longer registered."""
 
     broker_id: BrokerId
 
 
 @frozen
 class TopicCreated:
-    """A topic exists, without partitions yet: they follow, in order from 0."""
+    """A topic exists. The records of its partitions follow, in order from 0."""
 
     name: str
     topic_id: TopicId
@@ -68,7 +68,7 @@ class TopicDeleted:
 
 @frozen
 class PartitionCreated:
-    """The topic's next partition exists, in a new topic or in one that grows."""
+    """The topic's next partition exists, in a new topic or a growing one."""
 
     topic: str
     topic_id: TopicId
@@ -82,7 +82,7 @@ class PartitionCreated:
 
 @frozen
 class PartitionChanged:
-    """A partition's whole state is now this. `leader` is `NO_LEADER` while nobody may lead."""
+    """The new state of a partition, in full. `leader` is `NO_LEADER` while no replica may lead."""
 
     topic: str
     topic_id: TopicId
@@ -102,7 +102,7 @@ class PartitionChanged:
 
 @frozen
 class ConfigChanged:
-    """A setting has this value; None means that it is no longer set."""
+    """A setting has a new value; None means that it is no longer set."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -112,7 +112,7 @@ class ConfigChanged:
 
 @frozen
 class ProducerIdsAllocated:
-    """Every producer id below `next_producer_id` is given away."""
+    """Every producer id below `next_producer_id` is allocated."""
 
     broker_id: BrokerId
     next_producer_id: ProducerId
@@ -120,7 +120,7 @@ class ProducerIdsAllocated:
 
 @frozen
 class FeatureChanged:
-    """A feature is finalized at this level; 0 means that it is not."""
+    """A feature is finalized at this level; 0 means that it is not finalized."""
 
     name: str
     level: int

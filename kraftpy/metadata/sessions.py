@@ -1,29 +1,29 @@
-"""The active controller's view of who is alive: when to fence a broker, when to let it work, when it may stop.
+"""The active controller's view of live brokers: when to fence one, when to unfence it, when it may shut down.
 
     heartbeats, connections, time -> Sessions -> [ChangeBroker | BalanceLeaders, ...], HeartbeatReply
 
-Volatile: every controller begins with it anew, and tells the cluster what it concludes by commands that carry its term.
-A broker is alive while heartbeats with the epoch of its registration come within its session (KIP-631), and its
-connection is there: a process that was killed loses it at once, so that what is lost for longer than the grace counts
-as dead. One that comes back, in time or fenced already, has to send a heartbeat to be believed, since it may be another
-process, whose disk may hold nothing.
+This state is volatile: every controller starts with a fresh one, and publishes its conclusions through commands that
+carry its term. A broker is alive while it sends heartbeats with its registration's epoch within the session timeout
+(KIP-631) and stays connected. A killed process loses its connection at once, so a connection lost for longer than the
+grace counts as death. A broker that reconnects, whether or not it is fenced by then, must send a heartbeat first, since
+it may be another process with an empty disk.
 
-A new controller gives every broker a fresh session; one whose connection it never had is gone after
-`first_contact_ms`, one that is connected and says nothing after twice that, one whose connection it lost just before
-after the grace. A broker is unfenced when it has applied the
-log up to its own registration and wants to work. One that wants to stop is put into controlled shutdown by a command;
-it may stop, and is fenced, when every active broker has applied that command and so knows that it leads no more
-(guarantees, rule 21). What it leads then nobody else can lead.
+A new controller gives every broker a fresh session. A broker counts as dead after `first_contact_ms` if the controller
+never had a connection to it, after twice that if it is connected but silent, and after the grace if its connection was
+lost just before. A broker is unfenced when it has applied the log up to its own registration and wants to be unfenced.
+A broker that wants to stop is put into controlled shutdown by a command. It may stop, and is fenced, when every active
+broker has applied that command and therefore knows that this one no longer leads (guarantees, rule 21). Any partition
+that it still leads has no other possible leader.
 
-Whoever drives this hands it every heartbeat, connection and loss, calls `tick` at `next_deadline` and after each
-heartbeat, proposes what `tick` gives, and sees that a broker sends a heartbeat as soon as it is connected to a new
-controller, and as soon as it has applied the beginning of somebody's controlled shutdown.
+The caller passes in every heartbeat, connection and disconnection, calls `tick` at `next_deadline` and after each
+heartbeat, and proposes the commands that `tick` returns. It also makes sure that a broker sends a heartbeat as soon as
+it connects to a new controller, and as soon as it has applied the start of another broker's controlled shutdown.
 
-Connections are followed outside of office too. `now` is one clock that only grows. A fencing is one command, however
-many partitions it moves; a tick looks at each broker once, and at partitions only when the balance is due. What was
-proposed is not proposed again until `RETRY_MS` have passed and the image still wants it.
+Connections are tracked by inactive controllers too. `now` comes from one monotonic clock. Fencing takes one command,
+however many partitions it moves; a tick looks at each broker once, and at partitions only when balancing is due. A
+proposal is repeated only if the image still differs after `RETRY_MS`.
 
-Left out: a broker's log directories that failed or are cordoned (KIP-858, KIP-1066).
+Left out: failed or cordoned log directories of a broker (KIP-858, KIP-1066).
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ FIRST_CONTACT_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """What a broker is told about itself (KIP-631)."""
+    """The controller's reply to a broker's heartbeat (KIP-631)."""
 
     error: ErrorCode = ErrorCode.NONE
     is_caught_up: bool = False
     """It has applied the log up to its own registration."""
     is_fenced: bool = True
     should_shut_down: bool = False
-    """It asked to stop, and may."""
+    """It asked to shut down, and now may."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """What one registration of a broker has told; `broker_epoch` is the one that it is about."""
+    """The state reported under one registration of a broker, which `broker_epoch` identifies."""
 
     broker_epoch: int
     heard_at: int
-    """The last heartbeat, or when we began to wait for one."""
+    """The time of the last heartbeat, or when the wait for one began."""
     applied_index: int = -1
     has_reported: bool = False
     wants_fence: bool = False
     wants_shutdown: bool = False
     may_stop: bool = False
     proposed: tuple[bool, bool] | None = None
-    """Fenced and in controlled shutdown, as they shall be."""
+    """The proposed values of fenced and in_controlled_shutdown."""
     proposed_at: int = 0
 
 
 class Sessions:
-    """Who is alive, as the controller sees it."""
+    """Tracks which brokers are alive, as the controller sees it."""
 
     def __init__(
         self,
@@ -91,19 +91,19 @@ class Sessions:
         self._sessions: dict[BrokerId, _Session] = {}
         self._connected: set[BrokerId] = set()
         self._gone_at: dict[BrokerId, int] = {}
-        """When a broker without a connection, or without a heartbeat on a new one, counts as dead."""
+        """The time when a broker without a connection, or without a heartbeat on a new one, counts as dead."""
         self._balance_at = 0
         self._deadline: int | None = None
 
     @property
-    def is_in_office(self) -> bool:
+    def is_active(self) -> bool:
         """Whether this node's controller is the active one."""
         return self._term is not None
 
     # -- inputs
 
-    def took_office(self, image: Image, term: int, now: int) -> None:
-        """This node leads the quorum, in this term."""
+    def activate(self, image: Image, term: int, now: int) -> None:
+        """Start a term: this node now leads the quorum."""
         self._term = term
         self._sessions = {}
         for broker in image.brokers():
@@ -113,8 +113,11 @@ class Sessions:
         self._deadline = now
 
     def _begin_to_watch(self, broker_id: BrokerId, now: int) -> None:
-        """Doubt who was lost just now; give the others time to come, or where they are here already, to speak: it may
-        be a process that has yet to register, as after a restart of the whole cluster."""
+        """Set a deadline for a broker's first heartbeat in this term.
+
+        A broker that was lost just now keeps its deadline. Others get time to connect, or if already connected, to send
+        a heartbeat: it may be a process that has yet to register, as after a restart of the whole cluster.
+        """
         gone_at = self._gone_at.pop(broker_id, None)
         if broker_id in self._connected:
             self._gone_at[broker_id] = now + 2 * self._first_contact_ms
@@ -122,20 +125,20 @@ class Sessions:
         was_lost_just_now = gone_at is not None and gone_at > now - self._first_contact_ms
         self._gone_at[broker_id] = gone_at if gone_at and was_lost_just_now else now + self._first_contact_ms
 
-    def left_office(self) -> None:
-        """Another node leads, or nobody does."""
+    def deactivate(self) -> None:
+        """End the term: this node no longer leads the quorum."""
         self._term = None
         self._sessions = {}
         self._deadline = None
 
     def connected(self, broker_id: BrokerId, now: int) -> None:
-        """The broker has a connection to this node; its own broker has one from the start."""
+        """Note that the broker connected to this node; its own broker counts as connected from the start."""
         self._connected.add(broker_id)
         if broker_id in self._gone_at:
             self._gone_at[broker_id] = now + self._first_contact_ms
 
     def disconnected(self, broker_id: BrokerId, now: int) -> None:
-        """The broker's last connection to this node is lost."""
+        """Note that the broker's last connection to this node was lost."""
         self._connected.discard(broker_id)
         self._gone_at[broker_id] = now + self._grace_ms
         self._due(now + self._grace_ms)
@@ -151,9 +154,10 @@ class Sessions:
         image: Image,
         now: int,
     ) -> HeartbeatReply:
-        """A broker says that it is alive, how far it is and what it wants.
+        """Process a broker's heartbeat: how far it has applied the log, and which state it wants.
 
-        NOT_CONTROLLER out of office; BROKER_ID_NOT_REGISTERED and STALE_BROKER_EPOCH for who has to register (again).
+        NOT_CONTROLLER if this controller is not active; BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH if the broker
+        must register (again).
         """
         if self._term is None:
             return HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
@@ -180,7 +184,7 @@ class Sessions:
     # -- outputs
 
     def tick(self, image: Image, now: int) -> list[Command]:
-        """What is to be proposed now."""
+        """Return the commands to propose now."""
         self._deadline = None
         if self._term is None:
             return []
@@ -213,13 +217,13 @@ class Sessions:
         return commands
 
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do at the latest, as far as is known; None: nothing until an input comes."""
+        """Return the time by which to call `tick` again; None if there is nothing to do until the next input."""
         return self._deadline
 
     # -- parts
 
     def _session(self, broker: Broker, now: int) -> _Session:
-        """The session of this registration: a new one where the broker has registered again."""
+        """Return the session of this registration; a new one if the broker has registered again."""
         session = self._sessions.get(broker.broker_id)
         if session is None or session.broker_epoch != broker.broker_epoch:
             session = _Session(broker_epoch=broker.broker_epoch, heard_at=now)
@@ -227,12 +231,12 @@ class Sessions:
         return session
 
     def _wanted(self, broker: Broker, session: _Session, now: int) -> tuple[bool, bool]:
-        """How the broker shall be: fenced, in controlled shutdown."""
+        """Return the desired state of the broker: (fenced, in controlled shutdown)."""
         is_stopping = broker.in_controlled_shutdown
         if self._is_gone(broker.broker_id, session, now) or session.may_stop:
             return True, is_stopping
         if not session.has_reported or (broker.fenced and broker.broker_id in self._gone_at):
-            return broker.fenced, is_stopping  # a connection alone says nothing: it may be another process's
+            return broker.fenced, is_stopping  # a connection alone proves nothing: it may belong to another process
         if session.wants_fence:
             return True, is_stopping
         if broker.fenced:
@@ -245,7 +249,7 @@ class Sessions:
         return (gone_at is not None and now >= gone_at) or now >= session.heard_at + self._session_timeout_ms
 
     def _may_stop(self, broker: Broker, session: _Session, image: Image) -> bool:
-        """Whether a broker that wants to stop has nothing left that others do not know of."""
+        """Return whether a broker may stop: every active broker knows that it no longer leads."""
         if not session.wants_shutdown:
             return False
         if broker.fenced:

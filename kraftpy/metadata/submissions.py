@@ -1,9 +1,9 @@
-"""Which submissions were applied: so that a command that was sent again is taken in once.
+"""Tracks applied submissions, so that a command sent more than once is applied only once.
 
-Per node the last few nonces (one for each start of its process), and per nonce the sequences that were applied: all
-up to a floor, and the later ones that came out of order. Only `WINDOW` of these are kept; past that the oldest gap is
-given up, and what would still come from it counts as applied. So a node must not have more than `WINDOW` submissions
-under way, which is why nothing that waits is ever lost to it.
+For each node this keeps the last few nonces (one per start of its process), and for each nonce the applied sequences:
+all up to a floor, plus later ones that arrived out of order. At most `WINDOW` of these are kept; beyond that the oldest
+gap is closed, and a submission that still arrives from it counts as applied. A node must therefore have at most
+`WINDOW` submissions in flight, and then none of them is lost that way.
 
 Part of the image: equal histories give equal states and equal bytes.
 """
@@ -17,7 +17,7 @@ from kraftpy.metadata.commands import SubmissionId
 
 WINDOW = 1_024
 NONCES_PER_NODE = 4
-"""Earlier starts of a node that are remembered: their last submissions may still be under way."""
+"""Number of starts of a node that are remembered: the last submissions of earlier ones may still be in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +37,24 @@ class _Process:
 
 
 class Submissions:
-    """What was applied, by node and nonce."""
+    """The applied submissions, by node and nonce."""
 
     __slots__ = ("_nodes",)
 
     def __init__(self, saved: Iterable[SavedSubmissions] = ()) -> None:
         self._nodes: dict[int, dict[bytes, _Process]] = {}
-        """Of each node, the nonces in the order in which they were last used."""
+        """For each node, its nonces in the order of last use."""
         for one in saved:
             process = _Process(floor=one.floor, above=set(one.above))
             self._nodes.setdefault(one.node_id, {})[one.nonce] = process
 
     def has(self, submission: SubmissionId) -> bool:
-        """Whether this one was applied, or is so old that it counts as applied."""
+        """Return whether this submission was applied, or is so old that it counts as applied."""
         process = self._nodes.get(submission.node_id, {}).get(submission.nonce)
         return process is not None and (submission.sequence <= process.floor or submission.sequence in process.above)
 
     def add(self, submission: SubmissionId) -> None:
-        """Remember one that is applied now."""
+        """Record a submission as applied."""
         processes = self._nodes.setdefault(submission.node_id, {})
         process = processes.pop(submission.nonce, None) or _Process()
         processes[submission.nonce] = process
@@ -69,7 +69,7 @@ class Submissions:
             process.above.remove(process.floor)
 
     def saved(self) -> tuple[SavedSubmissions, ...]:
-        """Everything, in an order that equal histories share."""
+        """Return the whole state, in an order that is the same for equal histories."""
         return tuple(
             SavedSubmissions(node_id=node_id, nonce=nonce, floor=process.floor, above=tuple(sorted(process.above)))
             for node_id, processes in sorted(self._nodes.items())

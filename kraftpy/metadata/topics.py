@@ -1,13 +1,13 @@
-"""What is decided about topics: their names, creation, deletion and growth.
+"""Decisions about topics: names, creation, deletion and added partitions.
 
 Errors are Kafka's, in Kafka's order: a duplicate within the request, the name, whether it exists, its settings, its
-replicas. As in Kafka, internal topics may be created and deleted by whoever may do so to any topic; only
-`__cluster_metadata` is nobody's. Names that differ in '.' and '_' alone collide (they would share metric names).
+replicas. As in Kafka, any client that may create and delete topics may do so with internal ones, except
+`__cluster_metadata`. Names that differ only in '.' and '_' collide (they would share metric names).
 
-A topic that exists under the very id the command brings was made by an earlier copy of that command: success, no
-records.
+A topic that already exists with the id in the command was created by an earlier copy of the command: the result is
+success, without records.
 
-Left out: policies of the operator; topics to be deleted later (a deletion is immediate).
+Left out: creation policies of the operator; delayed deletion (topics are deleted immediately).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""Kafka's own bound on what one request may create."""
+"""Kafka's own limit on partitions created by one request."""
 
 RESERVED_TOPIC_IDS = (ZERO_TOPIC_ID, TopicId(bytes(15) + b"\x01"))
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -47,25 +47,28 @@ Replicas = tuple[BrokerId, ...]
 
 
 def is_internal(name: str) -> bool:
-    """Whether clients may not write to the topic, nor see it in a listing that asks for none such."""
+    """Return whether a topic is internal: clients may not write to it, and may exclude it from listings."""
     return name in INTERNAL_TOPICS
 
 
 def topic_name_problem(name: str) -> str | None:
-    """What is wrong with a topic's name, in words; None when it is a good one."""
+    """Describe what is wrong with a topic name, in Kafka's words; None if it is valid."""
     if not name:
-        return "A topic needs a name"
+        return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
-        return f"A topic cannot be named '{name}'"
+        return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > MAX_NAME_LENGTH:
-        return f"A topic's name has at most {MAX_NAME_LENGTH} characters, not {len(name)}"
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
     if not _NAME_CHARACTERS.issuperset(name):
-        return "A topic's name is made of ASCII letters, digits, '.', '_' and '-'"
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
     return None
 
 
 def partitions_added(command: CreateTopics | CreatePartitions, image: Image) -> int:
-    """How many new partitions the command asks for, whether it may have them or not."""
+    """Return the number of new partitions that the command asks for, allowed or not."""
     if isinstance(command, CreatePartitions):
         return sum(max(0, wanted.count - _count(image.topic(wanted.name))) for wanted in command.topics)
     default = command.default_partitions
@@ -79,7 +82,7 @@ def partitions_added(command: CreateTopics | CreatePartitions, image: Image) -> 
 
 
 def create_topics(command: CreateTopics, image: Image) -> Decision[tuple[TopicResult, ...]]:
-    """Create each topic that may be created; POLICY_VIOLATION for all where they ask for too many partitions."""
+    """Create each topic that may be created; POLICY_VIOLATION for all if they ask for too many partitions in total."""
     if partitions_added(command, image) > MAX_PARTITIONS_PER_REQUEST:
         return _too_many_partitions(command)
     times_named = Counter(topic.name for topic in command.topics)
@@ -91,7 +94,7 @@ def create_topics(command: CreateTopics, image: Image) -> Decision[tuple[TopicRe
     for topic in command.topics:
         try:
             if times_named[topic.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
+                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             existing = image.topic(topic.name)
             if existing and existing.topic_id == topic.topic_id:
                 results.append(_created(topic, len(existing.partitions), existing.replication_factor))
@@ -127,10 +130,10 @@ def _refused(name: str | None, refused: Refused, topic_id: TopicId = ZERO_TOPIC_
 
 
 def _too_many_partitions(command: CreateTopics | CreatePartitions) -> Decision[tuple[TopicResult, ...]]:
-    """Everything is refused: which topic is to blame is not for us to say."""
+    """Refuse every topic of the request, since the limit is on their total."""
     refused = Refused(
         ErrorCode.POLICY_VIOLATION,
-        f"One request may ask for {MAX_PARTITIONS_PER_REQUEST} new partitions in all, not more.",
+        f"Excessively large number of partitions per request: at most {MAX_PARTITIONS_PER_REQUEST} may be created.",
     )
     return Decision(
         result=tuple(_refused(topic.name, refused) for topic in command.topics),
@@ -145,26 +148,24 @@ def _unified(name: str) -> str:
 
 def _check_new_name(name: str, existing: Topic | None, new_names: dict[str, str], image: Image) -> None:
     if name == METADATA_TOPIC:
-        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{METADATA_TOPIC} is not to be created as a topic.")
+        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"The topic {METADATA_TOPIC} cannot be created.")
     if problem := topic_name_problem(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if existing:
-        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"There is a topic '{name}' already.")
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if other := image.topic_colliding_with(name) or new_names.get(_unified(name)):
-        raise Refused(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is too close to '{other}': '.' and '_' count as the same."
-        )
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
 def _check_new_id(topic_id: TopicId, ids: AbstractSet[TopicId], image: Image) -> None:
-    """The proposer chose the id at random: anything but a new one is its mistake."""
+    """Refuse a topic id that is malformed, reserved or taken: the proposer should have chosen it at random."""
     if len(topic_id) != 16 or topic_id in RESERVED_TOPIC_IDS or topic_id in ids or image.topic_by_id(topic_id):
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Topic id {topic_id.hex()} cannot be given to a new topic.")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Topic id {topic_id.hex()} is reserved, taken or malformed.")
 
 
 def _new_configs(topic: NewTopic, image: Image) -> list[Record]:
     if nulls := sorted(config.name for config in topic.configs if config.value is None):
-        raise Refused(ErrorCode.INVALID_CONFIG, f"Settings without a value: {', '.join(nulls)}")
+        raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
     values = {config.name: config.value for config in topic.configs}
     operations = [ConfigOperation(name=name, value=value) for name, value in values.items()]
     return config_records(ConfigResourceType.TOPIC, topic.name, operations, image)
@@ -177,10 +178,14 @@ def _place_new(topic: NewTopic, command: CreateTopics, image: Image, seed: int) 
     factor = command.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
     if factor < 1:
         raise Refused(
-            ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be 1 or more; -1 means the default."
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if partitions < 1:
-        raise Refused(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be 1 or more; -1 means the default.")
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions must be larger than 0, or -1 to use the default value.",
+        )
     return _placed(image, partitions, factor, seed)
 
 
@@ -188,14 +193,15 @@ def _placed(image: Image, partitions: int, factor: int, seed: int, after: Broker
     try:
         return place(image.brokers(), partitions=partitions, replication_factor=factor, seed=seed, after=after)
     except CannotPlaceError as error:
-        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"No place for {factor} replica(s): {error}.") from None
+        message = f"Unable to replicate the partition {factor} time(s): {error}"
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message) from None
 
 
 def _manual_placement(topic: NewTopic, image: Image) -> list[Replicas]:
     if topic.replication_factor != -1 or topic.partitions != -1:
+        count = "replication factor" if topic.replication_factor != -1 else "numPartitions"
         raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            "Replicas that are assigned give the counts: partitions and replication factor must be -1 then.",
+            ErrorCode.INVALID_REQUEST, f"A manual partition assignment was specified, but {count} was not set to -1."
         )
     placed: dict[int, Replicas] = {}
     good: set[Replicas] = set()
@@ -203,7 +209,7 @@ def _manual_placement(topic: NewTopic, image: Image) -> list[Replicas]:
         if assignment.partition in placed:
             raise Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Partition {assignment.partition} has two assignments.",
+                f"Found multiple manual partition assignments for partition {assignment.partition}",
             )
         if assignment.replicas not in good:
             _check_replicas(assignment.replicas, len(topic.assignments[0].replicas), image)
@@ -211,24 +217,28 @@ def _manual_placement(topic: NewTopic, image: Image) -> list[Replicas]:
         placed[assignment.partition] = assignment.replicas
     if sorted(placed) != list(range(len(placed))):
         raise Refused(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assigned partitions must be numbered from 0 on, without a gap."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
     return [placed[partition] for partition in range(len(placed))]
 
 
 def _check_replicas(replicas: Replicas, replication_factor: int, image: Image) -> None:
-    """Replicas that a client chose: known, different, as many as the other partitions have, one of them active."""
+    """Check a client's replicas: registered, distinct, as many as other partitions have, at least one active."""
     problem = None
     if not replicas:
-        problem = "A partition is assigned to no broker."
+        problem = "The manual partition assignment includes an empty replica list."
     elif unknown := [broker_id for broker_id in replicas if image.broker(broker_id) is None]:
-        problem = f"A partition is assigned to broker {unknown[0]}, which nobody has registered."
+        problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
     elif len(frozenset(replicas)) != len(replicas):
-        problem = f"The replicas {list(replicas)} name a broker twice."
+        twice = next(broker_id for broker_id in replicas if replicas.count(broker_id) > 1)
+        problem = f"The manual partition assignment includes the broker {twice} more than once."
     elif len(replicas) != replication_factor:
-        problem = f"The replicas {list(replicas)} are {len(replicas)}; the other partitions have {replication_factor}."
+        problem = (
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {replication_factor} replica(s)."
+        )
     elif not any(image.is_active(broker_id) for broker_id in replicas):
-        problem = f"None of the replicas {list(replicas)} is on an active broker."
+        problem = f"All brokers in the manual partition assignment {list(replicas)} are fenced or shutting down."
     if problem:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
@@ -236,7 +246,7 @@ def _check_replicas(replicas: Replicas, replication_factor: int, image: Image) -
 def _partition_records(
     topic: str, topic_id: TopicId, first: int, placed: Sequence[Replicas], image: Image
 ) -> list[PartitionCreated]:
-    """New partitions: whoever is active is in sync, there being nothing to lag behind; the first of them leads."""
+    """Return records of new partitions. Active replicas are in sync, as the log is empty; the first of them leads."""
     records = []
     in_sync: dict[Replicas, Replicas] = {}
     for number, replicas in enumerate(placed, first):
@@ -255,7 +265,7 @@ def _partition_records(
 
 
 def delete_topics(command: DeleteTopics, image: Image) -> Decision[tuple[TopicResult, ...]]:
-    """Delete each topic that exists. One that is named twice, in whatever way, is refused each time."""
+    """Delete each existing topic. All references to a topic that is given twice, by name or id, are refused."""
     named = Counter(
         reference.name if reference.name is not None else reference.topic_id for reference in command.topics
     )
@@ -271,7 +281,9 @@ def delete_topics(command: DeleteTopics, image: Image) -> Decision[tuple[TopicRe
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
             if meant[topic.topic_id] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "The request gives this topic by its name and by its id.")
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
+                )
         except Refused as refused:
             results.append(_refused(reference.name, refused, reference.topic_id))
             continue
@@ -286,20 +298,20 @@ def _resolve(reference: TopicReference, image: Image) -> Topic | None:
 
 def _check_reference(reference: TopicReference, named: Counter[str | TopicId]) -> None:
     if reference.name is None and reference.topic_id == ZERO_TOPIC_ID:
-        raise Refused(ErrorCode.INVALID_REQUEST, "A topic must be named, or given by its id.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if reference.name is not None and reference.topic_id != ZERO_TOPIC_ID:
-        raise Refused(ErrorCode.INVALID_REQUEST, "A topic is given by its name or by its id, not by both.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if reference.name is None and named[reference.topic_id] > 1:
-        raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic id more than once.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
     if reference.name is not None and named[reference.name] > 1:
-        raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 
 # -- growth
 
 
 def create_partitions(command: CreatePartitions, image: Image) -> Decision[tuple[TopicResult, ...]]:
-    """Add partitions to each topic that may grow; the new ones start at leader epoch 0."""
+    """Add partitions to each topic, if allowed; the new ones start at leader epoch 0."""
     if partitions_added(command, image) > MAX_PARTITIONS_PER_REQUEST:
         return _too_many_partitions(command)
     times_named = Counter(wanted.name for wanted in command.topics)
@@ -309,7 +321,7 @@ def create_partitions(command: CreatePartitions, image: Image) -> Decision[tuple
     for wanted in command.topics:
         try:
             if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
+                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             topic = image.topic(wanted.name)
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -337,11 +349,11 @@ def _count(topic: Topic | None) -> int:
 def _place_added(wanted: NewPartitions, topic: Topic, image: Image, seed: int) -> list[Replicas]:
     has = len(topic.partitions)
     if wanted.count == has:
-        raise Refused(ErrorCode.INVALID_PARTITIONS, f"It has {has} partition(s) already.")
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {has} partition(s).")
     if wanted.count < has:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"It has {has} partition(s), and partitions cannot be taken away: {wanted.count} are too few.",
+            f"The topic {topic.name} currently has {has} partition(s); {wanted.count} would not be an increase.",
         )
     added = wanted.count - has
     factor = topic.replication_factor
@@ -350,7 +362,8 @@ def _place_added(wanted: NewPartitions, topic: Topic, image: Image, seed: int) -
     if len(wanted.assignments) != added:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{added} partition(s) would be added, but {len(wanted.assignments)} are assigned to brokers.",
+            f"Attempted to add {added} additional partition(s), but {len(wanted.assignments)} assignment(s) were "
+            "specified.",
         )
     for replicas in dict.fromkeys(wanted.assignments):
         _check_replicas(replicas, factor, image)

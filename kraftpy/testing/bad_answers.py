@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker import apis
 from kraftpy.broker.connection import Response
@@ -43,8 +43,16 @@ from kraftpy.testing.misbehaviour import REQUESTS, InForce
 from kraftpy.testing.rules import CLIENT_ID, Hit, Rule, claim
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
     from kraftpy.broker.connection import Connection
+    from kraftpy.broker.services import HasConfig
+
+    class Broker(apis.Broker, HasConfig, Protocol):
+        """The part of a broker needed to answer and to tell brokers from clients."""
+
+        @property
+        def links(self) -> object | None:
+            """The links to the other nodes; None on a node that is alone."""
+
 
 Answer = Callable[["Broker", bytearray, str, str, "Connection | None"], Awaitable[Response | None]]
 

@@ -9,6 +9,7 @@ writes from.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
+from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.client.connection import Connection as ClientConnection
@@ -221,6 +223,16 @@ class Cluster:
         await until(is_so)
 
 
+class _Unlimited:
+    """Lets every connection in (`connection_limits`)."""
+
+    def must_prove(self, connection: Connection) -> bool:
+        return False
+
+    def proved(self, connection: Connection) -> None:
+        pass
+
+
 class Node:
     """What of a broker has to do with partitions, under the names by which handlers ask a `Broker`."""
 
@@ -271,9 +283,10 @@ class Node:
             tasks,
             cluster,  # type: ignore[arg-type]
             self.replicas,
-            share_states,
+            functools.partial(change_state, share_states),
         )
         ids = iter(range(1, 1 << 30))
+        self.connection_limits = _Unlimited()
         self.fetch_sessions = FetchSessions(1000, lambda: next(ids))
         self.port = 0
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))

@@ -313,7 +313,7 @@ def test_an_empty_disk_in_its_place_is_no_empty_partition(start_broker: StartBro
                 assert answered.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert not list(tmp_path.glob(f"*/t-{on_it[0]}")), "nothing is made in its place"
         end()
-    assert f"t-{on_it[0]} is offline: what it held is gone with its log directory" in broker.log_text
+    assert f"t-{on_it[0]} is offline: its records are gone with its log directory" in broker.log_text
 
     broker.start()
     with connect(broker.bootstrap) as connection:

@@ -176,4 +176,4 @@ async def test_a_damaged_copy_is_refused_and_fetched_again(
         assert len(flipped) == 3
         await cluster.caught_up("copied")
         assert cluster.nodes[1].log_bytes("copied") == cluster.nodes[2].log_bytes("copied")
-    assert len([line for line in caplog.messages if "is not taken" in line]) == 1
+    assert len([line for line in caplog.messages if "cannot append what" in line]) == 1

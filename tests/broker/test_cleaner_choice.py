@@ -31,7 +31,7 @@ class Partition:
     is_due: bool = True
     error: Exception | None = None
     log: Log = field(default_factory=Log)
-    is_being_cut: bool = False
+    is_being_truncated: bool = False
     topic_partition: str = "t-0"
     told: list[OSError] = field(default_factory=list)
 
@@ -66,7 +66,7 @@ def test_the_dirtiest_of_those_that_are_due() -> None:
 
 def test_not_one_that_is_closed_cut_or_not_compacted() -> None:
     plain = Partition(0.9, log=Log(TopicConfig()))
-    assert choose([plain, Partition(0.9, log=Log(is_closed=True)), Partition(0.9, is_being_cut=True)])[0] is None
+    assert choose([plain, Partition(0.9, log=Log(is_closed=True)), Partition(0.9, is_being_truncated=True)])[0] is None
 
 
 def test_one_that_cannot_be_looked_at_costs_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,12 +25,12 @@ def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), is_under_min_isr:
     )
     nudges: list[None] = []
     return SimpleNamespace(
-        news_key=KEY,
+        session_key=KEY,
         leader_epoch=EPOCH,
         leadership=7,
         leading=leading,
         nudges=nudges,
-        nudge_followers=lambda: nudges.append(None),
+        wake_followers=lambda: nudges.append(None),
     )
 
 

@@ -194,7 +194,7 @@ async def test_an_error_in_a_decision_costs_its_request_and_the_group_goes_on(
         assert (await beat(broker, "other", epoch=1)).error_code == ErrorCode.NONE
         assert (await beat(broker, "hostile")).error_code == ErrorCode.NONE
         assert (await beat(broker, "elsewhere", group_id="h")).error_code == ErrorCode.NONE
-        assert "loaded again" not in caplog.text
+        assert "reloading" not in caplog.text
         assert "Traceback" not in caplog.text
 
 
@@ -234,8 +234,8 @@ async def test_an_error_that_leaves_the_machine_has_its_partition_loaded_again(
         (shard,) = broker.coordinators._shards.values()
         assert shard.machine.groups["h"].offsets
         lines = [record.getMessage() for record in caplog.records if record.name == shards.__name__]
-        assert [line for line in lines if "loaded again" in line] == [
-            "__consumer_offsets-0: loaded again in 0 s after an unexpected error"
+        assert [line for line in lines if "reloading" in line] == [
+            "__consumer_offsets-0: reloading in 0 s after an unexpected error"
         ]
 
 
@@ -255,7 +255,7 @@ async def test_a_partition_that_fails_again_and_again_is_loaded_after_pauses(
                 assert not coordinators._shards, "it is held back, whatever else happens to it"
                 coordinators._held_back[0].cancel()
                 coordinators._release(0)
-        lines = [each.getMessage() for each in caplog.records if "loaded again in" in each.getMessage()]
+        lines = [each.getMessage() for each in caplog.records if "reloading in" in each.getMessage()]
         pauses = [int(line.partition(" in ")[2].split()[0]) for line in lines]
         assert pauses == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
         await until(lambda: coordinators.check_ready(0) is ErrorCode.NONE)
@@ -314,9 +314,9 @@ async def test_records_that_mean_nothing_are_passed_over_with_a_line(
         monkeypatch.setattr(GroupCoordinator, "replay", failing)
         broker.coordinators._load_again(shard)
         await until(lambda: broker.coordinators.check_ready(0) is ErrorCode.NONE)
-        lines = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+        lines = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
         assert len(lines) == 2, lines
-        assert "records or batches were passed over" in lines[1]
+        assert "records or batches were skipped" in lines[1]
         assert await commit(broker) is ErrorCode.NONE
         assert (await beat(broker, "a")).error_code == ErrorCode.NONE, (
             "a stored expression that is broken matches nothing"

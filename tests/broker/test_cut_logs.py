@@ -44,7 +44,7 @@ async def test_a_log_that_lost_what_was_synced(tmp_path: Path, known_by: str) ->
         disk.damage(f"{path.path}/safe-0/{LOG}", 100)
         await cluster.start(1)
         assert cluster.replica(1, "safe").log.log_end_offset < 3
-        assert reported(cluster) == {"0": ReplicaState.CUT}
+        assert reported(cluster) == {"0": ReplicaState.TRUNCATED}
         number = next(iter(cluster.nodes[1].replicas.reports()))
         cluster.nodes[1].replicas.offline.reported(number, cluster.image)
         assert reported(cluster) == {}

@@ -3,8 +3,8 @@
 | file | outcome |
 |---|---|
 | recovery-point-offset-checkpoint | every log in that directory is scanned |
-| log-start-offset-checkpoint | deleted records that still have a segment show again |
-| replication-offset-checkpoint | the high watermark is learnt anew |
+| log-start-offset-checkpoint | deleted records that still have a segment reappear |
+| replication-offset-checkpoint | the high watermark has to be learnt again |
 | cleaner-offset-checkpoint | logs are compacted from their start |
 | .kafka_cleanshutdown | logs are scanned from their recovery points |
 | leader-epoch-checkpoint | made anew from the batches |
@@ -85,7 +85,7 @@ async def test_without_damage_nothing_is_scanned(tmp_path: Path) -> None:
     ("name", "said"),
     [
         (layout.RECOVERY_POINTS, "every log in it is scanned"),
-        (layout.HIGH_WATERMARKS, "what is committed in it is learnt anew"),
+        (layout.HIGH_WATERMARKS, "its high watermarks have to be learnt again"),
         (layout.CLEANER_OFFSETS, "its logs are compacted from their start"),
         (layout.CLEAN_SHUTDOWN, None),
         (f"kept-0/{layout.LEADER_EPOCHS}", None),

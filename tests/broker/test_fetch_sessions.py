@@ -251,8 +251,8 @@ def test_a_follower_has_a_session_for_each_set_of_partitions() -> None:
     third = store.open(request(0, 0, 1, 2), 12, NOW, follower_id=2).session
     assert third is not None
     assert len(store) == 2
-    assert second.news is not None
-    assert second.news.is_over, "a partition is fetched in one session at a time"
+    assert second.changed_keys is not None
+    assert second.changed_keys.is_over, "a partition is fetched in one session at a time"
     store.open(request(0, 0, 3), 12, Millis(NOW + EVICTION_MS + 1), follower_id=2)
     assert len(store) == 1, "what is idle is of before the follower started again"
 
@@ -264,8 +264,8 @@ def test_a_follower_has_one_session_and_it_takes_the_place_of_a_clients() -> Non
     again = store.open(request(0, 0, 0), 12, NOW, follower_id=2).session_id
     assert len(store) == 2
     assert first is not None
-    assert first.news is not None
-    assert first.news.is_over
+    assert first.changed_keys is not None
+    assert first.changed_keys.is_over
     other = store.open(request(0, 0, 0), 12, NOW, follower_id=3).session_id
     assert 0 not in (again, other)
     assert refusal(store, request(client, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from broker_wire import StartBroker, connect, create_topic, serves
 
-from kraftpy.broker import apis
+from kraftpy.broker.handlers.table import served
 from kraftpy.protocol.apis import APIS
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.frames import encode_request
@@ -66,7 +66,7 @@ def test_any_number_in_any_field(start_broker: StartBroker, flush: str) -> None:
         topic_id = create_topic(connection, "t")
     sent: dict[str, int] = {}
     with ExitStack() as waiting:
-        for key in apis.served():
+        for key in served():
             for version in _VERSIONS:
                 for number in NUMBERS:
                     try:
@@ -78,7 +78,7 @@ def test_any_number_in_any_field(start_broker: StartBroker, flush: str) -> None:
                     sent[key.name] = sent.get(key.name, 0) + 1
                     serves(broker.bootstrap)
             waiting.pop_all().close()
-    assert len(sent) == len(apis.served())
+    assert len(sent) == len(served())
     assert sum(sent.values()) > 1_000
     serves(broker.bootstrap)
     assert broker.stop() == 0

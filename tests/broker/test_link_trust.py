@@ -150,7 +150,7 @@ async def test_a_node_of_another_cluster_that_comes_here_is_refused_and_does_not
     await other.start({1: address})
     await until(lambda: other.refused_cluster == "ours")
     assert one.refused_cluster is None, "only whoever is at an address of the quorum says so"
-    assert "node 5 is of cluster the?other, this one of ours" in caplog.text
+    assert "node 5 belongs to cluster the?other, this node to ours" in caplog.text
 
 
 async def test_a_voter_is_told_by_proved_ones_that_it_is_of_another_cluster_whichever_side_calls(make: Make) -> None:
@@ -181,7 +181,7 @@ async def test_nodes_of_another_version_are_refused_and_told_so(make: Make, capl
     _, address = await one_voter(make)
     said = await said_by_a_stranger(address, hello(version=1))
     assert [unpack(each)["version"] for each in said] == [VERSION]
-    assert f"it speaks version 1 of links, this node {VERSION}" in caplog.text
+    assert f"it uses version 1 of the link protocol, and this node version {VERSION}" in caplog.text
 
 
 async def test_strangers_of_one_address_do_not_keep_out_those_of_another(
@@ -214,7 +214,7 @@ async def test_complaints_about_a_stranger_are_one_line_a_minute(make: Make, cap
     _, address = await one_voter(make)
     for number in range(20):
         await said_by_a_stranger(address, frame(pack({"what": number})))
-    assert caplog.text.count("it is no node of a cluster") == 1
+    assert caplog.text.count("it is not a node of a cluster") == 1
 
 
 async def test_without_a_secret_nobody_beyond_this_machine_is_met(
@@ -287,7 +287,7 @@ def test_where_the_secret_comes_from(tmp_path: Path) -> None:
         ({"kraftpy.quorum.secret": "fifteen letters"}, "15 characters can be guessed; at least 16"),
         ({"kraftpy.quorum.secret.file": str(file)}, "5 characters can be guessed"),
         ({"kraftpy.quorum.secret.file": str(tmp_path / "none")}, "cannot be read: No such file"),
-        ({"kraftpy.quorum.secret": SECRET, "kraftpy.quorum.secret.file": str(file)}, "set one of them"),
+        ({"kraftpy.quorum.secret": SECRET, "kraftpy.quorum.secret.file": str(file)}, "set only one of them"),
     ):
         with pytest.raises(SecretError, match=reason):
             configured_secret(BrokerConfig.of(settings))
@@ -395,11 +395,11 @@ async def test_bodies_of_another_shape_are_refused_with_one_line(make: Make, cap
                 with pytest.raises(LinkError, match=kind):
                     await one.request(2, kind, odd, 5_000)
     await until(lambda: "describe quorum" not in came)
-    with pytest.raises(LinkError, match="an answer that is none"):
+    with pytest.raises(LinkError, match="sent an invalid answer"):
         await one.request(2, "heartbeat", GOOD_REQUESTS["heartbeat"], 5_000)
     assert came == ["heartbeat"]
     assert one._up[2] is link
-    assert caplog.text.count("what it sent is refused") == 2, "one line for each peer"
+    assert caplog.text.count("refused a message from node") == 2, "one line for each peer"
     assert "\x1b" not in caplog.text
     assert incidents.count == 0
 
@@ -421,7 +421,7 @@ async def test_an_error_of_ours_in_a_receiver_or_a_handler_costs_the_message(
     two.receive("word", receives)
     two.serve("question", answers)
     assert one.send(2, "word", {})
-    with pytest.raises(LinkError, match="could not be answered: KeyError"):
+    with pytest.raises(LinkError, match="the request failed: KeyError"):
         await one.request(2, "question", {}, 5_000)
     assert incidents.count == 2
     assert one._up[2] is link

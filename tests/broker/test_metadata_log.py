@@ -14,7 +14,6 @@ from kraftpy.broker.metadata import log as metadata
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.metadata.transport import Links
 from kraftpy.broker.runtime import OsDirectory, SystemClock
-from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
 from kraftpy.metadata.commands import (
@@ -72,7 +71,7 @@ class Node:
             tasks = Tasks(group, Incidents(Complaints()))
             self.links = Links(self.config.node_id, is_voter=self.config.is_controller, tasks=tasks, silence_ms=600)
             self.metadata = MetadataLog(self.config, SystemClock(), self._changed, tasks, self.links)
-            self.metadata.on_office(lambda is_leader, term: self.offices.append((is_leader, term)))
+            self.metadata.on_leadership(lambda is_leader, term: self.offices.append((is_leader, term)))
             if self.config.is_controller:
                 await self.links.listen(Listener("CONTROLLER", "127.0.0.1", port))
             await self.metadata.start(self.directory)
@@ -306,7 +305,7 @@ async def test_who_waits_behind_many_others_waits_no_longer_than_they_do(
 
 async def lone_log(directory: Path, group: asyncio.TaskGroup) -> tuple[MetadataLog, Incidents]:
     incidents = Incidents(Complaints())
-    tasks = Tasks(group, incidents, (DirectoryFailed,))
+    tasks = Tasks(group, incidents)
 
     async def changed(records: Sequence[Record] | None) -> None:
         pass

@@ -103,7 +103,7 @@ async def test_messages_requests_and_refusals(make: Make) -> None:
     two.serve("fails", fails)
     assert await one.request(2, "double", {"of": 21}, 1000) == {"is": 42, "for": 1}
     assert at_two == [(1, "a"), (1, b"\xff")]
-    for kind, reason in (("fails", "not today"), ("unheard of", "nothing here answers")):
+    for kind, reason in (("fails", "not today"), ("unheard of", "this node has no handler for")):
         with pytest.raises(LinkError, match=reason):
             await one.request(2, kind, {}, 1000)
     with pytest.raises(LinkError, match="not connected"):

@@ -98,7 +98,7 @@ def observer_of(links: Voters, machine: Machine, tasks: asyncio.TaskGroup) -> Ob
     return Observer(
         snapshot_after_bytes=1_000,
         new_machine=lambda: machine,
-        stirred=lambda: None,
+        on_change=lambda: None,
         voters_are=lambda _: None,
         links=links,  # type: ignore[arg-type]
         tasks=tasks,

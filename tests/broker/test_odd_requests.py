@@ -11,7 +11,8 @@ from typing import Any
 from broker_wire import StartBroker, answer, ask, connect, create_topic, is_closed, read_frame, serves
 from odd_requests import BATCH, LONG, Words, odd
 
-from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS, served
+from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
+from kraftpy.broker.handlers.table import served
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import decode_response_header, encode_request

@@ -65,7 +65,7 @@ async def test_what_hinders_a_write_is_logged_once_until_it_changes_or_is_over(
         assert told() == ["__share_group_state-0: NOT_ENOUGH_REPLICAS: 1 of 3 in sync"]
         reasons.clear()
         assert await write(3) == {ErrorCode.NONE}
-        assert told() == ["__share_group_state-0: is written again"]
+        assert told() == ["__share_group_state-0: can be written again"]
         reasons[:] = ["1 of 3 in sync"]
         assert await write(3) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
         assert told() == ["__share_group_state-0: NOT_ENOUGH_REPLICAS: 1 of 3 in sync"]
@@ -109,8 +109,8 @@ async def test_a_batch_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog
                     await asyncio.sleep(0.01)
             found.append((result.error_code, result.state_epoch))
         assert found == [(ErrorCode.NONE, number) for number in (1, 2, 3, 4)]
-        passed = [each.getMessage() for each in caplog.records if "passed over" in each.getMessage()]
+        passed = [each.getMessage() for each in caplog.records if "skipped" in each.getMessage()]
         first, rest = passed
-        assert first.startswith("__share_group_state-0: passed over at offset 1: ")
-        assert rest == "__share_group_state-0: 3 records or batches were passed over"
+        assert first.startswith("__share_group_state-0: skipped at offset 1: ")
+        assert rest == "__share_group_state-0: 3 records or batches were skipped"
         assert await broker.stop()

@@ -76,7 +76,7 @@ Round = Callable[[Broker], Awaitable[object]]
 async def test_a_round_over_all_partitions_lets_others_run(
     owner: type, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for constant in ("_SETTLED_AT_ONCE", "_LOOKED_AT_AT_ONCE", "_PARTITIONS_BEFORE_A_PAUSE"):
+    for constant in ("_APPLIED_AT_ONCE", "_LOOKED_AT_AT_ONCE", "_PARTITIONS_BEFORE_A_PAUSE"):
         monkeypatch.setattr(replicas_module, constant, AT_ONCE)
     async with running(tmp_path) as broker, turns() as turn:
         assert (await create(broker, ["large"], partitions=PARTITIONS)).topics[0].error_code == ErrorCode.NONE

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from broker_wire import BOUND_SECONDS, StartBroker, answer, ask, connect
 
-from kraftpy.broker.apis import LONG_ELEMENTS, MAX_REQUEST_ELEMENTS, Encoded, _elements
-from kraftpy.broker.encoded_answers import EncodedAnswers
+from kraftpy.broker.apis import LONG_ELEMENTS, MAX_REQUEST_ELEMENTS, _elements
+from kraftpy.broker.encoded_answers import Encoded, EncodedAnswers
 from kraftpy.broker.garbage_collection import Collections
 from kraftpy.broker.handlers.metadata import metadata
 from kraftpy.broker.request import RequestContext

@@ -99,7 +99,7 @@ def voter_of(
     peers: Peers,
     tasks: asyncio.TaskGroup,
     machine: Machine,
-    stirred: Callable[[], None],
+    on_change: Callable[[], None],
     voters: Mapping[int, str] = THREE,
     election_timeout_ms: int = 600_000,
 ) -> Voter:
@@ -110,7 +110,7 @@ def voter_of(
         fetch_timeout_ms=600_000,
         snapshot_after_bytes=1_000_000,
         new_machine=lambda: machine,
-        stirred=stirred,
+        on_change=on_change,
         clock=SystemClock(),
         links=peers,  # type: ignore[arg-type]
         tasks=tasks,
@@ -236,6 +236,6 @@ async def test_who_changes_the_voters_of_a_node_that_ends_is_told_that_it_is_not
                 disk.fail(operation, errno.ENOSPC, count=10)
             voter.propose(b"something")
             await until(lambda: voter.quorum is None)
-        assert await adding == "this node takes no part any more: whether the voters changed is not known"
+        assert await adding == "this node left the quorum: it is not known whether the voters changed"
         disk.heal()
         await voter.stop()

@@ -55,7 +55,7 @@ def test_a_voter_whose_disk_is_full_tries_once_a_second_and_says_so_once_a_secon
     complaints = said(story, hit(outcome), "the metadata journal cannot be written")
     assert complaints, "the disk was not full for the quorum: another seed"
     assert len(complaints) <= 11
-    assert said(story, hit(outcome), "the metadata journal is written again")
+    assert said(story, hit(outcome), "the metadata journal is writable again")
 
 
 def test_a_failed_sync_ends_the_node_with_a_line_and_a_restart_brings_it_back() -> None:

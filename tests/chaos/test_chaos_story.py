@@ -67,7 +67,11 @@ def test_an_anomaly_stands_at_its_last_operation_and_problems_at_the_end() -> No
 
 
 def test_what_is_logged_when_all_is_well_is_left_out_unless_asked_for() -> None:
-    said = ("info: link to node 3 is up", "info: t0-0: cut at 7, where broker 2 parts", "warning: t0-0: slow")
+    said = (
+        "info: link to node 3 is up",
+        "info: t0-0: truncated to 7, where it diverges from broker 2",
+        "warning: t0-0: slow",
+    )
     for with_log_lines, expected in ((False, said[1:]), (True, said)):
         story = Story(with_log_lines=with_log_lines)
         for text in said:

@@ -219,7 +219,7 @@ def test_a_secret_that_cannot_be_made_is_one_line_and_status_2(environment: dict
         env=environment, timeout=SECONDS, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr == f"kraftpy: kraftpy.quorum.secret.file={file} cannot be made: No such file or directory\n"
+    assert done.stderr == f"kraftpy: kraftpy.quorum.secret.file={file} cannot be created: No such file or directory\n"
 
 
 def test_a_cluster_that_is_another_s_is_one_line_and_status_2(environment: dict[str, str], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kraftpy.client.consumer.assignors import (
+from kraftpy.client.assignors import (
     ASSIGNORS,
     COOPERATIVE_STICKY,
     STICKY,

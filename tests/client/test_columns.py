@@ -12,7 +12,6 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kraftpy.client.consumer.visibility import Visibility
 from kraftpy.client.ranges import columns as columns_module
 from kraftpy.client.ranges.columns import (
     Columns,
@@ -23,6 +22,7 @@ from kraftpy.client.ranges.columns import (
     timestamp_array,
     value_array,
 )
+from kraftpy.client.visibility import Visibility
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.record_batch import (
     ControlType,

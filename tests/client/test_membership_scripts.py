@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from client_script import Words, run_script
 
+from kraftpy.client.assignors import ASSIGNORS
 from kraftpy.client.consumer import membership_events as m
-from kraftpy.client.consumer.assignors import ASSIGNORS
 from kraftpy.client.consumer.classic_membership import Membership, MembershipOptions, State
 from kraftpy.protocol.consumer_protocol import (
     Subscription,

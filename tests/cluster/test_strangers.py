@@ -126,7 +126,7 @@ def test_what_a_node_should_not_say_costs_nobody_anything() -> None:
             log = cluster.logs(node)
             assert "Traceback" not in log
             assert UNEXPECTED not in log
-            assert log.count("what it sent is refused") == 1, "one line a minute"
+            assert log.count("refused a message from node") == 1, "one line a minute"
             assert cluster.leader_of("t", ask=node) is not None, "it was deleted in another node's name"
         for node in cluster.nodes:
             cluster.kill(node)
@@ -203,7 +203,7 @@ async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp
         for stranger in strangers:
             stranger.cluster_id = "theirs"
             await stranger.start({1: Address("127.0.0.1", ports[1])})
-        await happens(lambda: "is of cluster theirs, this one of ours" in log.read_text())
+        await happens(lambda: "belongs to cluster theirs, this node to ours" in log.read_text())
         hello = pack({"version": 1, "node": 2, "nonce": bytes(32), "cluster": "theirs", "knocks": True})
         for _ in range(40):  # longer than it takes to look at what it has met
             reader, writer = await asyncio.open_connection("127.0.0.1", ports[1])
@@ -212,7 +212,7 @@ async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp
             writer.close()
             await asyncio.sleep(0.05)
             assert process.poll() is None, log.read_text()
-        assert log.read_text().count("is of cluster theirs") == 1, "one line a minute"
+        assert log.read_text().count("belongs to cluster theirs") == 1, "one line a minute"
 
         # A node at the address of another voter has to do with this one: then it is the settings that are wrong.
         other = Links(2, is_voter=True, **settings)

@@ -20,7 +20,7 @@ import hostile
 from hostile import Hostile, Plot
 from odd_requests import odd
 
-from kraftpy.broker.apis import served
+from kraftpy.broker.handlers.table import served
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

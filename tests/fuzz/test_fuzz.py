@@ -24,7 +24,7 @@ from world import World
 
 from chaos.ledger import version
 from chaos.seeds import fresh_seeds
-from kraftpy.broker.apis import served
+from kraftpy.broker.handlers.table import served
 from kraftpy.protocol.apis import APIS
 
 SCRIPT = Path(__file__).with_name("fuzz.py")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from topics_now import once_called
 
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import DescribedAssignment
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse

@@ -14,7 +14,6 @@ from streams_words import show_streams_beat, show_streams_described, show_stream
 
 from kraftpy.groups.consumer.records import read_key as read_consumer_key
 from kraftpy.groups.consumer.records import read_value as read_consumer_value
-from kraftpy.groups.consumer.subscription import subscribed_topics
 from kraftpy.groups.events import GroupResponse
 from kraftpy.groups.records import (
     GroupMetadataKey,
@@ -29,6 +28,7 @@ from kraftpy.groups.share.records import read_key as read_share_key
 from kraftpy.groups.share.records import read_value as read_share_value
 from kraftpy.groups.streams.records import read_key as read_streams_key
 from kraftpy.groups.streams.records import read_value as read_streams_value
+from kraftpy.groups.subscription import subscribed_topics
 from kraftpy.protocol.consumer_protocol import decode_assignment, encode_assignment
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse

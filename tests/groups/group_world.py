@@ -16,9 +16,8 @@ from topics_now import TopicsNow
 from kraftpy.config import BrokerConfig
 from kraftpy.config.group import GroupSettings, group_settings
 from kraftpy.groups.appends import StoreShareGroup
-from kraftpy.groups.classic.group import State
+from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer.records import TopicIdPartition
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
@@ -36,6 +35,7 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
+from kraftpy.groups.group import State
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.schema import decode, encode

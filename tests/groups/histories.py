@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 from group_world import World
 
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import GroupRequest, GroupResponse
+from kraftpy.groups.group import Group
 from kraftpy.protocol.errors import ErrorCode
 
 SESSION_MS = 45_000

@@ -14,7 +14,6 @@ from group_world import World
 from kraftpy.groups import offsets
 from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.change_queue import ChangeQueue
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.consumer import migration
@@ -25,6 +24,7 @@ from kraftpy.groups.coordinator import EXPIRY_KEY, GroupCoordinator
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Effect, Event, Reply, Request, Survived
+from kraftpy.groups.group import Group
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.changes import ShareChangeQueue

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from assignment_words import described, joined, partitions
 from topics_now import TopicsNow, once_called
 
-from kraftpy.groups.consumer.records import TopicIdPartition, by_topic
+from kraftpy.groups.assignment import TopicIdPartition, by_topic
 from kraftpy.groups.events import ChangeState, Deletion, Initialization
 from kraftpy.groups.share.records import (
     ShareCurrentKey,

@@ -15,7 +15,7 @@ import pytest
 from assignment_words import assigned
 from histories import REVOCATION_MS, SESSION_MS, Client, Clients
 
-from kraftpy.groups.consumer.records import NOTHING, Assignment, by_topic
+from kraftpy.groups.assignment import NOTHING, Assignment, by_topic
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.consumer.records import (
     ClassicMember,
     ConsumerKey,
@@ -23,7 +24,6 @@ from kraftpy.groups.consumer.records import (
     TargetMemberValue,
     TargetMetadataKey,
     TargetMetadataValue,
-    TopicIdPartition,
     consumer_record,
     read_key,
     read_value,

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from topics_now import TopicsNow
 
+from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.change_queue import MOST_COST
-from kraftpy.groups.classic.group import Group, Member
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.assignors import Assignor, Subscriber, assign_range, assign_uniform
 from kraftpy.groups.consumer.group import Draft
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
-from kraftpy.groups.consumer.records import TopicIdPartition
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import Append, Appended, Effect, Reply, Request
+from kraftpy.groups.group import Group, Member
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.partitions import asked, initializing
 from kraftpy.groups.share.records import ShareStateValue

@@ -15,9 +15,9 @@ from group_world import World, subscription
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kraftpy.groups.classic.group import State
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import Reply, TopicsDeleted
+from kraftpy.groups.group import State
 from kraftpy.groups.records import GroupMetadataKey, OffsetCommitKey, read_group, read_key
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kraftpy.groups import expiry, offsets
-from kraftpy.groups.classic.group import Group
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import Append, Appended, Reply, Request, Tick, TopicsDeleted, TransactionEnded
 from kraftpy.groups.expiry import Expiry
+from kraftpy.groups.group import Group
 from kraftpy.groups.memory import MEMBER_BYTES, OFFSET_BYTES, Room
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode

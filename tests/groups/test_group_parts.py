@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftpy.groups import routing
-from kraftpy.groups.classic.group import FOLLOWS, Group, State
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer.subscription import subscribed_topics
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import Append, Appended, GroupRequest, Reply, Request, Tick, TopicsDeleted
+from kraftpy.groups.group import FOLLOWS, Group, State
 from kraftpy.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -28,6 +27,7 @@ from kraftpy.groups.records import (
     write_offset,
 )
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split, while_loading
+from kraftpy.groups.subscription import subscribed_topics
 from kraftpy.protocol.apis import API_VERSIONS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse

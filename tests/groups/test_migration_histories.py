@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 from test_consumer_histories import Members
 
-from kraftpy.groups.consumer.records import NOTHING
+from kraftpy.groups.assignment import NOTHING
 from kraftpy.protocol.consumer_protocol import (
     Subscription,
     decode_assignment,

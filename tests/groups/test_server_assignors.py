@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.consumer.assignors import ASSIGNORS, Answer, Subscriber, assign_range, assign_uniform
-from kraftpy.groups.consumer.records import TopicIdPartition
 from kraftpy.types import TopicId
 
 IDS = [TopicId(name.encode().ljust(16, b"\x00")) for name in "tuvw"]

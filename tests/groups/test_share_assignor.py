@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition
+from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.types import TopicId
 

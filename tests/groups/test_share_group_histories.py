@@ -17,8 +17,8 @@ from assignment_words import assigned
 from histories import Client, Clients
 from share_words import partitions_asked, read_alteration
 
-from kraftpy.groups.classic.group import State
-from kraftpy.groups.consumer.records import NOTHING, Assignment, TopicIdPartition
+from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
+from kraftpy.groups.group import State
 from kraftpy.groups.share.records import partitions_of
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.groups.consumer.records import TopicIdPartition
+from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.consumer.records import read_key as read_consumer_key
 from kraftpy.groups.share.records import (
     ShareCurrentKey,

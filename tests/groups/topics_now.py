@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftpy.groups.consumer.group import TopicInfo
+from kraftpy.groups.topics import TopicInfo
 from kraftpy.types import TopicId
 
 

@@ -42,7 +42,7 @@ class Controller:
         for number in range(1, brokers + 1):
             self.register(number)
             self.sessions.connected(BrokerId(number), self.now)
-        self.sessions.took_office(self.machine.image, TERM, self.now)
+        self.sessions.activate(self.machine.image, TERM, self.now)
 
     def register(self, number: int, *, incarnation: bytes = b"first") -> None:
         self.apply(
@@ -229,7 +229,7 @@ def test_what_was_proposed_is_repeated_only_after_a_while() -> None:
 def test_out_of_office_nobody_is_judged() -> None:
     controller = Controller(brokers=1)
     controller.all_active()
-    controller.sessions.left_office()
+    controller.sessions.deactivate()
     assert controller.heartbeat(1).error is ErrorCode.NOT_CONTROLLER
     assert controller.tick(later_ms=1_000_000) == []
     assert controller.sessions.next_deadline() is None
@@ -238,9 +238,9 @@ def test_out_of_office_nobody_is_judged() -> None:
 def test_a_new_controller_gives_every_broker_a_fresh_session() -> None:
     controller = Controller(brokers=3)
     controller.all_active()
-    controller.sessions.left_office()
+    controller.sessions.deactivate()
     controller.now += 10 * SESSION_MS
-    controller.sessions.took_office(controller.machine.image, TERM, controller.now)
+    controller.sessions.activate(controller.machine.image, TERM, controller.now)
     assert controller.settle() == []
     for number in (1, 2, 3):
         controller.heartbeat(number)
@@ -251,8 +251,8 @@ def test_a_new_controller_gives_every_broker_a_fresh_session() -> None:
 def test_rule_20_a_process_that_is_here_but_not_registered_does_not_wait_for_the_session_of_the_one_before() -> None:
     controller = Controller(brokers=2)
     controller.all_active()
-    controller.sessions.left_office()
-    controller.sessions.took_office(controller.machine.image, TERM, controller.now)
+    controller.sessions.deactivate()
+    controller.sessions.activate(controller.machine.image, TERM, controller.now)
     controller.heartbeat(2)
     assert controller.settle(later_ms=2 * CONTACT_MS - 1) == []
     assert controller.settle(later_ms=1) == ["fence 1"]
@@ -267,7 +267,7 @@ def test_a_new_controller_waits_for_connections_no_longer_than_it_must() -> None
         other.connected(BrokerId(number), controller.now)
     other.disconnected(BrokerId(2), controller.now)  # the controller before us: this is why we are elected
     controller.now += 200
-    other.took_office(controller.machine.image, TERM, controller.now)
+    other.activate(controller.machine.image, TERM, controller.now)
     assert controller.settle(later_ms=GRACE_MS - 201) == []
     assert controller.settle(later_ms=1) == ["fence 2"]
     assert controller.settle(later_ms=CONTACT_MS - 51) == []
@@ -278,12 +278,12 @@ def test_a_new_controller_waits_for_connections_no_longer_than_it_must() -> None
 def test_what_was_lost_long_ago_says_nothing_about_now(*, comes_back: bool) -> None:
     controller = Controller(brokers=1)
     controller.all_active()
-    controller.sessions.left_office()
+    controller.sessions.deactivate()
     controller.sessions.disconnected(BrokerId(1), controller.now)
     if comes_back:
         controller.sessions.connected(BrokerId(1), controller.now + 5)
     controller.now += 60_000
-    controller.sessions.took_office(controller.machine.image, TERM, controller.now)
+    controller.sessions.activate(controller.machine.image, TERM, controller.now)
     assert controller.settle() == []
     if comes_back:
         controller.heartbeat(1)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -30,20 +30,17 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.request import RequestContext
-from kraftpy.broker.share.coordinator_client import ShareStates
-from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.config import BrokerConfig
-from kraftpy.groups.classic.group import Group
+from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer.group import TopicInfo
-from kraftpy.groups.consumer.records import NOTHING, Assignment
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
     Appended,
     ChangeState,
     CreateInternalTopics,
+    Deletion,
     Effect,
     GroupRequest,
     GroupResponse,
@@ -57,10 +54,12 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
+from kraftpy.groups.group import Group
 from kraftpy.groups.memory import Room
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share.records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import TopicInfo
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
@@ -83,6 +82,9 @@ _LISTED_UNITS = 1
 """The cost of listing a group, in units of `slicing`, rounded up generously."""
 _MERGED_AT_ONCE = 20
 """Lists of up to this many pieces are merged on the event loop."""
+
+ChangeShareState = Callable[[str, Initialization | Deletion], Awaitable[dict[TopicIdPartition, ErrorCode]]]
+"""Asks share coordinators to initialize or delete state of a group's partitions; returns the errors by partition."""
 
 
 class _TopicsNow:
@@ -116,7 +118,7 @@ class Coordinators(Shards[GroupCoordinator]):
         tasks: Tasks,
         metadata: MetadataLog,
         replicas: Replicas,
-        share_states: ShareStates,
+        change_state: ChangeShareState,
     ) -> None:
         super().__init__(clock, tasks, metadata, replicas)
         self.commit_timeout_ms = config.offsets_commit_timeout_ms
@@ -126,7 +128,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self._topics = _TopicsNow(metadata)
         self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
         self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
-        self._share_states = share_states
+        self._ask_share_coordinators = change_state
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -355,7 +357,7 @@ class Coordinators(Shards[GroupCoordinator]):
 
     async def _change_state(self, shard: Shard[GroupCoordinator], effect: ChangeState) -> None:
         try:
-            failed = await change_state(self._share_states, effect.group_id, effect.change)
+            failed = await self._ask_share_coordinators(effect.group_id, effect.change)
         except Exception as error:
             self._tasks.survive("asking share coordinators", error)
             change = effect.change

@@ -7,10 +7,10 @@ UnregisterBroker: KIP-631.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import SOFTWARE, who_asks
+from kraftpy.broker.handlers.table import served
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
@@ -39,8 +39,18 @@ from kraftpy.protocol.messages.update_features import (
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.connection_limits import ConnectionLimits
+    from kraftpy.broker.handlers.services import HasControllerId, HasMetadata, HasProof
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId
+
+    class Broker(HasClock, HasConfig, HasControllerId, HasImage, HasMetadata, HasNodeId, HasProof, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def connection_limits(self) -> ConnectionLimits:
+            """The limits on connections."""
+
 
 _LEVEL_ZERO_VERSION = 4
 _BROKERS = 1
@@ -61,7 +71,7 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
             found = broker.proof.proved(context.connection)
         if found is not None:
             broker.connection_limits.proved(context.connection)
-    response = api_versions_response(broker, ErrorCode.NONE)
+    response = api_versions_response(ErrorCode.NONE)
     image = broker.image
     # Older clients reject a minimum level of 0 (KIP-1022).
     lowest = 0 if context.api_version >= _LEVEL_ZERO_VERSION else 1
@@ -78,9 +88,9 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
     return response
 
 
-def api_versions_response(broker: Broker, error_code: ErrorCode) -> ApiVersionsResponse:
-    """Return the table of `apis` as a response."""
-    keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in apis.served()]
+def api_versions_response(error_code: ErrorCode) -> ApiVersionsResponse:
+    """Return the table of handlers as a response."""
+    keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in served()]
     return ApiVersionsResponse(error_code=error_code, api_keys=keys)
 
 
@@ -134,7 +144,7 @@ async def update_features(
     )
     response = UpdateFeaturesResponse()
     try:
-        decision = await decided_within(broker, command, request.timeout_ms)
+        decision = await decided_within(broker.metadata, command, request.timeout_ms)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.metadata.config_changes import added_bytes, check_change, named_more_than_once, number_problem
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
@@ -32,8 +32,13 @@ from kraftpy.protocol.messages import incremental_alter_configs as incremental
 from kraftpy.protocol.messages import list_config_resources as listing
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasConfigRoom, HasMetadata
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId, HasSlices
+
+    class Broker(HasClock, HasConfig, HasConfigRoom, HasImage, HasMetadata, HasNodeId, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
 
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
@@ -39,10 +39,20 @@ from kraftpy.protocol.messages.fetch import (
 from kraftpy.types import BrokerId, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers import replica_fetch as followers
     from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.request_memory import RequestMemory
+    from kraftpy.broker.services import HasImage, HasNodeId, HasSlices
+
+    class Broker(followers.Broker, HasImage, HasNodeId, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def request_memory(self) -> RequestMemory:
+            """The memory budget of requests and answers."""
+
 
 READ_COMMITTED = 1
 _FIRST_FROM_FOLLOWERS_VERSION = 11

@@ -9,7 +9,7 @@ The coordinator of a share partition's state is found by the key "group:topic id
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.handlers.pieces import fetched, in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
@@ -54,8 +54,17 @@ from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasCoordinators, HasMetadata
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
+    from kraftpy.types import BrokerId
+
+    class Broker(HasClock, HasConfig, HasCoordinators, HasImage, HasMetadata, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
+        def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
+            """Return (id, host, port, rack) of every live broker that has this listener."""
+
 
 _SHARE = 2
 _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, _SHARE: SHARE_GROUP_STATE}  # by key type

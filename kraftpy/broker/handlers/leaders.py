@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
@@ -44,8 +44,13 @@ from kraftpy.protocol.messages.list_partition_reassignments import (
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasMetadata
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasImage
+
+    class Broker(HasClock, HasImage, HasMetadata, Protocol):
+        """The part of a broker that these handlers need."""
+
 
 _FIRST_TOP_LEVEL_ERROR_VERSION = 1
 _AT_ONCE = 1_000
@@ -164,7 +169,7 @@ async def _decided_in_parts(
 async def _decided(
     broker: Broker, command: ElectLeaders | AlterReassignments, timeout_ms: int
 ) -> list[ElectionResult | ReassignmentResult]:
-    decision = await decided_within(broker, command, timeout_ms)
+    decision = await decided_within(broker.metadata, command, timeout_ms)
     if decision.error is not ErrorCode.NONE:
         raise KafkaError(decision.error, decision.message or decision.error.meaning)
     return list(decision.result or ())

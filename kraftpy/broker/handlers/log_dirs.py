@@ -7,7 +7,7 @@ none). A replica that is being copied to another directory appears in both.
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.slicing import PIECE
 from kraftpy.protocol.errors import ErrorCode
@@ -29,8 +29,17 @@ from kraftpy.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasReplicas
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasSlices
+    from kraftpy.broker.upkeep.log_moves import LogMoves
+
+    class Broker(HasReplicas, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def log_moves(self) -> LogMoves:
+            """Moves replicas between log directories."""
 
 
 async def alter_replica_log_dirs(

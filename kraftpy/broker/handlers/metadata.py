@@ -13,9 +13,9 @@ Left out: authorized operations (-2147483648 is Kafka's own value for "not reque
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from kraftpy.broker.apis import Encoded
+from kraftpy.broker.encoded_answers import Encoded
 from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.slicing import PIECE
 from kraftpy.broker.view import View
@@ -41,8 +41,18 @@ from kraftpy.protocol.schema import encode
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.encoded_answers import EncodedAnswers
+    from kraftpy.broker.handlers.services import HasControllerId, HasMetadata
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId, HasSlices
+
+    class Broker(HasClock, HasConfig, HasControllerId, HasImage, HasMetadata, HasNodeId, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def metadata_answers(self) -> EncodedAnswers:
+            """The cache of encoded Metadata answers."""
+
 
 _LISTENER_NOT_FOUND_VERSION = 6
 _NULLABLE_NAME_VERSION = 12

@@ -11,7 +11,7 @@ There is no tiered storage: the local log starts where the log starts, and no of
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.list_offsets import (
@@ -31,9 +31,14 @@ from kraftpy.protocol.messages.offset_for_leader_epoch import (
 from kraftpy.types import LeaderEpoch, Millis, Offset
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasReplicas
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasSlices
+
+    class Broker(HasReplicas, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
 
 READ_COMMITTED = 1
 _LARGEST = -3

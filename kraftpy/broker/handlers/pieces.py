@@ -9,19 +9,25 @@ A short request is a single piece, which costs it only a look at its size.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kraftpy.groups.request_pieces import MOST_UNITS, joined, naming_all, pieces
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasCoordinators
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasSlices
 
-Handle = Callable[["Broker", Any, "RequestContext"], Awaitable[Any]]
+    class Broker(HasCoordinators, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
 
 
-async def in_pieces(broker: Broker, request: Any, context: RequestContext, handle: Handle) -> Any:
+B = TypeVar("B", bound="Broker")
+Handle = Callable[[B, Any, "RequestContext"], Awaitable[Any]]
+
+
+async def in_pieces(broker: B, request: Any, context: RequestContext, handle: Handle[B]) -> Any:
     """Return the answer of `handle` to the whole request."""
     answers: list[Any] = []
     for piece, units in pieces(request, broker.coordinators.size_of):

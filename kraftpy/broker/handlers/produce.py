@@ -26,7 +26,7 @@ transactional producer gets NOT_ENOUGH_REPLICAS, which clients retry without loo
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.replica import Replica
@@ -48,8 +48,13 @@ from kraftpy.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
 from kraftpy.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
+
+    class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, HasTransactions, Protocol):
+        """The part of a broker that these handlers need."""
+
 
 ALL_IN_SYNC = -1
 NONE = 0

@@ -7,7 +7,7 @@ producers keep theirs (KIP-360), and those are handled by `transactions.coordina
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.handlers.transactions import fenced
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
@@ -22,8 +22,16 @@ from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from kraftpy.transactions.events import InitProducerId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.transactions.producer_ids import ProducerIds
+
+    class Broker(HasReplicas, HasTransactions, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def producer_ids(self) -> ProducerIds:
+            """Allocates producer ids."""
 
 
 _FIRST_FENCED_VERSION = 4

@@ -9,7 +9,7 @@ Left out: directory ids of voters. Nodes are identified by number; a request tha
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.metadata.topics import METADATA_TOPIC
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
@@ -27,9 +27,14 @@ from kraftpy.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, 
 from kraftpy.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasMetadata
     from kraftpy.broker.metadata.quorum_description import QuorumDescription, ReplicaOfLog
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasConfig, HasImage
+
+    class Broker(HasConfig, HasImage, HasMetadata, Protocol):
+        """The part of a broker that these handlers need."""
+
 
 _LOOK_SECONDS = 0.02
 

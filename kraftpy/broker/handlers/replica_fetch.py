@@ -19,11 +19,11 @@ Left out: versions before 15, in which a follower cannot say which registration 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.replication.fetch_responses import name_leaders, respond
-from kraftpy.broker.waiting import News
+from kraftpy.broker.waiting import ChangedKeys
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
 from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicId
@@ -31,10 +31,20 @@ from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicId
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasFetchSessions, HasMetadata, HasProof, HasReplicas
     from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
+    from kraftpy.broker.replication.fetchers import Fetchers
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage
+
+    class Broker(HasClock, HasConfig, HasFetchSessions, HasImage, HasMetadata, HasProof, HasReplicas, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def fetchers(self) -> Fetchers:
+            """The fetchers for partitions this node follows."""
+
 
 _FIRST_VERSION = 15
 _NEWS_WAITS_S = 0.01
@@ -81,7 +91,9 @@ class _Reading:
         self._max_wait_ms = request.max_wait_ms
         self._budget = min(request.max_bytes, broker.config.fetch_max_bytes)
         self._enough = min(max(1, request.min_bytes), self._budget)
-        self._news: News[PartitionKey] = News() if session is None or session.news is None else session.news
+        self._changed_keys: ChangedKeys[PartitionKey] = (
+            ChangedKeys() if session is None or session.changed_keys is None else session.changed_keys
+        )
         self._partitions = (
             {partition.key: partition for partition in fetched.partitions} if session is None else session.partitions
         )
@@ -94,7 +106,7 @@ class _Reading:
     def end(self) -> None:
         """Clean up, whatever the outcome: if there is no session, nothing reads the changes any more."""
         if self._fetched.session is None:
-            self._news.is_over = True
+            self._changed_keys.is_over = True
 
     async def read_or_wait(self) -> None:
         """Read until there is something to send, or time is up."""
@@ -102,18 +114,18 @@ class _Reading:
         now = loop.time()
         deadline = now + self._max_wait_ms / 1000
         changed = dict.fromkeys(partition.key for partition in self._fetched.asked)
-        changed.update(dict.fromkeys(self._news.take()))
+        changed.update(dict.fromkeys(self._changed_keys.take()))
         self._sweep(now, changed)
         self._read(changed)
         while not self._must_answer and self._total_bytes < self._enough:
             if self._has_news:
                 deadline = min(deadline, loop.time() + _NEWS_WAITS_S)
             held_until = loop.time() + self._held_ms / 1000 if self._held_ms else deadline
-            is_woken = await self._news.wait_until(min(deadline, held_until))
+            is_woken = await self._changed_keys.wait_until(min(deadline, held_until))
             if self._fetched.is_overtaken or not (is_woken or held_until < deadline):
                 return
             self._held_ms = 0
-            self._read(self._news.take())
+            self._read(self._changed_keys.take())
 
     def _sweep(self, now: float, changed: Iterable[PartitionKey]) -> None:
         """Note what the follower still has of partitions without changes."""
@@ -131,7 +143,7 @@ class _Reading:
             try:
                 self._note(replica, partition)
             except KafkaError:
-                self._news.put_back(key)
+                self._changed_keys.put_back(key)
 
     def _note(self, replica: Replica, partition: FetchedPartition) -> None:
         replica.fetched(self._follower, self._follower_epoch, partition.fetch_offset, partition.log_start_offset)
@@ -142,23 +154,23 @@ class _Reading:
             if partition is None:  # forgotten
                 replica = self._broker.replicas.held_by_id(TopicId(key[1]), key[2])
                 if replica is not None:
-                    replica.tell_no_more(self._news)
+                    replica.stop_reporting_to(self._changed_keys)
                 continue
             before = self.answers.pop(key, None)
             if before is not None:
                 self._total_bytes -= len(before[1].records or b"")
             if self._total_bytes >= self._budget:
-                self._news.put_back(key)
+                self._changed_keys.put_back(key)
                 continue
             answer = self._read_partition(partition)
             self._total_bytes += len(answer.records or b"")
             self.answers[key] = (partition, answer)
             if answer.error_code != ErrorCode.NONE:
                 self._must_answer = True
-                self._news.put_back(key)  # report it until it is well, or no longer asked for
+                self._changed_keys.put_back(key)  # report it until it is well, or no longer asked for
             elif answer.diverging_epoch.epoch >= 0 or self._is_awaited(key):
                 self._must_answer = True
-            elif partition.is_news(answer):
+            elif partition.has_moved(answer):
                 self._has_news = True
 
     def _is_awaited(self, key: PartitionKey) -> bool:
@@ -170,7 +182,7 @@ class _Reading:
         partition.is_accepted = False
         try:
             replica = self._broker.replicas.leader_by_id(partition.topic_id, partition.partition)
-            replica.tell(self._news)
+            replica.report_changes_to(self._changed_keys)
             replica.check_leader_epoch(partition.current_leader_epoch)
             replica.check_follower(self._follower, self._follower_epoch)
             answer.log_start_offset = replica.log.log_start_offset
@@ -202,7 +214,7 @@ class _Reading:
             answer.last_stable_offset = replica.last_stable_offset
             answer.records = records
             if not records and offset < replica.log_end_offset:
-                self._news.put_back(partition.key)  # there was no room, or the throttle holds it back
+                self._changed_keys.put_back(partition.key)  # there was no room, or the throttle holds it back
         except KafkaError as error:
             answer.error_code = error.code
         return answer

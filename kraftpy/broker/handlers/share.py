@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.share.reading import Piece, read_pieces, with_acquired
@@ -47,9 +47,28 @@ from kraftpy.share.records import ShareKey
 from kraftpy.types import TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.groups.settings import GroupSettingsNow
+    from kraftpy.broker.handlers.services import HasReplicas
     from kraftpy.broker.request import RequestContext
-    from kraftpy.broker.share.partitions import HeldPartition
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
+    from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
+    from kraftpy.broker.share.sessions import ShareSessions
+
+    class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def share_sessions(self) -> ShareSessions:
+            """The share sessions on this node."""
+
+        @property
+        def share_partitions(self) -> SharePartitions:
+            """The share partitions led by this node."""
+
+        @property
+        def group_settings(self) -> GroupSettingsNow:
+            """The current settings of each group."""
+
 
 _RECORD_LIMIT = 1
 _READ_BYTES = 1 << 20

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.share.state_changes import summaries
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import SHARE_FEATURE
@@ -36,8 +36,18 @@ from kraftpy.share.events import Result
 from kraftpy.types import BrokerId, TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasCoordinators, HasShareStates
+    from kraftpy.broker.peers import Peers
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasImage, HasSlices
+
+    class Broker(HasCoordinators, HasImage, HasShareStates, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def peers(self) -> Peers:
+            """Connections to the other brokers."""
+
 
 _LATEST = -1
 _DESCRIBE_UNITS = 20

@@ -6,7 +6,7 @@ These come from other brokers, as group coordinators or partition leaders; a pee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.share.state_requests import response_of
@@ -14,8 +14,12 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.events import Result
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasMetadata, HasProof, HasShareStates
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasSlices
+
+    class Broker(HasMetadata, HasProof, HasShareStates, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
 
 
 async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:

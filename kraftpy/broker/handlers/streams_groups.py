@@ -5,7 +5,7 @@ A cluster has them if the feature `streams.version` is at least 1, which is the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.handlers.pieces import ask, in_pieces
 from kraftpy.groups.routing import refuse
@@ -15,8 +15,12 @@ from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescrib
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasCoordinators
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasImage, HasSlices
+
+    class Broker(HasCoordinators, HasImage, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
 
 
 async def streams_group_heartbeat(

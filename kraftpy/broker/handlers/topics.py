@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.metadata.auto_creation import new_topic_id
 from kraftpy.broker.metadata.config_changes import topic_problem
@@ -50,8 +50,13 @@ from kraftpy.protocol.messages.delete_topics import DeletableTopicResult, Delete
 from kraftpy.types import BrokerId, Offset, TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasConfigRoom, HasMetadata, HasReplicas
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
+
+    class Broker(HasClock, HasConfig, HasConfigRoom, HasImage, HasMetadata, HasReplicas, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
 
 _FIRST_TOPIC_ID_VERSION = 6
 HIGH_WATERMARK = -1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.handlers.pieces import in_pieces
@@ -57,8 +57,25 @@ from kraftpy.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.containment import Complaints
+    from kraftpy.broker.handlers.services import HasCoordinators, HasMetadata, HasProof, HasTransactions
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
+    from kraftpy.broker.transactions.markers import MarkerWriter
+
+    class Broker(
+        HasClock, HasConfig, HasCoordinators, HasImage, HasMetadata, HasProof, HasSlices, HasTransactions, Protocol
+    ):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def marker_writer(self) -> MarkerWriter:
+            """Writes the markers of completed transactions."""
+
+        @property
+        def complaints(self) -> Complaints:
+            """Logs complaints at a limited rate."""
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
-"""Topics that come to be because somebody asked for them: the users' with the defaults, the broker's own with theirs.
+"""Creates topics on first use: users' topics with the broker's defaults, internal topics with their own settings.
 
-Left out: creating them with other settings than the defaults; that is CreateTopics.
+Left out: creation with other settings, which takes a CreateTopics request.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicId
 
 MOST_AT_ONCE: Final = 100
-"""Topics that one request may have made; what it names beyond them is made when they are asked for again."""
+"""Topics that one request may create; any further ones are created when the client asks again."""
 
 
 def new_topic_id() -> TopicId:
-    """A topic id nobody else draws: none of the reserved ones, and none that reads as an option (leading '-')."""
+    """Return a random topic id that is not reserved and whose text form does not start with '-', like an option."""
     while True:
         topic_id = uuid.uuid4().bytes
         if not topic_id.startswith(b"\xf8") and topic_id[:15] != bytes(15):
@@ -35,10 +35,10 @@ def new_topic_id() -> TopicId:
 async def auto_create_topics(
     names: Sequence[str], metadata: MetadataLog, config: BrokerConfig, clock: Clock
 ) -> dict[str, ErrorCode]:
-    """Create topics with the defaults; an error code for each that could not be.
+    """Create topics with the defaults, and return an error code for each that could not be created.
 
-    At most `MOST_AT_ONCE` are: the others are LEADER_NOT_AVAILABLE, on which clients ask again. Those whose names
-    cannot be topics' are INVALID_TOPIC_EXCEPTION.
+    At most `MOST_AT_ONCE` topics are created; the others get LEADER_NOT_AVAILABLE, on which clients ask again. Invalid
+    names get INVALID_TOPIC_EXCEPTION.
     """
     wanted = list(dict.fromkeys(names))
     refused = {name: ErrorCode.INVALID_TOPIC_EXCEPTION for name in wanted if topic_name_problem(name) is not None}
@@ -51,14 +51,14 @@ async def auto_create_topics(
         default_replication_factor=config.default_replication_factor,
     )
     for result in await change_topics(command, metadata, config):
-        # Somebody else may have created it in the meantime, which is as good.
+        # Another request may have created it in the meantime, which is just as good.
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None:
             refused[result.name] = result.error
     return refused
 
 
 async def found_or_created(name: str, metadata: MetadataLog, config: BrokerConfig, clock: Clock) -> Topic | None:
-    """A topic of the broker's own, which comes to be when it is first asked for; None where it cannot be now."""
+    """Return an internal topic, creating it on first use; None if it cannot be created now."""
     if metadata.image.topic(name) is None:
         await auto_create_topics([name], metadata, config, clock)
     return metadata.image.topic(name)

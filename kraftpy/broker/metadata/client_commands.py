@@ -1,29 +1,27 @@
-"""Commands of clients who name how long they will wait.
+"""Submits commands for clients that set a timeout.
 
-A command whose decision does not come in time may be decided all the same, as after any lost answer: the client looks
-again. One that changes nothing needs nobody's consent and is never late.
+A command that times out may still be decided later, as after any lost response, so the client must check before it
+retries. On a single node, a command that changes nothing is answered at once and never times out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.metadata.commands import Command
 from kraftpy.metadata.decision import Decision
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
-if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
 
-
-async def decided_within(broker: Broker, command: Command, timeout_ms: int) -> Decision[Any]:
-    """What the command comes to. Raises KafkaError: REQUEST_TIMED_OUT, or as `MetadataLog.submit` does."""
+async def decided_within(metadata: MetadataLog, command: Command, timeout_ms: int) -> Decision[Any]:
+    """Submit a command and return its decision. Raises KafkaError: REQUEST_TIMED_OUT, or as `MetadataLog.submit`."""
     try:
         async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-            return await broker.metadata.submit(command)
+            return await metadata.submit(command)
     except TimeoutError:
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"not decided within {timeout_ms} ms; it may yet be, so look before trying again",
+            f"The request was not decided within {timeout_ms} ms; it may still be, so check before retrying.",
         ) from None

@@ -1,9 +1,9 @@
-"""Which settings a client may set here: what this broker refuses before the metadata log is asked (KIP-226, KIP-339).
+"""Checks settings from clients before they are submitted to the metadata log (KIP-226, KIP-339).
 
-The metadata log judges by the tables alone, and must go on accepting what it once accepted. So the bounds that depend
-on this broker's own settings, and those that came later, are kept here: the size of a value, combinations that cannot
-work beside the broker's defaults, the bounds of groups, and the memory that all settings of the cluster take together.
-Readers survive a value that slipped through (an earlier version accepted it, or it came by another broker).
+The metadata log validates by the tables alone, and must keep accepting what it once accepted. Limits that depend on
+this broker's own settings, or that were added later, are therefore checked here: the size of a value, combinations that
+conflict with the broker's defaults, the bounds of groups, and the total memory of the cluster's settings. Readers
+tolerate values that were not checked (accepted by an earlier version or another broker).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from kraftpy.metadata.image import Image, config_bytes
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 MAX_SETTINGS_PER_RESOURCE: Final = 1_000
-"""More than there are of any kind: a request that gives a resource more settings names unknown ones, or some twice."""
+"""More than any resource has: a request with more settings contains unknown or duplicate names."""
 
 
 def number_problem(count: int) -> str | None:
-    """Why a resource may not be given so many settings by one request; None if it may."""
+    """Return an error message if a request sets too many settings of one resource; None if not."""
     if count <= MAX_SETTINGS_PER_RESOURCE:
         return None
-    return f"One request may give a resource {MAX_SETTINGS_PER_RESOURCE} settings, not {count}."
+    return f"A request may set at most {MAX_SETTINGS_PER_RESOURCE} settings of a resource, not {count}."
 
 
 class ConfigRoom:
-    """Room in memory for what clients set, of which requests under way hold what they may yet need."""
+    """The memory limit for clients' settings, of which requests in progress reserve what they may need."""
 
     def __init__(self, most_bytes: int, image: Callable[[], Image]) -> None:
         self._most_bytes = most_bytes
@@ -43,9 +43,9 @@ class ConfigRoom:
 
     @contextmanager
     def held(self, added_bytes: int) -> Iterator[None]:
-        """Hold room until the settings are decided. Raises KafkaError (POLICY_VIOLATION) if there is none.
+        """Reserve memory until the settings are decided. Raises KafkaError (POLICY_VIOLATION) if there is too little.
 
-        What adds nothing always has room.
+        A change that adds nothing is always allowed.
         """
         added_bytes = max(added_bytes, 0)
         if added_bytes and self._image().configs_bytes + self._held_bytes + added_bytes > self._most_bytes:
@@ -62,7 +62,7 @@ class ConfigRoom:
 
 
 def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> None:
-    """Raise KafkaError for a change that this broker does not allow, by the settings that would then stand."""
+    """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them."""
     if change.resource_type == ConfigResourceType.BROKER:
         _check_broker_settings(change)
         return
@@ -81,7 +81,7 @@ def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> No
 
 
 def topic_problem(configs: Sequence[tuple[str, str | None]], config: BrokerConfig) -> str | None:
-    """Why a new topic may not have these settings on this broker; None if it may."""
+    """Return an error message if this broker does not allow these settings for a new topic; None if it does."""
     if problem := number_problem(len(configs)):
         return problem
     try:
@@ -92,7 +92,7 @@ def topic_problem(configs: Sequence[tuple[str, str | None]], config: BrokerConfi
 
 
 def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
-    """Return a resource's settings after `change`. A list that is appended to holds at least what is appended."""
+    """Return a resource's settings after `change`. A list contains at least the values appended to it."""
     after = {} if change.replace else dict(_before(change, image))
     for operation in change.operations:
         if operation.operation is ConfigOperationType.DELETE:
@@ -109,12 +109,12 @@ def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
 
 
 def added_bytes(change: ConfigChange, image: Image) -> int:
-    """Memory that the change adds to what is set for its resource; negative if it takes some away."""
+    """Return the memory that a change adds to its resource's settings; negative if it frees some."""
     return _bytes(change, settings_after(change, image)) - _bytes(change, _before(change, image))
 
 
 def named_more_than_once(changes: Sequence[ConfigChange]) -> set[tuple[int, str]]:
-    """The resources that several of these changes name."""
+    """Return the resources named by more than one of these changes."""
     named = Counter((int(change.resource_type), change.resource_name) for change in changes)
     return {resource for resource, times in named.items() if times > 1}
 
@@ -135,9 +135,9 @@ def _check_broker_settings(change: ConfigChange) -> None:
     for operation in change.operations:
         if operation.name not in allowed:
             if operation.name in CLUSTER_SETTINGS:
-                reason = "can be set for every broker together, not for one"
+                reason = "can only be set for all brokers, not for a single one"
             else:
-                reason = "cannot be changed while a broker runs"
+                reason = "cannot be updated dynamically"
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{shortened(operation.name)} {reason}")
         try:
             check_length(operation.value or "")

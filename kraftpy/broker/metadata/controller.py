@@ -1,11 +1,11 @@
-"""The active controller: what the leader of the metadata quorum does of its own accord.
+"""The active controller: the tasks that the leader of the metadata quorum performs without being asked.
 
-While this node leads, it keeps the brokers' sessions (`metadata.sessions`), proposes what they come to (fencing,
-unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Every such command carries the term
-it was decided in, and counts in no other.
+While this node leads, it tracks the brokers' sessions (`metadata.sessions`), proposes the resulting commands (fencing,
+unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Every such command carries the
+controller's term, and is refused in any other.
 
-Heartbeats come over the links, from this node's own broker by a call. A broker whose link breaks has its grace, not its
-session timeout: kill -9 closes a connection, and a pause does not.
+Heartbeats arrive over links, and from this node's own broker through a call. A broker whose link breaks has the
+disconnect grace, not the session timeout, to return: kill -9 closes a connection, a pause does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRY_SECONDS = 0.5
 
 
 class Controller:
-    """This node as the active controller, whenever it is that."""
+    """This node's controller; it works only while this node leads the quorum."""
 
     def __init__(
         self,
@@ -63,18 +63,18 @@ class Controller:
         self._submitting: set[asyncio.Task[None]] = set()
         self._started_ms = clock.now() - clock.monotonic_ms()
         self._sessions.connected(BrokerId(config.node_id), self._now())
-        metadata.on_office(self._office)
+        metadata.on_leadership(self._leadership_changed)
         if links is not None:
             links.on_connection(self._connection)
             links.serve("heartbeat", self._answer)
 
     def start(self) -> None:
-        """Look after the brokers whenever this node leads."""
+        """Start the controller task, which works whenever this node leads."""
         self._running = self._tasks.keep_running(self._run, name="controller")
 
     def stop(self) -> None:
-        """Propose nothing more."""
-        self._sessions.left_office()
+        """Stop proposing commands."""
+        self._sessions.deactivate()
         for task in [self._running, *self._submitting]:
             if task is not None:
                 task.cancel()
@@ -82,7 +82,7 @@ class Controller:
     def heartbeat(
         self, broker_id: BrokerId, broker_epoch: int, applied_index: int, *, wants_fence: bool, wants_shut_down: bool
     ) -> HeartbeatReply:
-        """A broker is alive, and has come so far."""
+        """Process a broker's heartbeat; `applied_index` is the newest entry it has acted on."""
         reply = self._sessions.heartbeat(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
@@ -111,17 +111,17 @@ class Controller:
         }
 
     def _now(self) -> Millis:
-        """Wall-clock time that does not go back, nor jump."""
+        """Return wall-clock time that neither goes back nor jumps."""
         return Millis(self._started_ms + self._clock.monotonic_ms())
 
-    # --- office ------------------------------------------------------------------------------
+    # --- leadership --------------------------------------------------------------------------
 
-    def _office(self, is_leader: bool, term: int) -> None:
+    def _leadership_changed(self, is_leader: bool, term: int) -> None:
         if is_leader:
             logger.info("this node is the active controller of term %d", term)
-            self._sessions.took_office(self._metadata.image, term, self._now())
+            self._sessions.activate(self._metadata.image, term, self._now())
         else:
-            self._sessions.left_office()
+            self._sessions.deactivate()
         self._wake.set()
 
     def _connection(self, peer: int, is_up: bool) -> None:
@@ -137,7 +137,7 @@ class Controller:
         while True:
             self._wake.clear()
             pause = None
-            if self._sessions.is_in_office:
+            if self._sessions.is_active:
                 if self._metadata.image.cluster_id is None:
                     await self._format()
                     continue
@@ -150,7 +150,7 @@ class Controller:
                     await self._wake.wait()
 
     async def _format(self) -> None:
-        """Give a new cluster its id: that of the leader's directories, if they have been given one."""
+        """Give a new cluster its id: that of the leader's formatted directories, or a random one."""
         cluster_id = self._directories.cluster_id or random_id()
         command = FormatCluster(
             cluster_id=cluster_id,
@@ -161,7 +161,7 @@ class Controller:
         try:
             await self._metadata.submit(command)
         except KafkaError as error:
-            logger.error("the new cluster could not be given its id: %s", error)
+            logger.error("could not set the id of the new cluster: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
 
     def _propose(self, command: Command) -> None:

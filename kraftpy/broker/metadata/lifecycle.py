@@ -1,13 +1,13 @@
-"""This broker's life in the cluster: it registers, catches up, is let in, stays alive, and leaves in good order.
+"""The broker lifecycle: registration, catching up, unfencing, heartbeats and controlled shutdown.
 
     register -> heartbeats, fenced -> caught up: unfenced by the controller -> ... -> controlled shutdown
 
-Every start is a new incarnation, with an epoch of its own. A registration is refused while an earlier incarnation
-counts as alive; it is tried again until `initial.broker.registration.timeout.ms` have passed. Where the controller no
-longer knows this epoch the broker registers anew: it is then fenced, and must catch up like any other.
+Every start is a new incarnation with its own epoch. A registration is refused while an earlier incarnation counts as
+alive; it is retried until `initial.broker.registration.timeout.ms` have passed. If the controller no longer knows the
+epoch, the broker registers again; it is then fenced, and must catch up like any other.
 
-The epoch of the last clean stop goes with the first registration: it proves that nothing was lost (KIP-966). Where
-there is none, what the disks say goes with it (`LogDirectories.synced_replicas`).
+The first registration carries the epoch of the last clean stop, which proves that nothing was lost (KIP-966). After an
+unclean stop, it carries the list of replicas that were synced (`LogDirectories.synced_replicas`).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WHILE_FENCED_MS = 50
-"""Between heartbeats while this broker waits to be let in or out."""
+"""The interval between heartbeats while this broker waits to be unfenced or to shut down."""
 _RETRY_SECONDS = 0.1
 _SHUTDOWN_MS = 6_000
-"""The longest a stop waits for its leaderships to move: containers are killed after 10 s."""
+"""The longest that a shutdown waits for its leaderships to move: containers are killed after 10 s."""
 _UNHEARD_MS = 2_000
-"""The longest it waits for a controller: where the whole cluster stops, none comes."""
+"""The longest that a shutdown waits for a controller: if the whole cluster stops, there is none."""
 
 
 class RegistrationError(Exception):
-    """The cluster does not take this broker; the message says why."""
+    """The cluster refused this broker's registration; the message says why."""
 
 
 class Lifecycle:
@@ -68,7 +68,7 @@ class Lifecycle:
         self._links = links
         self._tasks = tasks
         self.incarnation_id = uuid.uuid4().bytes
-        """This process's id; told only to nodes of the cluster, because it proves this broker (`broker_proof`)."""
+        """This process's id; sent only to the cluster's nodes, as it authenticates this broker (`broker_proof`)."""
         self._endpoints: tuple[Endpoint, ...] = ()
         self._directories: LogDirectories | None = None
         self._synced_replicas: tuple[SyncedReplicas, ...] = ()
@@ -78,12 +78,12 @@ class Lifecycle:
 
     @property
     def is_active(self) -> bool:
-        """Whether the cluster counts on this broker, as far as is known here."""
+        """Whether this broker is registered and unfenced, according to the local image."""
         broker = self._metadata.image.broker(BrokerId(self._config.node_id))
         return broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
 
     async def register(self, advertised: Sequence[Listener], directories: LogDirectories) -> None:
-        """Become known to the cluster, fenced. Raises RegistrationError."""
+        """Register this broker, fenced at first. Raises RegistrationError."""
         self._endpoints = tuple(
             Endpoint(listener=listener.name, host=listener.host, port=listener.port) for listener in advertised
         )
@@ -100,10 +100,10 @@ class Lifecycle:
             raise RegistrationError(f"node.id={self._config.node_id}: {reason}") from None
 
     async def _tell_from_earlier(self, directories: LogDirectories) -> None:
-        """What is to be said of the process before this one, and what the next one is to know of this one.
+        """Read what the previous process left on disk, and record this one for the next.
 
-        Not before there is somebody to register with: who is started again and again while there is nobody leaves no
-        traces, of which there are only so many.
+        This waits for a quorum leader, so that a broker restarted many times without one leaves no records: only a
+        limited number is kept.
         """
         while not await self._metadata.wait_for(lambda: self._metadata.leader_id is not None, 1000):
             pass
@@ -118,10 +118,10 @@ class Lifecycle:
             begin = functools.partial(asyncio.to_thread, directories.begin, self.incarnation_id)
             await patiently(begin, "write which processes ran with these disks", complaints, is_sync=True)
         except OSError as error:
-            logger.warning("%s: what a crash leaves is taken for lost: %s", directories.paths[0], error)
+            logger.warning("%s: after a crash, unsynced records will count as lost: %s", directories.paths[0], error)
 
     async def _try_to_register(self) -> str | None:
-        """None once this broker is registered; else why it is not yet. Raises RegistrationError."""
+        """Try to register; return None on success, or the reason to try again. Raises RegistrationError."""
         before = self._directories
         command = RegisterBroker(
             broker_id=BrokerId(self._config.node_id),
@@ -129,7 +129,7 @@ class Lifecycle:
             endpoints=self._endpoints,
             time_ms=self._clock.now(),
             rack=self._config.broker_rack,
-            previous_session_expired=self._links is None,  # alone: the lock on the directories says it
+            previous_session_expired=self._links is None,  # a single node: it holds the lock on the directories
             previous_broker_epoch=-1 if before is None else before.previous_broker_epoch,
             previous_incarnation_ids=() if before is None else before.previous_incarnation_ids,
             synced_replicas=self._synced_replicas,
@@ -142,7 +142,7 @@ class Lifecycle:
             return error.message
         if decision.result is not None:
             self.broker_epoch = decision.result.broker_epoch
-            self._directories, self._synced_replicas = None, ()  # said once: it is of the process before
+            self._directories, self._synced_replicas = None, ()  # reported once: it concerns the previous process
             return None
         if decision.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             return decision.message or decision.error.name
@@ -151,7 +151,7 @@ class Lifecycle:
     # --- heartbeats --------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Send heartbeats from now on; returns when the controller has let this broker in."""
+        """Start sending heartbeats, and return once the controller has unfenced this broker."""
         self._running = self._tasks.keep_running(self._run, name="heartbeats")
         while not self.is_active:
             await self._metadata.wait_for(lambda: self.is_active, 1000)
@@ -171,7 +171,8 @@ class Lifecycle:
             )
 
     def _to_be_told(self) -> tuple[object, ...]:
-        """What a heartbeat is due for at once: a new controller, and somebody's shutdown that waits for this broker."""
+        """Return a value whose change calls for an immediate heartbeat: a new controller, or another broker's shutdown
+        that waits for this broker."""
         metadata = self._metadata
         stopping = max((broker.shutdown_index for broker in metadata.image.brokers()), default=0)
         return (metadata.leader_id, metadata.leader_epoch, stopping, metadata.acted_index >= stopping)
@@ -183,7 +184,7 @@ class Lifecycle:
         return leader is not None and self._links is not None and self._links.is_connected(leader)
 
     async def _register_again(self) -> None:
-        logger.warning("the controller does not know epoch %d of this broker; it registers anew", self.broker_epoch)
+        logger.warning("the controller does not know epoch %d of this broker; registering again", self.broker_epoch)
         try:
             problem = await self._try_to_register()
         except (KafkaError, RegistrationError) as error:
@@ -227,12 +228,12 @@ class Lifecycle:
     # --- leaving -----------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop the heartbeats, and leave it to the controller to notice."""
+        """Stop the heartbeats without telling the controller."""
         if self._running is not None:
             self._running.cancel()
 
     async def shut_down(self) -> None:
-        """Have the leaderships of this broker moved to others, as far as there are any, and stop the heartbeats."""
+        """Request a controlled shutdown, wait until this broker's leaderships have moved, and stop the heartbeats."""
         if self._running is None:
             return
         self.stop()
@@ -254,6 +255,6 @@ class Lifecycle:
             if reply.error == ErrorCode.NONE:
                 heard_ms = now
             if now - heard_ms > _UNHEARD_MS or now - began_ms > _SHUTDOWN_MS:
-                logger.warning("this broker stops with leaderships that have not moved")
+                logger.warning("stopping before all leaderships of this broker have moved")
                 return
             await self._metadata.wait_for(lambda: False, _WHILE_FENCED_MS)

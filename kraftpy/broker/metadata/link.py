@@ -2,24 +2,24 @@
 
     caller: hello                      version, nonce
     called: hello                      version, nonce
-    caller: keyed hash, identity       over both hellos and the identity: node, cluster, whom it expects, does it knock
-    called: keyed hash, identity       the same of its own; only after the caller's was right
+    caller: keyed hash, identity       over both hellos and the identity: node, cluster, expected peer, is it a knock
+    called: keyed hash, identity       the same for its own identity; sent only after the caller's proof was verified
 
-The key is made of the secret of the cluster (`secret`); without one it is a constant: the nodes are then told
-apart, not protected, and take no connection from beyond this machine. Every later frame carries a keyed hash of the
-session, its direction and its number.
+The key is derived from the cluster's secret (`secret`). Without a secret it is a constant: it then distinguishes nodes
+from other programs but protects nothing, and connections from other machines are refused. Every later frame carries a
+keyed hash of the session, its direction and its number.
 
-Nothing that a peer says before its proof has an effect. The called side, which answers strangers, sends nothing that
-depends on the secret before the caller's proof was right, so that a stranger gets nothing to try guesses on; an
-impostor at another node's address can try them on what the caller sends. Before its proof a connection may send
-`_HELLO_BYTES` a frame, live for `_HELLO_SECONDS`, and be one of a few (`half_open`).
+Nothing that a peer sends before its proof has an effect. The called side, which answers unknown peers, sends nothing
+that depends on the secret before it has verified the caller's proof, so an unknown caller learns nothing to test
+guesses on. An impostor at another node's address can test guesses on the caller's first frames. Before its proof, a
+connection may send frames of `_HELLO_BYTES`, may last for `_HELLO_SECONDS`, and is one of a few (`half_open`).
 
-A frame's size is checked before anything is allocated, and the frame grows as it arrives. A peer that does not read
-what it is sent is disconnected when more than `max_buffered_bytes` wait; one that has `_MAX_REQUESTS` requests
-unanswered is refused more. Both sides send something at least `TICKS_OF_SILENCE` times within the allowed silence; a
-link over which nothing comes for that long is closed.
+A frame's size is checked before anything is allocated, and the buffer grows as the frame arrives. A peer that does not
+read is disconnected when more than `max_buffered_bytes` are waiting; with `_MAX_REQUESTS` unanswered requests, further
+ones are refused. Both sides send something at least `TICKS_OF_SILENCE` times within the allowed silence; a link that
+receives nothing for that long is closed.
 
-`VERSION` counts what is said here. Nodes of different versions do not link, and both say so.
+`VERSION` is the version of this protocol. Nodes of different versions do not connect, and both log that.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Body = dict[str, Any]
 
 
 class _State(Enum):
-    """How far a connection is."""
+    """The stage of a connection's handshake."""
 
     HELLO = "nothing was received yet"
     PROOF = "the other side said hello, and has proved nothing"
@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Body]] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._asked = 0
-        """Requests of the peer that are not answered yet."""
+        """The number of the peer's unanswered requests."""
         self.peer: int | None = None
         self.host = ""
         self.ready: asyncio.Future[int | None] = self._loop.create_future()
@@ -104,21 +104,21 @@ class Link(asyncio.Protocol):
     # --- asyncio's side ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who this is, if it is this side that connects."""
+        """Send the hello, if this side connects."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = self._transport.get_extra_info("peername")
         self.host = str(address[0]) if isinstance(address, tuple) else ""
-        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it took too long to say who it is")
+        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it did not identify itself in time")
         if self._links.must_not_meet(self.host):
-            self.close("it is beyond this machine: that takes a secret (kraftpy.quorum.secret)", "beyond this machine")
+            self.close("links to other machines require kraftpy.quorum.secret", "beyond this machine")
         elif self._is_caller:
             self._say_hello()
         else:
             self._links.half_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Frames, as far as they are complete."""
+        """Process every frame that is complete."""
         self._buffer += data
         self._silent_ticks = 0
         try:
@@ -133,7 +133,7 @@ class Link(asyncio.Protocol):
             self.close(str(error), "no node")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other side closed it, or the network did."""
+        """Close this link after the peer or the network closed the connection."""
         self.close("the connection is lost" if exc is None else str(exc))
         self._buffer.clear()
         self._transport = None
@@ -152,13 +152,13 @@ class Link(asyncio.Protocol):
         del self._buffer[:end]
         return frame
 
-    # --- who is there ------------------------------------------------------------------------
+    # --- the handshake -----------------------------------------------------------------------
 
     def _say_hello(self) -> None:
         self._own_hello = pack(
             {
                 "version": VERSION,
-                "node": self._links.node_id,  # for nodes of version 1, which name it as they refuse this one
+                "node": self._links.node_id,  # nodes of version 1 name it when they refuse this one
                 "nonce": secrets.token_bytes(_NONCE_BYTES),
                 "knocks": False,
             }
@@ -175,8 +175,8 @@ class Link(asyncio.Protocol):
                 if version != VERSION:
                     raise Unwelcome(
                         "version",
-                        f"it speaks version {version} of links, this node {VERSION}: all nodes of a cluster have to "
-                        "run versions of kraftpy that share one",
+                        f"it uses version {version} of the link protocol, and this node version {VERSION}: all nodes "
+                        "of a cluster must run versions of kraftpy with the same link protocol",
                     )
                 self._state = _State.PROOF
                 if self._is_caller:
@@ -184,10 +184,10 @@ class Link(asyncio.Protocol):
             case _State.PROOF:
                 self._meet(frame)
             case _:
-                raise LinkError("it goes on after all was said")
+                raise LinkError("it sent a frame after the end of the handshake")
 
     def _identify(self) -> None:
-        """Prove that this node knows the secret, and say who it is."""
+        """Send this node's identity with the proof that it knows the secret."""
         links = self._links
         identity = pack(
             {
@@ -200,7 +200,7 @@ class Link(asyncio.Protocol):
         self._write(self._keyed(b"proof of caller" if self._is_caller else b"proof of called", identity) + identity)
 
     def _meet(self, frame: bytes) -> None:
-        """The other side's proof and identity: what it says counts once the proof is right."""
+        """Verify the peer's proof, then act on its identity."""
         proof, content = frame[:_PROOF_BYTES], frame[_PROOF_BYTES:]
         purpose = b"proof of called" if self._is_caller else b"proof of caller"
         if not hmac.compare_digest(proof, self._keyed(purpose, content)):
@@ -210,14 +210,16 @@ class Link(asyncio.Protocol):
             self._identify()
         node, links = identity["node"], self._links
         if node == links.node_id or self._expected not in (None, node):
-            raise Unwelcome("id", f"node {node} is at the address of node {self._expected}, or has the id of this one")
+            raise Unwelcome("id", f"node {node} answers at the address of node {self._expected}, or has this node's id")
         if identity["cluster"] is not None and links.cluster_id not in (None, identity["cluster"]):
             cluster = printable(identity["cluster"], CLUSTER_ID_BYTES)
-            if self._is_caller:  # so the peer is at an address that the settings name; anybody can call us
+            if self._is_caller:  # only a peer at a configured address counts: any node may call this one
                 links.refused_cluster = cluster
-            self._end(Unwelcome("cluster", f"node {node} is of cluster {cluster}, this one of {links.cluster_id}"))
+            self._end(
+                Unwelcome("cluster", f"node {node} belongs to cluster {cluster}, this node to {links.cluster_id}")
+            )
         elif identity["expects"] not in (None, links.node_id):
-            self._end(Unwelcome("id", f"node {node} takes this one for node {identity['expects']}"))
+            self._end(Unwelcome("id", f"node {node} expected node {identity['expects']} at this address"))
         elif identity["knocks"] or self._is_knock:
             self._state = _State.OVER
             if self._is_caller:
@@ -228,14 +230,14 @@ class Link(asyncio.Protocol):
             self._open(node)
 
     def _end(self, error: Unwelcome) -> None:
-        """Refuse a node that has proved itself: it reads why in this node's identity, and hangs up."""
+        """Refuse an authenticated node: it finds the reason in this node's identity, and disconnects."""
         if self._is_caller:
             raise error
         self._state = _State.OVER
         self._links.note_refusal(self, error.kind, str(error))
 
     def _keyed(self, purpose: bytes, content: bytes = b"") -> bytes:
-        """What only those can compute who know the secret and both first frames."""
+        """Compute a keyed hash that requires the secret and both hello frames."""
         both = (self._own_hello, self._their_hello) if self._is_caller else (self._their_hello, self._own_hello)
         parts = b"".join(len(part).to_bytes(4, "big") + part for part in (purpose, *both, content))
         return blake2b(parts, key=self._links.key, digest_size=_PROOF_BYTES).digest()
@@ -258,7 +260,7 @@ class Link(asyncio.Protocol):
         if self._state is not _State.OPEN or self._is_closed or self._transport is None:
             return False
         if self._transport.get_write_buffer_size() > self._links.max_buffered_bytes:
-            self.close("it does not read what it is sent")
+            self.close("it does not read what is sent to it")
             return False
         payload = pack(frame)
         if len(payload) + _MAC_BYTES > self._links.max_frame_bytes:
@@ -269,7 +271,7 @@ class Link(asyncio.Protocol):
         return True
 
     def request(self, kind: str, body: Body) -> asyncio.Future[Body]:
-        """Send a request; its answer to come."""
+        """Send a request and return a future for its answer."""
         number = next(self._numbers)
         answer: asyncio.Future[Body] = self._loop.create_future()
         if not self.send([REQUEST, kind, body, number]):
@@ -280,21 +282,22 @@ class Link(asyncio.Protocol):
         return answer
 
     def tick(self) -> None:
-        """Once per part of the allowed silence: say something, and close what has been silent for all of it.
+        """Send a ping if nothing else was sent, and close the link after `TICKS_OF_SILENCE` silent ticks.
 
-        Counted in ticks rather than by a clock, so that a pause of this process is not taken for one of the peer.
+        Silence is counted in ticks rather than by a clock, so that a pause of this process does not look like one of
+        the peer.
         """
         if not self._has_sent:
             self.send([PING])
         self._has_sent = False
         self._silent_ticks += 1
         if self._silent_ticks > TICKS_OF_SILENCE:
-            self.close("nothing has come from it for too long")
+            self.close("nothing was received from it for too long")
 
     def _take(self, frame: bytes) -> None:
         mac, payload = frame[:_MAC_BYTES], frame[_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(self._receive_key, self._received, payload)):
-            raise LinkError("a frame is not of this session")
+            raise LinkError("a frame does not belong to this session")
         self._received += 1
         assert self.peer is not None
         match unpack(payload):
@@ -311,7 +314,7 @@ class Link(asyncio.Protocol):
                 if (answer := self._waiting.get(number)) is not None and not answer.done():
                     answer.set_exception(LinkError(printable(reason)))
             case _:
-                raise LinkError("a frame of no known kind")
+                raise LinkError("a frame of an unknown kind")
 
     def _ask(self, number: int, kind: str, body: Body) -> None:
         if self._asked >= _MAX_REQUESTS:
@@ -333,7 +336,7 @@ class Link(asyncio.Protocol):
             self._transport.write(_SIZE.pack(len(payload)) + payload)
 
     def close(self, reason: str, kind: str = "lost") -> None:
-        """Close from our side, at once. A second call does nothing. `kind` is the reason's kind for the log's limit."""
+        """Close the connection at once; idempotent. `kind` classifies the reason for rate-limited logging."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,7 +1,7 @@
-"""The shapes of what nodes tell each other over a link: who they are, one-way messages, requests and their answers.
+"""Shapes of the messages on a link: identities, one-way messages, requests and their answers.
 
 `REQUESTS` and `ANSWERS` declare them by kind. A body has exactly the fields of its shape, each of its type and within
-its range: `check` comes before anything is done with one, so that receivers may rely on it. The contents of a raft
+its range. `check` runs before any other use of a body, so receivers may rely on its shape. The contents of a raft
 message, an entry or a snapshot are checked where those are read (`metadata.quorum_messages`, `metadata.commands`).
 """
 
@@ -26,7 +26,7 @@ class LinkError(Exception):
 
 
 class Unwelcome(LinkError):
-    """A connection that does not become a link. `kind` is for the log, which tells each kind once a minute."""
+    """A connection was refused. `kind` classifies the reason: each kind is logged at most once a minute."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ def printable(text: str, most: int = _MAX_TEXT) -> str:
 
 
 def _number(low: int = 0, high: int = _MAX_NUMBER) -> Check:
-    return lambda value: type(value) is int and low <= value <= high  # exactly: True is no number
+    return lambda value: type(value) is int and low <= value <= high  # exactly int: True is not a number
 
 
 def _text(most_bytes: int = _MAX_TEXT) -> Check:
@@ -132,7 +132,7 @@ _OPTIONAL: Mapping[str, Shape] = {"follow": {"snapshot": _row(_number(), _number
 
 
 def check(shapes: Mapping[str, Shape], kind: str, body: Mapping[str, Any]) -> None:
-    """That a body has the shape of its kind, if that has one. Raises BadBodyError."""
+    """Check that a body has the declared shape of its kind, if any. Raises BadBodyError."""
     shape = shapes.get(kind)
     if shape is not None:
         _check(f"{kind}", shape, _OPTIONAL.get(kind, {}) if shapes is ANSWERS else {}, body)
@@ -155,10 +155,10 @@ def _check(what: str, shape: Shape, optional: Shape, body: Mapping[str, Any]) ->
 
 
 def read_hello(frame: bytes) -> int:
-    """The version that the other side speaks. Raises CodecError or LinkError if it is no node."""
+    """Return the protocol version of the peer. Raises CodecError or LinkError if it is not a node."""
     hello = unpack(frame)
     if type(hello) is not dict or any(not is_right(hello.get(name)) for name, is_right in _HELLO.items()):
-        raise Unwelcome("no node", "it is no node of a cluster")
+        raise Unwelcome("no node", "it is not a node of a cluster")
     return int(hello["version"])
 
 
@@ -166,6 +166,6 @@ def read_identity(content: bytes) -> dict[str, Any]:
     """Decode and check the identity of a node that has proved the secret. Raises CodecError or LinkError."""
     identity = unpack(content)
     if type(identity) is not dict:
-        raise BadBodyError("its identity is no map")
+        raise BadBodyError("its identity is not a map")
     _check("its identity", _IDENTITY, {}, identity)
     return identity

@@ -1,19 +1,19 @@
 """The metadata log of this node: commands in, agreed decisions out, in order, the same on every node.
 
     submit(command) -> submission [node, nonce, sequence, command] -> the quorum's leader -> committed
-                    -> decided in apply, on every node alike -> the broker is told -> Decision
+                    -> decided in apply, on every node alike -> the broker acts on it -> Decision
 
-A submission is sent again, to whoever leads by then, until it is seen to be applied here; it is taken in once. So a
-change of the leader costs a caller time and nothing else. A node that votes takes part through `Voter`; any other
-follows through `Observer`. A single node is a quorum of one: there a command that changes nothing on the present image
-(it is refused, or only to be validated) is answered at once and never written.
+A submission is sent again, to the current leader, until it is applied on this node; it takes effect once. A change of
+leader therefore costs a caller nothing but time. A node that votes takes part through `Voter`; any other follows
+through `Observer`. A single node is a quorum of one: it answers a command that changes nothing on the current image
+(one that is refused or only validated) at once, and never writes it.
 
-A full disk refuses the commands of a single node (KAFKA_STORAGE_ERROR) and nothing else: the journal is read again when
-the next one comes, because what was written of the last is not known; it may turn out to be decided after all, as after
-any lost answer. Any other failure of the disk stops the broker: after a failed sync nobody knows what is on it.
+A full disk makes a single node refuse commands (KAFKA_STORAGE_ERROR), and has no other effect. The next command reads
+the journal again, because it is not known how much of the last one was written; that one may turn out to be decided, as
+after any lost answer. Any other disk failure stops the broker: after a failed sync, the disk's contents are unknown.
 
-Invariants: `image` only moves forward; `changed` is told of everything that was decided after `follow_changes`, in
-order, and has acted on it before `submit` returns. The image may be ahead of what `changed` has been told.
+Invariants: `image` only moves forward; after `follow_changes`, `changed` is called with every decision, in order, and
+has acted on it before `submit` returns. The image may be ahead of the decisions passed to `changed`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kraftpy.broker.metadata.quorum_description import (
     read_description,
     write_description,
 )
-from kraftpy.broker.metadata.state_machine import Note, NotingMachine
+from kraftpy.broker.metadata.state_machine import Note, RecordingMachine
 from kraftpy.broker.metadata.voter import Voter
 from kraftpy.config import BrokerConfig
 from kraftpy.config.quorum import parse_address
@@ -89,12 +89,12 @@ _UNDER_WAY = 256
 _MANY_RECORDS = 1_000
 _RESEND_MS = 500
 _CATCH_UP_SECONDS, _MOST_CATCH_UP_SECONDS = 1.0, 60.0
-"""Pause before the broker is had to act on the image again, after an unexpected error."""
+"""Pause before the broker tries again to act on the image after an unexpected error."""
 
 Changed = Callable[[Sequence[Record] | None], Awaitable[None]]
-"""Told what was decided, in order, before the one who asked is; None where the image came as a whole, in a snapshot."""
-OnOffice = Callable[[bool, int], None]
-"""Told whether this node is the active controller now, and the term."""
+"""Called with decided records, in order, before their submitters get the result; None after a whole new image."""
+OnLeadership = Callable[[bool, int], None]
+"""Called with whether this node is now the active controller, and the term."""
 
 
 class _Changes(NamedTuple):
@@ -106,7 +106,7 @@ class _Changes(NamedTuple):
 
 @dataclass(slots=True)
 class _Pending:
-    """A submission under way."""
+    """A submission in flight."""
 
     data: bytes
     decided: asyncio.Future[Decision[Any]]
@@ -114,9 +114,9 @@ class _Pending:
 
 
 class MetadataLog:
-    """This node's place in the cluster's metadata.
+    """This node's copy of the metadata log, and the way to submit commands to it.
 
-    `links` is None for a node that no other can reach: it is its own quorum.
+    `links` is None for a node that no other can reach; it is its own quorum.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class MetadataLog:
         self._changed = changed
         self._tasks = tasks
         self._links = links
-        self._machine = NotingMachine(self._unusable)
-        self._coming: NotingMachine | None = None
-        """A machine that replays the journal after the disk was full, until it has what `_machine` has."""
+        self._machine = RecordingMachine(self._unusable)
+        self._replaying: RecordingMachine | None = None
+        """A machine that replays the journal after the disk was full, until it catches up with `_machine`."""
         self._source: Voter | Observer | None = None
         self._nonce = os.urandom(16)
         self._sequences = itertools.count()
@@ -143,26 +143,26 @@ class MetadataLog:
         self._changes: asyncio.Queue[_Changes] = asyncio.Queue()
         self._is_following = False
         self._is_behind = False
-        """The broker has not acted on all of the image, since that met an unexpected error."""
+        """The broker has not acted on the whole image, because of an unexpected error."""
         self._catch_up_seconds = _CATCH_UP_SECONDS
         self._applied_index = 0
         self._leader: tuple[int | None, int] = (None, -1)
-        self._office_term: int | None = None
+        self._active_term: int | None = None
         """The term in which this node is the active controller."""
-        self._on_office: list[OnOffice] = []
-        self._news = asyncio.Event()
-        self._standing: tuple[object, ...] = ()  # who leads, as those who wait were told last
+        self._on_leadership: list[OnLeadership] = []
+        self._changed_event = asyncio.Event()
+        self._standing: tuple[object, ...] = ()  # the leadership that was last published
         self._running: list[asyncio.Task[None]] = []
         self.acted_index = 0
         """The newest entry that the broker has acted on."""
         self.many_topics = asyncio.Lock()
-        """Held for each part of a request for many topics (`topic_changes`): they take turns."""
+        """Held for each part of a request with many topics (`topic_changes`), so that such requests alternate."""
 
     # --- state -------------------------------------------------------------------------------
 
     @property
     def image(self) -> Image:
-        """The metadata as decided so far."""
+        """The metadata decided so far."""
         return self._machine.state.image
 
     @property
@@ -178,30 +178,30 @@ class MetadataLog:
     @property
     def is_leader(self) -> bool:
         """Whether this node is the active controller: it leads, and its image is up to date."""
-        return self._office_term is not None
+        return self._active_term is not None
 
     @property
     def applied_index(self) -> int:
         """The newest entry that is in the image."""
         return self._applied_index
 
-    def on_office(self, callback: OnOffice) -> None:
-        """Have a function told when this node becomes, or ceases to be, the active controller."""
-        self._on_office.append(callback)
+    def on_leadership(self, callback: OnLeadership) -> None:
+        """Register a callback for when this node becomes or stops being the active controller."""
+        self._on_leadership.append(callback)
 
     async def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
-        """Wait until something that depends on this log is true; whether it is."""
+        """Wait until a condition on this log is true, and return whether it is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
                 while not condition():
-                    news = self._news
-                    await news.wait()
+                    changed = self._changed_event
+                    await changed.wait()
         return condition()
 
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self, directory: Directory) -> None:
-        """Replay what is known here, and take part. Raises JournalError, CodecError or OSError where the disk cannot be
+        """Replay the journal and join the quorum. Raises JournalError, CodecError or OSError if the disk cannot be
         trusted or read."""
         config, links = self._config, self._links
         if config.is_controller:
@@ -213,19 +213,19 @@ class MetadataLog:
                 fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
                 snapshot_after_bytes=config.metadata_log_max_record_bytes_between_snapshots,
                 new_machine=self._new_machine,
-                stirred=self._stirred,
+                on_change=self._on_change,
                 clock=self._clock,
                 links=links,
                 tasks=self._tasks,
             )
         else:
-            from kraftpy.broker.metadata.observer import Observer  # here, for a node that is alone
+            from kraftpy.broker.metadata.observer import Observer  # imported here: a single node does not need it
 
             assert links is not None
             self._source = Observer(
                 snapshot_after_bytes=config.metadata_log_max_record_bytes_between_snapshots,
                 new_machine=self._new_machine,
-                stirred=self._stirred,
+                on_change=self._on_change,
                 voters_are=self._voters_are,
                 links=links,
                 tasks=self._tasks,
@@ -238,17 +238,17 @@ class MetadataLog:
             links.on_connection(self._connection)
         for make, name in ((self._deliver, "metadata changes"), (self._resend, "metadata submissions")):
             self._running.append(self._tasks.keep_running(make, name=name))
-        self._stirred()
+        self._on_change()
 
     def follow_changes(self) -> Image:
-        """From here on `changed` is told; the image as it is now, of which it is told nothing."""
+        """Start calling `changed`, and return the current image, for which it is not called."""
         while not self._changes.empty():
             self._act(self._changes.get_nowait())
         self._is_following = True
         return self.image
 
     async def stop(self) -> None:
-        """Hand over the lead, act on what was decided, and close the journal. Raises OSError."""
+        """Hand over leadership, act on pending decisions, and close the journal. Raises OSError."""
         if self._source is None:
             return
         try:
@@ -263,15 +263,15 @@ class MetadataLog:
                 self._act(changes)
             self._fail_pending(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops")
 
-    def _new_machine(self) -> NotingMachine:
+    def _new_machine(self) -> RecordingMachine:
         if self._source is None or self._applied_index == 0:
-            self._machine = NotingMachine(self._unusable)
+            self._machine = RecordingMachine(self._unusable)
             return self._machine
-        self._coming = NotingMachine(self._unusable)
-        return self._coming
+        self._replaying = RecordingMachine(self._unusable)
+        return self._replaying
 
     def _unusable(self, index: int, reason: str) -> None:
-        """An entry of the log changed nothing, on every node, because it is no command."""
+        """Report an entry of the log that changed nothing on any node because it is not a command."""
         self._tasks.incidents.note(f"entry {index} of the metadata log", ValueError(reason), kind="metadata log")
 
     # --- submitting --------------------------------------------------------------------------
@@ -297,11 +297,11 @@ class MetadataLog:
     @overload
     async def submit(self, command: Command) -> Decision[Any]: ...
     async def submit(self, command: Command) -> Decision[Any]:
-        """What the command comes to, once it is committed and acted upon here.
+        """Submit a command and return its decision, once it is committed and this broker has acted on it.
 
-        Raises KafkaError: KAFKA_STORAGE_ERROR where a single node could not write it, NOT_CONTROLLER where nobody led
-        for `request.timeout.ms`, REQUEST_TIMED_OUT where nothing was heard of it for so long (in all three it may be
-        decided all the same), INVALID_REQUEST where it is too large.
+        Raises KafkaError: KAFKA_STORAGE_ERROR if a single node could not write it, NOT_CONTROLLER if the quorum has no
+        leader after `request.timeout.ms`, REQUEST_TIMED_OUT if there is no decision after that time (in all three cases
+        it may still be decided), INVALID_REQUEST if it is too large.
         """
         if self._is_alone:
             if isinstance(self._source, Voter) and not await self._source.reopen():
@@ -310,7 +310,7 @@ class MetadataLog:
             if not expected.records and not self._pending:
                 return expected
             if len(expected.records) > _MANY_RECORDS:
-                await asyncio.sleep(0)  # a large topic: others are served before it is encoded, and taken in
+                await asyncio.sleep(0)  # a large topic: serve other requests before encoding and applying it
         encoded = encode_command(command)
         if len(encoded) > MAX_COMMAND_BYTES:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a metadata command of {len(encoded)} bytes is too large")
@@ -323,9 +323,9 @@ class MetadataLog:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum has not decided in time") from None
 
     async def catch_up(self) -> None:
-        """Returns once all is acted upon here that was decided before this was called. Raises KafkaError as `submit`.
+        """Return once this broker has acted on every decision made before the call. Raises KafkaError as `submit`.
 
-        What is submitted for it changes nothing.
+        This submits a command that changes nothing.
         """
         await self.submit(SetConfigs(changes=(), time_ms=self._clock.now()))
 
@@ -356,7 +356,7 @@ class MetadataLog:
             self._links.send(leader, "submit", {"data": pending.data})
 
     async def _resend(self) -> None:
-        """Send again what has not come back, to whoever leads now."""
+        """Resend submissions without a decision to the current leader."""
         while True:
             await asyncio.sleep(_RESEND_MS / 1000)
             now = self._clock.monotonic_ms()
@@ -391,13 +391,13 @@ class MetadataLog:
 
     # --- what the quorum does ----------------------------------------------------------------
 
-    def _stirred(self) -> None:
-        """Something may have changed: note it for the tasks that act on it. Never waits, never calls back into it."""
+    def _on_change(self) -> None:
+        """Pass a possible change of the quorum's state on to the tasks that act on it; never blocks or calls back."""
         source = self._source
         if source is None:
             return
         if isinstance(source, Voter) and source.quorum is None:
-            self._take_office(False)
+            self._set_active(False)
             if self._is_alone:
                 self._fail_pending(ErrorCode.KAFKA_STORAGE_ERROR, source.why_nothing_is_written)
         else:
@@ -407,23 +407,23 @@ class MetadataLog:
             self._leader = leader
             if leader[0] is not None:
                 self._resend_all()
-        self._take_office(source.is_active)
-        standing = (leader, self._office_term)
+        self._set_active(source.is_active)
+        standing = (leader, self._active_term)
         if standing != self._standing:
             self._standing = standing
             self._publish()
 
     def _publish(self) -> None:
-        """Have those look again who wait for something here: they wait for what was acted on, who leads, and links."""
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        """Wake all waiters to check their conditions: progress, leadership and links may have changed."""
+        changed, self._changed_event = self._changed_event, asyncio.Event()
+        changed.set()
 
     def _take_changes(self, applied_index: int) -> None:
         notes: list[Note] = []
-        if self._coming is not None:
+        if self._replaying is not None:
             if applied_index < self._applied_index:
                 return
-            coming, self._coming = self._coming, None
+            coming, self._replaying = self._replaying, None
             notes = [Note(None), *self._machine.take()]
             self._machine = coming
         notes += self._machine.take()
@@ -431,12 +431,12 @@ class MetadataLog:
         if notes or applied_index != self.acted_index:
             self._changes.put_nowait(_Changes(notes, applied_index))
 
-    def _take_office(self, is_active: bool) -> None:
+    def _set_active(self, is_active: bool) -> None:
         term = self._leader[1] if is_active else None
-        if term == self._office_term:
+        if term == self._active_term:
             return
-        self._office_term = term
-        for callback in self._on_office:
+        self._active_term = term
+        for callback in self._on_leadership:
             with self._tasks.incidents.contained("active controller"):
                 callback(is_active, self._leader[1])
 
@@ -450,7 +450,7 @@ class MetadataLog:
             self._act(changes)
 
     async def _next_changes(self) -> _Changes:
-        """Wait for the next decisions; if the broker is behind, for a pause at most, so that it can catch up."""
+        """Wait for the next decisions; if the broker is behind, wait only briefly, so that it can catch up."""
         if not self._is_behind:
             return await self._changes.get()
         with contextlib.suppress(TimeoutError):
@@ -459,9 +459,9 @@ class MetadataLog:
         return _Changes([], self._applied_index if self._changes.empty() else self.acted_index)
 
     async def _tell(self, changes: _Changes) -> None:
-        """Have the broker act on it. If that meets an unexpected error, it acts on the whole image, until that works.
+        """Let the broker act on the changes. After an unexpected error it acts on the whole image, until that succeeds.
 
-        The image itself is as decided. Until the broker has caught up with it, submitters are told that it has not.
+        The image itself is current. Until the broker has caught up with it, submitters get an error that says so.
         """
         if not self._is_following:
             return
@@ -469,14 +469,14 @@ class MetadataLog:
         records = [record for (applied,) in changes.notes if applied for record in applied.decision.records]
         if not is_whole and not records:
             return
-        if not is_whole and await self._has_acted(records):
+        if not is_whole and await self._try_to_act(records):
             return
-        self._is_behind = not await self._has_acted(None)
+        self._is_behind = not await self._try_to_act(None)
         pause = self._catch_up_seconds * 2 if self._is_behind else _CATCH_UP_SECONDS
         self._catch_up_seconds = min(pause, _MOST_CATCH_UP_SECONDS)
 
-    async def _has_acted(self, records: Sequence[Record] | None) -> bool:
-        """Whether the broker could act on these records, or on the whole image (None), without an unexpected error."""
+    async def _try_to_act(self, records: Sequence[Record] | None) -> bool:
+        """Let the broker act on records, or on the whole image (None); return whether it did without an error."""
         try:
             await self._changed(records)
         except Fatal:
@@ -487,7 +487,7 @@ class MetadataLog:
         return True
 
     def _act(self, changes: _Changes) -> None:
-        """Tell those who submitted."""
+        """Resolve the submissions that these changes decide."""
         if not self._is_behind:
             self.acted_index = changes.applied_index
         for (applied,) in changes.notes:
@@ -498,11 +498,17 @@ class MetadataLog:
                 continue
             if applied.is_duplicate:  # its decision came within a snapshot
                 pending.decided.set_exception(
-                    KafkaError(ErrorCode.REQUEST_TIMED_OUT, "what was decided on this request is not known here")
+                    KafkaError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        "The request was decided, but this broker does not know its result.",
+                    )
                 )
             elif self._is_behind:
                 pending.decided.set_exception(
-                    KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "it is decided, and this broker could not act on it yet")
+                    KafkaError(
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                        "The request was decided, but this broker could not act on it yet.",
+                    )
                 )
             else:
                 pending.decided.set_result(applied.decision)
@@ -521,7 +527,7 @@ class MetadataLog:
     # --- the quorum itself -------------------------------------------------------------------
 
     async def describe(self) -> QuorumDescription:
-        """The quorum as its leader sees it. Raises KafkaError (NOT_CONTROLLER) where it cannot be asked."""
+        """Describe the quorum as its leader sees it. Raises KafkaError: NOT_CONTROLLER if the leader is unreachable."""
         if not self.is_leader:
             return read_description(await self._ask_leader("describe quorum", {}))
         assert isinstance(self._source, Voter)
@@ -530,8 +536,7 @@ class MetadataLog:
     async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> None:
         """Add a voter (id and `host:port`) that has caught up, or remove one.
 
-        Raises KafkaError: NOT_CONTROLLER where the leader cannot be asked, INVALID_REQUEST with its reason where it
-        refuses.
+        Raises KafkaError: NOT_CONTROLLER if the leader is unreachable, INVALID_REQUEST with its reason if it refuses.
         """
         if add is not None and (problem := _address_problem(add[1])) is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
@@ -576,7 +581,7 @@ class MetadataLog:
 
 
 def _address_problem(text: str) -> str | None:
-    """Why a voter cannot be reached at this address; None if it can."""
+    """Return an error message if a voter's address is malformed; None if it is valid."""
     try:
         parse_address("the voter's address", text)
     except ConfigError as error:

@@ -1,11 +1,11 @@
-"""An observer: a node that does not vote follows the committed log of any voter, and keeps a journal of its own.
+"""An observer: a node that does not vote, follows the committed log of any voter, and keeps its own journal.
 
-It asks the leader where that is known and connected, and the other voters in turn else, for what comes after the entry
-it has. Only committed entries are ever told, so nothing it has is taken back. Its journal is for a quick start, and for
-the time when no voter can be reached; where the disk is full it goes on without one.
+It asks the leader, if known and connected, or otherwise one voter after another, for the entries after its newest one.
+Voters send only committed entries, so an observer never has to truncate. Its journal serves a quick start, and the time
+when no voter is reachable; if the disk is full, the observer continues without one.
 
-An answer of another form than a voter's is not taken in, and the next voter is asked. An entry that a newer version
-wrote ends this node (`Fatal`): it could not follow the others any more.
+A malformed answer is not applied, and the next voter is asked. An entry written by a newer version ends this node
+(`Fatal`), since its image would no longer match the others'.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.containment import Fatal, Tasks
-from kraftpy.broker.metadata.voter import FOLLOW_WAIT_MS, journal_failed, passes
+from kraftpy.broker.metadata.voter import FOLLOW_WAIT_MS, is_transient, journal_failed
 from kraftpy.broker.threads import Threads
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import NewerSchemaError
@@ -36,21 +36,21 @@ _ANSWER_MS = 2_000
 
 
 class Observer:
-    """One node's copy of the committed log. `stirred` is called after every change: look at what has changed."""
+    """One node's copy of the committed log. `on_change` is called after every change."""
 
     def __init__(
         self,
         *,
         snapshot_after_bytes: int,
         new_machine: Callable[[], StateMachine],
-        stirred: Callable[[], None],
+        on_change: Callable[[], None],
         voters_are: Callable[[Mapping[int, str]], None],
         links: Links,
         tasks: Tasks,
     ) -> None:
         self._snapshot_after_bytes = snapshot_after_bytes
         self._machine = new_machine()
-        self._stirred = stirred
+        self._on_change = on_change
         self._voters_are = voters_are
         self._links = links
         self._tasks = tasks
@@ -65,7 +65,7 @@ class Observer:
         self.term = -1
         self.applied_index = 0
         self.is_current = False
-        """Whether it has been up to a voter's newest entry since it started."""
+        """Whether it has caught up with a voter's newest entry since it started."""
 
     @property
     def is_active(self) -> bool:
@@ -77,7 +77,7 @@ class Observer:
         return False
 
     async def start(self, directory: Directory) -> None:
-        """Take in what was followed before. Raises JournalError, CodecError or OSError."""
+        """Replay the journal, and start following. Raises JournalError, CodecError or OSError."""
         journal = Journal(directory)
         loaded = await self._in_disk_thread(journal.load)
         if loaded.snapshot is not None:
@@ -90,7 +90,7 @@ class Observer:
         self._running = self._tasks.create_task(self._run(), name="metadata observer")
 
     async def stop(self) -> None:
-        """Follow no more, and close the journal. Raises OSError."""
+        """Stop following, and close the journal. Raises OSError."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -105,7 +105,7 @@ class Observer:
     async def _run(self) -> None:
         from kraftpy.broker.metadata.link_messages import LinkError
 
-        tried: set[int] = set()  # who knew of no leader, or did not answer, since somebody did
+        tried: set[int] = set()  # voters that knew no leader or did not answer, since one last named a leader
         while True:
             voter = self._nearest(tried)
             if voter is None:
@@ -119,19 +119,21 @@ class Observer:
                 logger.debug("%s", error)
                 if voter == self.leader_id:
                     self.leader_id = None
-                    self._stirred()
+                    self._on_change()
                 tried.add(voter)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             if answer["term"] < max(self.term, 0):
-                self.leader_id = None  # it knows less than the one who was asked before: look around
+                self.leader_id = None  # it is behind the voter that was asked before: ask others
                 tried.add(voter)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             if answer["leader"] < 0:
                 tried.add(voter)
             else:
-                if answer["leader"] in tried:  # it did not answer, or does not lead: whoever names it may be behind
+                if (
+                    answer["leader"] in tried
+                ):  # it did not answer, or does not lead: the voter that named it may be behind
                     await asyncio.sleep(_PAUSE_SECONDS)
                 tried.clear()
             try:
@@ -144,7 +146,7 @@ class Observer:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     def _nearest(self, tried: set[int]) -> int | None:
-        """The leader; else one voter after the other: a disk may be full, and who has it knows nothing meanwhile."""
+        """Return the leader, or else the next voter to ask: one with a full disk knows nothing meanwhile."""
         if self.leader_id is not None and self._links.is_connected(self.leader_id):
             return self.leader_id
         connected = [peer for peer in self._links.peers if not self._voters or peer in self._voters]
@@ -177,7 +179,7 @@ class Observer:
         self.term = answer["term"]
         if self.leader_id is not None and self.applied_index >= answer["applied"]:
             self.is_current = True
-        self._stirred()
+        self._on_change()
         if answer["entries"]:
             await self._on_disk(lambda journal: journal.sync())
             if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
@@ -194,7 +196,7 @@ class Observer:
             except CodecError:
                 raise
             except Exception as error:
-                raise Fatal(f"entry {index} of the metadata log could not be taken in: {error!r}") from error
+                raise Fatal(f"entry {index} of the metadata log could not be applied: {error!r}") from error
             self._applied_bytes += len(command)
         self.applied_index, self._last_term = index, term
 
@@ -205,8 +207,8 @@ class Observer:
         try:
             await self._in_disk_thread(write, journal)
         except OSError as error:
-            if not passes(error):
+            if not is_transient(error):
                 raise journal_failed(error) from error
-            logger.error("the metadata is not kept on this disk until the next start: %s", error)
+            logger.error("the metadata will not be stored on this disk until the next start: %s", error)
             self._journal = None
             await self._in_disk_thread(journal.close)

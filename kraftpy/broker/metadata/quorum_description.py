@@ -1,4 +1,4 @@
-"""How the metadata quorum stands, as its leader sees it: what DescribeQuorum tells, here and from node to node."""
+"""The state of the metadata quorum as its leader sees it: the content of DescribeQuorum, here and between nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftpy.ports import Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOfLog:
-    """How far one node is with the metadata log. Times are wall-clock milliseconds; -1: not known."""
+    """One node's progress in the metadata log. Times are wall-clock milliseconds; -1 if unknown."""
 
     node_id: int
     log_end_offset: int
@@ -22,7 +22,7 @@ class ReplicaOfLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """What DescribeQuorum tells of the metadata quorum; only its leader knows all of it."""
+    """The content of DescribeQuorum; only the quorum's leader knows all of it."""
 
     leader_id: int
     leader_epoch: int
@@ -34,7 +34,7 @@ class QuorumDescription:
 
 
 def describe_quorum(voter: Voter, clock: Clock) -> QuorumDescription:
-    """The quorum that this node leads."""
+    """Describe the quorum that this node leads."""
     quorum = voter.quorum
     assert quorum is not None
     now, wall = clock.monotonic_ms(), clock.now()
@@ -68,7 +68,7 @@ def describe_quorum(voter: Voter, clock: Clock) -> QuorumDescription:
 
 
 def write_description(described: QuorumDescription) -> dict[str, Any]:
-    """A description as it goes over a link."""
+    """Encode a description for a link."""
     return {
         "leader": [described.leader_id, described.leader_epoch, described.high_watermark],
         "voters": [_plain(replica) for replica in described.voters],
@@ -86,7 +86,7 @@ def _plain(replica: ReplicaOfLog) -> list[int]:
 
 
 def read_description(body: dict[str, Any]) -> QuorumDescription:
-    """A description as it came over a link."""
+    """Decode a description received over a link."""
 
     def replicas(plain: list[list[int]]) -> tuple[ReplicaOfLog, ...]:
         return tuple(

@@ -1,12 +1,11 @@
-"""The secret of a cluster's nodes: where it is read, how long it has to be, and the key that is made of it.
+"""The secret shared by a cluster's nodes: where it is read, its minimum length, and the key derived from it.
 
-A link's first frames depend on the key, so their receiver can test guesses of the secret
-without asking anybody. `derived_key` makes each guess cost 16 MiB of memory and some 50 ms of a processor (scrypt,
-RFC 7914); a secret with fewer than `MIN_CHARACTERS` is refused. The salt is the same for all clusters, because a node
-does not know its cluster before it has met the others: a secret that people share with other clusters can be looked up
-once for all of them.
+A link's first frames depend on the key, so their receiver can test guesses of the secret offline. `derived_key` makes
+each guess cost 16 MiB of memory and some 50 ms of CPU time (scrypt, RFC 7914); a secret with fewer than
+`MIN_CHARACTERS` is refused. The salt is the same for all clusters, because a node does not know its cluster before it
+has connected to the others. An attack on a secret that several clusters share therefore covers all of them at once.
 
-Left out: a key exchange that allows no guesses at all (a PAKE), and changing the secret while the cluster runs.
+Left out: a key exchange that prevents offline guesses (a PAKE), and changing the secret while the cluster runs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MAX_FILE_BYTES = 4096
 _SCRYPT = {"n": 1 << 14, "r": 8, "p": 1, "dklen": 32}
 _SALT = b"kraftpy links, version 2"
 NO_SECRET_KEY = hashlib.blake2b(b"kraftpy links: a cluster without a secret", digest_size=32).digest()
-"""The key of nodes without a secret: it tells them apart from other programs, and protects nothing."""
+"""The key of nodes without a secret: it distinguishes them from other programs, but protects nothing."""
 
 
 class SecretError(Exception):
@@ -36,10 +35,10 @@ class SecretError(Exception):
 
 
 def configured_secret(config: BrokerConfig) -> str | None:
-    """The cluster's secret, from its setting or its file; None if neither is set. Blocking. Raises SecretError."""
+    """Return the cluster's secret from its setting or file; None if neither is set. Blocking. Raises SecretError."""
     secret, path = config.kraftpy_quorum_secret, config.kraftpy_quorum_secret_file
     if secret is not None and path is not None:
-        raise SecretError(f"{SETTING} and {FILE_SETTING} are set: set one of them")
+        raise SecretError(f"{SETTING} and {FILE_SETTING} are both set: set only one of them")
     setting = SETTING
     if path is not None:
         setting = f"{FILE_SETTING}={path}"
@@ -57,9 +56,9 @@ def configured_secret(config: BrokerConfig) -> str | None:
 
 
 def make_secret_file(path: str) -> None:
-    """Write a random secret to a file that only its owner may read, unless it is there. Raises SecretError.
+    """Write a random secret to a file that only its owner may read, unless it exists. Raises SecretError.
 
-    Of several processes that do so at once one wins, and none ever reads a part of a secret.
+    If several processes do so at once, one wins, and none ever reads a partial secret.
     """
     file = Path(path)
     if file.exists():
@@ -76,17 +75,17 @@ def make_secret_file(path: str) -> None:
         finally:
             os.unlink(name)
     except OSError as error:
-        raise SecretError(f"{FILE_SETTING}={path} cannot be made: {error.strerror or error}") from None
+        raise SecretError(f"{FILE_SETTING}={path} cannot be created: {error.strerror or error}") from None
 
 
 @lru_cache(maxsize=4)
 def derived_key(secret: str) -> bytes:
-    """The 32 bytes that nodes with this secret prove to have. Takes 50 ms: call it in a thread."""
+    """Derive the 32-byte key that nodes prove to know. Takes 50 ms: call it in a thread."""
     return hashlib.scrypt(secret.encode(), salt=_SALT, **_SCRYPT)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address (not a name) is one that only this machine reaches."""
+    """Return whether an address (not a name) is a loopback address."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -96,7 +95,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_remote_address(host: str) -> bool:
-    """Whether this is an address beyond this machine; of a name that is known only once it is resolved."""
+    """Return whether this is an address outside this machine; False for a name, which must be resolved first."""
     try:
         ip_address(host.partition("%")[0])
     except ValueError:

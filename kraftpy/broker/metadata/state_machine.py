@@ -1,4 +1,4 @@
-"""The metadata state machine with a note of what it has applied: the quorum drives it, the broker reads the notes."""
+"""The metadata state machine with a record of applied entries: the quorum drives it, the broker reads the notes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kraftpy.metadata.decision import Applied
 
 
 class Note(NamedTuple):
-    """One entry that was applied; None: a snapshot has replaced the image."""
+    """One applied entry, or None if a snapshot replaced the image."""
 
     applied: Applied | None
 
 
-class NotingMachine:
-    """The metadata state machine as the quorum drives it, with a note of what has changed."""
+class RecordingMachine:
+    """The metadata state machine that the quorum drives; it records what has changed for the broker."""
 
     def __init__(self, unusable: Callable[[int, str], None] | None = None) -> None:
-        """`unusable` is told of an entry that changed nothing because it is no command, and why."""
+        """`unusable` is called with the index of an entry that is not a command, and the reason."""
         self._unusable = unusable
         self.state = MetadataStateMachine()
         self._notes: list[Note] = []
@@ -33,15 +33,15 @@ class NotingMachine:
         return applied
 
     def snapshot(self) -> bytes:
-        """The whole state."""
+        """Encode the whole state."""
         return self.state.snapshot()
 
     def restore(self, data: bytes) -> None:
-        """Take a whole state. Raises CodecError."""
+        """Replace the whole state. Raises CodecError."""
         self.state.restore(data)
         self._notes.append(Note(None))
 
     def take(self) -> list[Note]:
-        """What has changed since the last call."""
+        """Return and clear the notes recorded since the last call."""
         notes, self._notes = self._notes, []
         return notes

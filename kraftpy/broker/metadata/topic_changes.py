@@ -1,13 +1,13 @@
-"""Requests that create, delete or grow topics, carried out in parts so that everybody else is served meanwhile.
+"""Carries out requests that create, delete or grow topics in parts, so that other requests are served meanwhile.
 
-A metadata command is decided and acted upon as a whole: one that names thousands of topics would hold every node for
-seconds. So a request becomes several commands of about `UNITS_AT_ONCE` partitions each, submitted one after the other;
-results come back in the request's order, and each topic succeeds or fails by itself as before. Requests of several
-parts take turns with each other: no two have a part under way at once. A topic is never divided.
+A metadata command is decided and acted upon as a whole: one with thousands of topics would block every node for
+seconds. A request is therefore split into commands of about `UNITS_AT_ONCE` partitions each, submitted one after the
+other. Results are returned in request order, and each topic still succeeds or fails independently. Requests with
+several parts alternate: only one of them has a part in progress at a time. A topic is never split.
 
-`kraftpy.max.partitions` bounds the cluster. It is held against the image by the broker that takes the request, for a
-decision depends on no broker's settings; brokers that are asked at the same moment may go beyond it by one part each.
-Topics of the broker's own (`internal_topics`) may always be made, or nobody could use groups in a full cluster.
+`kraftpy.max.partitions` limits the cluster. The broker that receives a request checks it against the image, because a
+decision must not depend on a broker's settings; brokers that get requests at the same moment may exceed the limit by
+one part each. Internal topics (`internal_topics`) are exempt, since otherwise groups could not work in a full cluster.
 
 Left out: a rate (KIP-599).
 """
@@ -31,15 +31,15 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import ZERO_TOPIC_ID
 
 UNITS_AT_ONCE: Final = 200
-"""Partitions, topics and settings that one command may have, all together, unless a single topic has more."""
+"""The most partitions, topics and settings in one command, in total, unless a single topic has more."""
 MAX_TOPICS_PER_REQUEST: Final = 10_000
-"""Kafka's bound of what one request of an administrator may change."""
+"""Kafka's limit on the changes in one admin request."""
 
 TopicCommand = CreateTopics | DeleteTopics | CreatePartitions
 
 
 class _Part(NamedTuple):
-    """One command of several, and the places of its topics in the request."""
+    """One of several commands: the positions of its topics in the request, and its units of work."""
 
     places: list[int]
     units: int
@@ -50,13 +50,14 @@ async def change_topics(
 ) -> list[TopicResult]:
     """Carry out the command in parts; return each topic's result, in order.
 
-    `timeout_ms` bounds the whole (None: only as `MetadataLog.submit` does). Topics that could not be decided have the
-    error of that: REQUEST_TIMED_OUT, or what `MetadataLog.submit` raises.
+    `timeout_ms` limits the whole request (None: only `MetadataLog.submit` does). Topics that could not be decided get
+    REQUEST_TIMED_OUT, or the error that `MetadataLog.submit` raises.
     """
     if len(command.topics) > MAX_TOPICS_PER_REQUEST:
         too_many = KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"One request may name {MAX_TOPICS_PER_REQUEST} topics, not {len(command.topics)}.",
+            f"Excessively large number of topics per request: at most {MAX_TOPICS_PER_REQUEST} are allowed, not "
+            f"{len(command.topics)}.",
         )
         return [_failed(topic, too_many) for topic in command.topics]
     if not isinstance(command, DeleteTopics) and partitions_added(command, metadata.image) > MAX_PARTITIONS_PER_REQUEST:
@@ -76,7 +77,7 @@ async def change_topics(
             except TimeoutError:
                 failure = KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"not decided within {timeout_ms} ms; it may yet be, so look before trying again",
+                    f"The request was not decided within {timeout_ms} ms; it may still be, so check before retrying.",
                 )
             except KafkaError as error:
                 failure = error
@@ -101,7 +102,7 @@ async def _decided(
     *,
     is_one_of_many: bool,
 ) -> list[TopicResult]:
-    """The results of one part, with those that were refused here in their places. Raises KafkaError, TimeoutError."""
+    """Return one part's results, merged with local refusals, in order. Raises KafkaError or TimeoutError."""
     places = [place for place in range(len(command.topics)) if place not in refused]
     allowed = _some(command, places)
     async with asyncio.timeout_at(deadline):
@@ -117,7 +118,7 @@ async def _decided(
 
 
 def _some(command: TopicCommand, places: Sequence[int]) -> TopicCommand:
-    """The command for some of its topics."""
+    """Return the command with only the topics at these positions."""
     if len(places) == len(command.topics):
         return command
     match command:
@@ -130,7 +131,7 @@ def _some(command: TopicCommand, places: Sequence[int]) -> TopicCommand:
 
 
 def _parts(command: TopicCommand, image: Image) -> list[_Part]:
-    """The command's topics, divided. Those that are judged together (named twice, too much alike) stay together."""
+    """Split the command's topics. Those that affect each other (duplicates, colliding names) stay together."""
     together: dict[Hashable, list[int]] = {}
     kin = _kin(command, image)
     for place in range(len(command.topics)):
@@ -146,7 +147,7 @@ def _parts(command: TopicCommand, image: Image) -> list[_Part]:
 
 
 def _kin(command: TopicCommand, image: Image) -> Callable[[int], Hashable]:
-    """By a topic's place: equal for those that one decision must see together."""
+    """Return a function from a topic's position to a key, equal for topics that must be decided together."""
     match command:
         case CreateTopics(topics=topics):
             return lambda place: topics[place].name.replace(".", "_")
@@ -163,7 +164,7 @@ def _kin(command: TopicCommand, image: Image) -> Callable[[int], Hashable]:
 
 
 def _units(command: TopicCommand, place: int, image: Image) -> int:
-    """The units of work that one topic of the command takes."""
+    """Return the units of work of one topic of the command."""
     match command:
         case CreateTopics(topics=topics):
             return _new_partitions(topics[place], command) + len(topics[place].configs)
@@ -187,7 +188,7 @@ def _growth(wanted: NewPartitions, image: Image) -> int:
 
 
 def _without_room(command: TopicCommand, image: Image, config: BrokerConfig, validated: int) -> dict[int, TopicResult]:
-    """By place, the topics that would bring the cluster beyond its limit; those after one that is left out may fit."""
+    """Return refusals, by position, of topics that would exceed the cluster's limit; later, smaller ones may fit."""
     refused: dict[int, TopicResult] = {}
     if isinstance(command, DeleteTopics):
         return refused
@@ -197,7 +198,7 @@ def _without_room(command: TopicCommand, image: Image, config: BrokerConfig, val
         if isinstance(topic, NewPartitions):
             added = _growth(topic, image)
         elif image.topic(topic.name) is not None or topic_name_problem(topic.name) is not None:
-            continue  # it is refused for that
+            continue  # refused for that reason
         else:
             assert isinstance(command, CreateTopics)
             added = _new_partitions(topic, command)

@@ -1,21 +1,21 @@
 """Links: the connections between the nodes of a cluster, over the controller listener.
 
 A link carries msgpack frames both ways: one-way messages, and requests with their answers. There is at most one live
-link per peer; a newer connection of the same peer closes the older one first, and nothing that the older one still
-brings is looked at. So what arrives from a peer between `is_up=True` and `is_up=False` is in order and of one
+link per peer; a newer connection of the same peer closes the older one first, and later frames of the older one are
+ignored. Everything that arrives from a peer between `is_up=True` and `is_up=False` is therefore in order and from one
 connection.
 
-Who connects: a node that does not vote connects to every voter; of two voters the one with the higher id connects, and
-the other knocks (connects, proves who it is, hangs up) to be called at once after a start. A lost link is tried again
-after `_RETRY_SECONDS`, then more and more slowly, up to `_MAX_RETRY_SECONDS`; the name is resolved anew each time.
+A node that does not vote connects to every voter. Of two voters, the one with the higher id connects, and the other
+knocks (connects, authenticates, disconnects) in order to be called at once after its start. A lost link is retried
+after `_RETRY_SECONDS`, then with growing pauses of up to `_MAX_RETRY_SECONDS`; the name is resolved again each time.
 
-How a connection begins, what keeps it alive and what a peer can do to it, `link` says; what is said over it,
-`link_messages`. A body of another shape is not handed on: a message is dropped, a request refused, an answer is none.
+`link` describes the handshake, the keep-alive and the limits on a peer; `link_messages` describes the messages. A body
+of the wrong shape is not delivered: a message is dropped, a request is refused, and an answer counts as missing.
 
-Connections that have proved nothing yet are few: `_MAX_HALF_OPEN`, and of one address `_MAX_HALF_OPEN_OF_HOST`. Beyond
-that the oldest goes, of the address that has the most; those from where a node has proved itself before go last.
+Unauthenticated connections are limited to `_MAX_HALF_OPEN`, and to `_MAX_HALF_OPEN_OF_HOST` per address. Beyond that,
+the oldest connection of the address with the most is closed; addresses of previously authenticated nodes come last.
 
-Left out: encryption, and any rights: whoever knows the secret is a node of the cluster.
+Left out: encryption, and authorization: any program that knows the secret is a node of the cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kraftpy.metadata.journal import MAX_ENTRY_BYTES
 logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = MAX_ENTRY_BYTES + (1 << 20)
-"""Room for the largest entry and what is around it."""
+"""Room for the largest entry and its envelope."""
 MAX_BUFFERED_BYTES = 32 << 20
 _MAX_HALF_OPEN = 64
 _MAX_HALF_OPEN_OF_HOST = 32
@@ -46,11 +46,11 @@ _CONNECT_SECONDS = 2.0
 _RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 1.0
 Receiver = Callable[[int, Body], None]
-"""Takes a one-way message: the peer and the body, which has the shape of its kind."""
+"""Receives a one-way message: the peer and the body, whose shape has been checked."""
 Handler = Callable[[int, Body], Awaitable[Body]]
-"""Answers a request: the peer and the body, which has the shape of its kind. Any exception refuses the request."""
+"""Answers a request: the peer and the body, whose shape has been checked. Any exception refuses the request."""
 OnConnection = Callable[[int, bool], None]
-"""Told that the link to a peer is up or down."""
+"""Called when the link to a peer comes up or goes down."""
 
 
 class Links:
@@ -74,16 +74,16 @@ class Links:
         self.max_frame_bytes = max_frame_bytes
         self.max_buffered_bytes = max_buffered_bytes
         self.cluster_id: str | None = None
-        """Where it is known, a peer that knows another is refused."""
+        """The cluster's id, if known; a peer of another cluster is refused."""
         self.key = NO_SECRET_KEY
-        """The key that nodes prove to have: made of the secret before anything is sent or received (`derive_key`)."""
+        """The key that nodes prove to know, derived from the secret before anything is exchanged (`derive_key`)."""
         self.refused_cluster: str | None = None
-        """The id of another cluster, to which the node belongs that was met last at an address of the quorum."""
+        """The id of another cluster whose node was last found at a configured address of the quorum."""
         self._secret = secret
         self._complaints = Complaints() if complaints is None else complaints
         self._incidents = Incidents(self._complaints) if incidents is None else incidents
         self._known_hosts: dict[str, None] = {}
-        """From where nodes have proved themselves, the latest last."""
+        """Addresses of nodes that have authenticated themselves, the latest last."""
         self._tasks = tasks
         self._tick_seconds = silence_ms / 1000 / TICKS_OF_SILENCE
         self._voters: dict[int, Address] = {}
@@ -98,33 +98,33 @@ class Links:
         self._ticking: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    # --- what the node asks of it ------------------------------------------------------------
+    # --- for the node ------------------------------------------------------------------------
 
     @property
     def peers(self) -> list[int]:
-        """Nodes whose link is up, by id."""
+        """The ids of nodes whose link is up, sorted."""
         return sorted(self._up)
 
     @property
     def is_protected(self) -> bool:
-        """Whether this node has a secret that others prove to know."""
+        """Whether this node has a secret, which peers must prove to know."""
         return self._secret is not None
 
     def key_for(self, purpose: bytes) -> bytes:
-        """32 bytes for another use of the secret, from which neither the secret nor the links' key can be told."""
+        """Derive a 32-byte key for another use, which reveals neither the secret nor the links' key."""
         return blake2b(purpose, key=self.key, digest_size=32).digest()
 
     def is_connected(self, peer: int) -> bool:
-        """Whether the link to this peer is up."""
+        """Return whether the link to this peer is up."""
         return peer in self._up
 
     def send(self, peer: int, kind: str, body: Body) -> bool:
-        """Send one way; whether there is a link to send it on. That it arrives is not said."""
+        """Send a one-way message; return False if there is no link. Delivery is not guaranteed."""
         connection = self._up.get(peer)
         return connection is not None and connection.send([ONE_WAY, kind, body])
 
     async def request(self, peer: int, kind: str, body: Body, timeout_ms: int) -> Body:
-        """Ask and wait; the answer has the shape of its kind. Raises LinkError where there is none."""
+        """Send a request and return the answer, with its shape checked. Raises LinkError if there is no valid one."""
         connection = self._up.get(peer)
         if connection is None:
             raise LinkError(f"node {peer} is not connected")
@@ -138,44 +138,44 @@ class Links:
             check(ANSWERS, kind, found)
         except BadBodyError as error:
             self.refuse_body(peer, error)
-            raise LinkError(f"node {peer} gave an answer that is none: {error}") from None
+            raise LinkError(f"node {peer} sent an invalid answer: {error}") from None
         return found
 
     def receive(self, kind: str, receiver: Receiver) -> None:
-        """Who takes the one-way messages of a kind."""
+        """Register the receiver of one-way messages of a kind."""
         self._receivers[kind] = receiver
 
     def serve(self, kind: str, handler: Handler) -> None:
-        """Who answers the requests of a kind."""
+        """Register the handler of requests of a kind."""
         self._handlers[kind] = handler
 
     def on_connection(self, callback: OnConnection) -> None:
-        """Have a function told of links that come up and go down, in order with what arrives on them."""
+        """Register a callback for links that come up or go down, ordered with the messages that arrive on them."""
         self._on_connection.append(callback)
 
     def disconnect(self, peer: int) -> None:
-        """Close the link to a peer; it may come back."""
+        """Close the link to a peer; it may be established again."""
         if (connection := self._up.get(peer)) is not None:
-            connection.close("it is given up here")
+            connection.close("this node closed it")
 
     # --- start and stop ----------------------------------------------------------------------
 
     async def derive_key(self) -> None:
-        """Make the key of the secret, in a thread: it takes some 50 ms. `start` waits for it."""
+        """Derive the key from the secret in a thread, which takes some 50 ms. `start` waits for it."""
         if self._secret is not None and self.key is NO_SECRET_KEY:
             self.key = await asyncio.to_thread(derived_key, self._secret)
 
     def remote_listener(self) -> str | None:
-        """An address beyond this machine that `listen` has bound, if there is one."""
+        """Return a bound address that is reachable from other machines, if any."""
         hosts = [str(each.getsockname()[0]) for server in self._servers for each in server.sockets]
         return next((host for host in hosts if not is_loopback(host)), None)
 
     def must_not_meet(self, host: str) -> bool:
-        """Whether nothing may be said to or heard from an address: beyond this machine that takes a secret."""
+        """Return whether links to an address are forbidden: other machines require a secret."""
         return self._secret is None and not is_loopback(host)
 
     async def listen(self, listener: Listener) -> int:
-        """Bind an address, at which `start` will take connections; the port that it got. Raises OSError."""
+        """Bind an address on which `start` will accept connections; return the port. Raises OSError."""
         server = await asyncio.get_running_loop().create_server(
             lambda: Link(self, is_caller=False), listener.host or None, listener.port, backlog=128, start_serving=False
         )
@@ -183,9 +183,9 @@ class Links:
         return int(server.sockets[0].getsockname()[1])
 
     async def start(self, voters: Mapping[int, Address], bootstrap: tuple[Address, ...] = ()) -> None:
-        """Begin to connect, and to take connections: whoever is to hear of links has said so before.
+        """Start connecting and accepting connections. Register receivers, handlers and callbacks before this.
 
-        `bootstrap` are addresses of voters whose ids are not known.
+        `bootstrap` lists addresses of voters whose ids are not known.
         """
         await self.derive_key()
         for server in self._servers:
@@ -196,7 +196,7 @@ class Links:
             self._bootstrap[address] = _Caller(self, None, address, self._tasks)
 
     def set_voters(self, voters: Mapping[int, Address], *, is_voter: bool | None = None) -> None:
-        """Who the voters are now: links to those that are none any more are left to the other side."""
+        """Update the voters. Links to nodes that no longer vote stay open until the peer closes them."""
         if is_voter is not None:
             self.is_voter = is_voter
         self._voters = {node_id: address for node_id, address in voters.items() if node_id != self.node_id}
@@ -220,15 +220,15 @@ class Links:
         for connection in [*self._up.values(), *self._half_open]:
             connection.close("this node stops")
 
-    # --- what its connections tell ------------------------------------------------------------
+    # --- for its connections ------------------------------------------------------------------
 
     def calls(self, peer: int) -> bool:
-        """Whether it is this node that connects to the peer, rather than knock."""
+        """Return whether this node connects to the peer, rather than only knocking."""
         return not self.is_voter or peer not in self._voters or self.node_id > peer
 
     def half_opened(self, connection: Link) -> None:
-        """A connection that has proved nothing yet."""
-        if self._is_closed:  # it was accepted before
+        """Admit a connection that is not authenticated yet."""
+        if self._is_closed:  # accepted just before the stop
             connection.close("this node stops")
             return
         self._half_open[connection] = None
@@ -240,29 +240,29 @@ class Links:
 
     def _close_oldest(self, host: str) -> None:
         oldest = next(each for each in self._half_open if each.host == host)
-        oldest.close("too many connections have not said who they are", "too many")
+        oldest.close("there are too many unauthenticated connections", "too many")
 
     def knocked(self, peer: int) -> None:
-        """A peer has proved that it is there: see at once."""
+        """Connect at once to a peer that has just knocked."""
         if peer not in self._up and (caller := self._callers.get(peer)) is not None:
             caller.hurry()
 
     def opened(self, connection: Link, peer: int) -> None:
-        """The peer has proved who it is: this is its link now."""
+        """Make this connection the link of its authenticated peer."""
         self._half_open.pop(connection, None)
         self._known_hosts.pop(connection.host, None)
         self._known_hosts[connection.host] = None
         if len(self._known_hosts) > _MAX_KNOWN_HOSTS:
             del self._known_hosts[next(iter(self._known_hosts))]
         if (older := self._up.get(peer)) is not None:
-            older.close("the peer has a newer one")
+            older.close("the peer opened a newer one")
         self._up[peer] = connection
         logger.info("link to node %d is up", peer)
         for callback in self._on_connection:
             callback(peer, True)
 
     def closed(self, connection: Link, reason: str) -> None:
-        """A connection is gone, or is not to be listened to any more."""
+        """Forget a connection that is closed."""
         self._half_open.pop(connection, None)
         peer = connection.peer
         if peer is None or self._up.get(peer) is not connection:
@@ -276,7 +276,7 @@ class Links:
                 caller.hurry()
 
     def note_refusal(self, connection: Link, kind: str, reason: str) -> None:
-        """A connection ended before it was a link. Each kind of reason is told once a minute for each address."""
+        """Log that a connection ended before it became a link: each kind of reason once a minute per address."""
         level = logging.INFO if kind in ("lost", "no node", "too many") else logging.WARNING
         self._complaints.write(
             logger, level, f"link {kind}", connection.host, "a connection of the quorum with %s was closed: %s",
@@ -284,14 +284,14 @@ class Links:
         )  # fmt: skip
 
     def refuse_body(self, peer: int, error: Exception) -> None:
-        """Log that a body was refused, because no node of this version sends such a one."""
+        """Log that a body was refused because no node of this version sends it."""
         self._complaints.write(
-            logger, logging.ERROR, "link body", str(peer), "node %d: what it sent is refused: %s", peer,
+            logger, logging.ERROR, "link body", str(peer), "refused a message from node %d: %s", peer,
             printable(str(error)),
         )  # fmt: skip
 
     def arrived(self, peer: int, kind: str, body: Body) -> None:
-        """A one-way message."""
+        """Deliver a one-way message."""
         receiver = self._receivers.get(kind)
         if receiver is None:
             return
@@ -304,7 +304,7 @@ class Links:
             self._incidents.note(f"the message {kind} of node {peer}", error, kind=f"link message {kind}")
 
     def asked(self, connection: Link, number: int, kind: str, body: Body) -> bool:
-        """A request, answered by a task of its own. A node that is ending starts none: the link is closed instead."""
+        """Answer a request in its own task. If this node is stopping, close the link instead and return False."""
         answering = self._answer(connection, number, kind, body)
         try:
             self._tasks.create_task(answering, name=f"answer {printable(kind, 40)}")
@@ -319,7 +319,7 @@ class Links:
         assert peer is not None
         try:
             if handler is None:
-                raise LinkError(f"nothing here answers {printable(kind, 40)}")
+                raise LinkError(f"this node has no handler for {printable(kind, 40)}")
             check(REQUESTS, kind, body)
             answer = [ANSWER, number, await handler(peer, body)]
         except LinkError as error:
@@ -328,7 +328,7 @@ class Links:
             answer = [REFUSAL, number, str(error)]
         except Exception as error:
             self._incidents.note(f"the request {kind} of node {peer}", error, kind=f"link request {kind}")
-            answer = [REFUSAL, number, f"it could not be answered: {type(error).__name__}"]
+            answer = [REFUSAL, number, f"the request failed: {type(error).__name__}"]
         connection.answer(answer)
 
     async def _tick(self) -> None:
@@ -349,11 +349,11 @@ class _Caller:
         self._task = tasks.create_task(self._run(), name=f"link to {address}")
 
     def hurry(self) -> None:
-        """Try soon: the link is lost, or somebody says that the peer is there."""
+        """Try soon: the link was lost, or the peer has knocked."""
         self._hurry.set()
 
     def stop(self) -> None:
-        """Try no more."""
+        """Stop trying."""
         self._task.cancel()
 
     async def _run(self) -> None:
@@ -370,7 +370,7 @@ class _Caller:
             else:
                 self._hurry.clear()
                 pause = _RETRY_SECONDS
-                await asyncio.sleep(_RETRY_SECONDS / 2)  # however often that is said
+                await asyncio.sleep(_RETRY_SECONDS / 2)  # at most this often, however many hints arrive
 
     def _is_connected(self) -> bool:
         return self.peer is not None and self._links.is_connected(self.peer)
@@ -385,7 +385,7 @@ class _Caller:
             return made[0]
 
         if links.must_not_meet(self.address.host) and is_remote_address(self.address.host):
-            return  # a name is looked at once it is resolved
+            return  # a name is checked once it is resolved
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await loop.create_connection(connection, *self.address)

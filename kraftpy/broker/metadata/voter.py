@@ -1,18 +1,17 @@
-"""A voter: the loop around `metadata.quorum`, its journal, and what its followers and observers are told.
+"""A voter: the loop around `metadata.quorum` and its journal; it serves followers and observers.
 
-    messages, links that come and go, time, proposals -> Quorum -> messages, applied commands
-                                                           | journal: one thread, which syncs and saves snapshots
+    messages, link changes, time, proposals -> Quorum -> messages, applied commands
+                                                 | journal: one thread, which syncs and saves snapshots
 
-What a message says has to be on disk before it leaves (`after_sync`); such a message waits for the next sync, and
-one that waited while its link was replaced is dropped. Nothing else ever waits for the disk: votes are asked for and
-entries sent on while a sync runs.
+A message that promises something must not leave before that is on disk (`after_sync`): it waits for the next sync, and
+is dropped if its link was replaced meanwhile. Nothing else waits for the disk: votes are requested and entries sent
+while a sync runs.
 
-Observers ask for the committed entries after the ones they have (`follow`), are answered as soon as there are some or
-the leader changes, and get a snapshot where the entries are gone.
+Observers request the committed entries after their newest one (`follow`). They are answered as soon as there are new
+ones or the leader changes, and get a snapshot if the entries are no longer in the journal.
 
-A full disk, or a process that is out of descriptors, makes this node silent until there is room again: it answers
-nobody, so that the others go on without it. A quorum of one refuses commands meanwhile. Any other failure of the disk
-stops the node.
+While the disk is full, or the process is out of file descriptors, this node is silent, so that the others continue
+without it. A quorum of one refuses commands meanwhile. Any other disk failure stops the node.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FOLLOW_WAIT_MS = 500
-"""How long an observer's question waits for something new."""
+"""How long an observer's request waits for news."""
 FOLLOW_BYTES = 1 << 20
 _REOPEN_MS = 1000
 _RESIGN_SECONDS = 2.0
@@ -51,18 +50,18 @@ _RESIGN_SECONDS = 2.0
 _Held = tuple[Message, object]
 
 
-def passes(error: OSError) -> bool:
-    """Whether the journal can be written again later, as it is, and nothing of it is in doubt."""
+def is_transient(error: OSError) -> bool:
+    """Return whether the failure is temporary: the journal is intact and can be written again later."""
     return failure_of(error, is_sync=True) in (Failure.FULL, Failure.RESOURCES)
 
 
 def journal_failed(error: OSError) -> DirectoryFailed:
-    """What ends the node, with a vote or without: it cannot follow the quorum, and nobody knows what is on the disk."""
+    """Return the error that stops a node, voter or observer, whose journal failed: its contents are unknown."""
     return DirectoryFailed(f"the metadata journal cannot be written: {error.strerror or error}; this node stops")
 
 
 class Voter:
-    """One node's vote. `stirred` is called after every turn: look at what has changed."""
+    """One node's participation in the quorum. `on_change` is called after every step."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Voter:
         fetch_timeout_ms: int,
         snapshot_after_bytes: int,
         new_machine: Callable[[], StateMachine],
-        stirred: Callable[[], None],
+        on_change: Callable[[], None],
         clock: Clock,
         links: Links | None,
         tasks: Tasks,
@@ -84,7 +83,7 @@ class Voter:
         self._fetch_timeout_ms = fetch_timeout_ms
         self._snapshot_after_bytes = snapshot_after_bytes
         self._new_machine = new_machine
-        self._stirred = stirred
+        self._on_change = on_change
         self._clock = clock
         self._links = links
         self._tasks = tasks
@@ -98,35 +97,35 @@ class Voter:
         self._held: list[_Held] = []
         self._is_syncing = False
         self._disk_trouble = ""
-        """While the disk is full: what that is, in a sentence."""
+        """While the disk is full: a description of the failure."""
         self._reopen_at_ms = 0
-        """While the disk is full: no sooner is it tried again, whatever peers send meanwhile."""
+        """While the disk is full: the earliest time of the next attempt, whatever peers send meanwhile."""
         self._sessions: dict[int, object] = {}
-        """Of each peer that is connected, something that is new with each connection."""
+        """For each connected peer, a token that is new with each connection."""
         self._told: asyncio.Event = asyncio.Event()
-        """Set, and replaced, whenever observers may have something to hear."""
+        """Set and replaced whenever there may be news for observers."""
         self._last_told: object = None
-        """What they could have heard the last time."""
+        """The state when they were last woken."""
         self._running: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.observers: dict[int, tuple[int, int, int]] = {}
-        """Of each observer that asked here lately: the entry it has, when it asked, when it last had everything."""
+        """For each observer that asked here lately: its newest entry, when it asked, when it was last caught up."""
 
     # --- state -------------------------------------------------------------------------------
 
     @property
     def quorum(self) -> Quorum | None:
-        """The quorum's machine; None while the disk is full."""
+        """The quorum's state machine; None while the disk is full."""
         return self._quorum
 
     @property
     def why_nothing_is_written(self) -> str:
-        """What keeps `quorum` None, in a sentence."""
+        """Why `quorum` is None, as a message."""
         return self._disk_trouble or ("this node stops" if self._is_stopping else "this node has not started yet")
 
     @property
     def leader_id(self) -> int | None:
-        """Who leads, as far as is known here."""
+        """The leader's id, if known here."""
         return None if self._quorum is None else self._quorum.leader_id
 
     @property
@@ -136,12 +135,12 @@ class Voter:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads, and its image is that of a leader."""
+        """Whether this node leads and its image is up to date."""
         return self._quorum is not None and self._quorum.is_active
 
     @property
     def applied_index(self) -> int:
-        """The newest entry that is in the image; a leader's snapshot is in it before it is on disk."""
+        """The newest entry in the image; a snapshot from the leader counts before it is on disk."""
         if self._quorum is None:
             return 0
         received = self._quorum.received_snapshot
@@ -150,18 +149,18 @@ class Voter:
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self, directory: Directory) -> None:
-        """Open the journal and take part. Raises JournalError, CodecError or OSError."""
+        """Open the journal and join the quorum. Raises JournalError, CodecError or OSError."""
         self._directory = directory
         await self._open()
         if self._links is not None:
             self._links.receive("raft", self._received)
             self._links.on_connection(self._connection)
             self._links.serve("follow", self._follow)
-        for task in (self._run(), self._keep()):
+        for task in (self._run(), self._run_disk()):
             self._running.append(self._tasks.create_task(task, name="metadata quorum"))
 
     async def stop(self) -> None:
-        """Hand over the lead, if there is somebody to take it, and close the journal. Raises OSError."""
+        """Hand over leadership if another voter is connected, and close the journal. Raises OSError."""
         if self._quorum is not None and self._quorum.is_leader and self._may_hand_over(self._quorum):
             self._feed(lambda quorum, _: quorum.resign())
             with contextlib.suppress(TimeoutError):
@@ -211,7 +210,7 @@ class Voter:
     # --- inputs ------------------------------------------------------------------------------
 
     def propose(self, data: bytes) -> bool:
-        """Append a command, if this node leads. It is decided when it is applied, if ever."""
+        """Append a command if this node leads; return whether it did. The command may never be committed."""
         if self._quorum is None or not self._quorum.is_leader:
             return False
         try:
@@ -224,7 +223,7 @@ class Voter:
         return is_taken
 
     async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> str | None:
-        """Add or remove one voter, and wait until that is committed; why not, where it cannot be."""
+        """Add or remove one voter, and wait until that is committed. Return None, or the reason for a failure."""
         quorum = self._quorum
         if quorum is None:
             return "the disk of this node is full"
@@ -238,14 +237,14 @@ class Voter:
                 raise
             return "the disk of this node is full"
         if changed is None:
-            return "the voters could not be changed now"
+            return "the voters cannot be changed now"
         self._wake.wake()
         index, term = changed
         while quorum.commit_index < index:
             if quorum is not self._quorum:
-                return "this node takes no part any more: whether the voters changed is not known"
+                return "this node left the quorum: it is not known whether the voters changed"
             if quorum.term != term or not quorum.is_leader:
-                return "the leader changed: whether the voters did is not known"
+                return "the leader changed: it is not known whether the voters did"
             told = self._told
             await told.wait()
         return None
@@ -297,22 +296,22 @@ class Voter:
                         await self._try_to_reopen()
                 continue
             try:
-                self._turn(self._quorum)
+                self._step(self._quorum)
             except OSError as error:
                 raise journal_failed(error) from error
             except QuorumStoppedError as error:
                 if not self._is_journal_failing:
                     raise Fatal(str(error)) from error
-                while self._quorum is quorum:  # `_keep` gives it up, or ends this node
+                while self._quorum is quorum:  # `_run_disk` closes it, or ends this node
                     told = self._told
                     await told.wait()
 
     @property
     def _is_journal_failing(self) -> bool:
-        """Whether it failed in its thread, of which `_keep` is yet to be told: until then it refuses what comes."""
+        """Whether the journal failed in its thread and refuses writes; `_run_disk` will handle that soon."""
         return self._journal is not None and self._journal.has_failed
 
-    def _turn(self, quorum: Quorum) -> None:
+    def _step(self, quorum: Quorum) -> None:
         now = self._clock.monotonic_ms()
         while self._inbox:
             given = self._inbox.popleft()
@@ -324,20 +323,20 @@ class Voter:
         self._tell()
 
     def _tell(self) -> None:
-        self._stirred()
+        self._on_change()
         quorum = self._quorum
-        news = (
+        state = (
             None
             if quorum is None
             else (quorum, quorum.applied_index, quorum.commit_index, quorum.leader_id, quorum.term, len(self._sessions))
         )
-        if news == self._last_told:
-            return  # most turns are ticks: whoever waits would only look, and wait again
-        self._last_told = news
+        if state == self._last_told:
+            return  # most steps are ticks: there is nothing new for waiters
+        self._last_told = state
         self._wake_all()
 
     def _wake_all(self) -> None:
-        """Have those look again who wait for what a turn brings."""
+        """Wake all tasks that wait for a change of the quorum."""
         told, self._told = self._told, asyncio.Event()
         told.set()
 
@@ -354,8 +353,8 @@ class Voter:
             if self._links is not None and session is not None and self._sessions.get(message.peer) is session:
                 self._links.send(message.peer, "raft", message.body)
 
-    async def _keep(self) -> None:
-        """What the disk has to do, one after the other."""
+    async def _run_disk(self) -> None:
+        """Run the disk's work: syncs and snapshots, one after the other."""
         while True:
             await self._disk_wanted.wait()
             self._disk_wanted.clear()
@@ -366,7 +365,7 @@ class Voter:
                 await self._sync(quorum, journal)
                 await self._save_snapshots(quorum, journal)
             except OSError as error:
-                if not passes(error):
+                if not is_transient(error):
                     raise journal_failed(error) from error
                 await self._give_up(error)
             except QuorumStoppedError as error:
@@ -407,20 +406,20 @@ class Voter:
         self._reopen_at_ms = self._clock.monotonic_ms() + _REOPEN_MS
         self._held.clear()
         if journal is not None:
-            await self._in_disk_thread(journal.close)  # it has failed: this only closes the file
+            await self._in_disk_thread(journal.close)  # the journal has failed: this only closes the file
         if self._links is not None:
             for peer in [*self._sessions]:
-                self._links.disconnect(peer)  # so that they look for another leader at once
+                self._links.disconnect(peer)  # so that peers look for another leader at once
         self._tell()
 
     async def reopen(self) -> bool:
-        """Try to take part again after the disk was full; whether that worked."""
+        """Try to rejoin the quorum after the disk was full; return whether that worked."""
         if self._quorum is not None or self._is_stopping:
             return self._quorum is not None
         try:
             await self._open()
         except OSError as error:
-            if not passes(error):
+            if not is_transient(error):
                 raise journal_failed(error) from error
             return False
         except (JournalError, CodecError) as error:  # damaged since it was last read
@@ -430,12 +429,12 @@ class Voter:
 
     async def _try_to_reopen(self) -> None:
         if await self.reopen():
-            logger.warning("the metadata journal is written again")
+            logger.warning("the metadata journal is writable again")
 
     # --- observers ---------------------------------------------------------------------------
 
     async def _follow(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Committed entries after one, as soon as there are any; who leads."""
+        """Answer an observer with committed entries after its newest one, and the leader, once there is news."""
         after, known = body["after"], (body["leader"], body["term"])
         now = self._clock.monotonic_ms()
         caught_up_ms = now if after >= self.applied_index else self.observers.get(peer, (0, 0, -1))[2]

@@ -1,8 +1,8 @@
-"""The answer to a Fetch, whoever asked: what the session has to be told, and who leads what is not led here."""
+"""Builds responses to Fetch for consumers and followers: what the session must be told, and current leaders."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition
@@ -11,16 +11,20 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint, PartitionData
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasImage, HasSlices
+
+    class Broker(HasImage, HasSlices, Protocol):
+        """The part of a broker that fetch responses need."""
+
 
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 Answers = list[tuple[FetchedPartition, PartitionData]]
 
 
-def name_leaders(broker: Broker, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
-    """Say who leads the partitions that are not led here (KIP-951)."""
+def name_leaders(broker: HasImage, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
+    """Name the leaders of partitions that are not led here (KIP-951)."""
     hints: LeaderHints | None = None
     for partition, answer in answers:
         if answer.error_code in _LED_ELSEWHERE:
@@ -34,7 +38,7 @@ def name_leaders(broker: Broker, answers: Answers, context: RequestContext) -> l
 async def respond_long(
     broker: Broker, fetched: FetchContext, answers: Answers, context: RequestContext
 ) -> FetchResponse:
-    """`respond` for many partitions, in slices."""
+    """Do what `respond` does for many partitions, in slices."""
     response = FetchResponse(session_id=fetched.session_id, responses=[], node_endpoints=[])
     endpoints: dict[int, NodeEndpoint] = {}
     for start in range(0, len(answers), PIECE):
@@ -53,7 +57,7 @@ async def respond_long(
 
 
 def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:
-    """The response with whatever its session has to be told."""
+    """Build the response from the partitions that its session must be told about."""
     topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
     for partition, answer in answers:
         if not fetched.include(partition, answer):

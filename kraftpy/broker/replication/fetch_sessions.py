@@ -1,18 +1,19 @@
-"""Incremental fetch sessions: what a client fetches is remembered, and only what changed is sent (KIP-227).
+"""Incremental fetch sessions: the broker remembers what a client fetches and sends only changes (KIP-227).
 
-A session is a dictionary of partitions in the order they are served; one that returned data moves to the end, so
-that a small `max_bytes` starves none. A request names its session and the session's epoch, which must match
-exactly: it is the only protection against a lost or repeated request.
+A session is a dictionary of partitions in the order they are served; one that returned data moves to the end, so that a
+small `max_bytes` starves none. A request names its session and the session's epoch, which must match exactly: this is
+the only protection against a lost or repeated request.
 
-Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and `kraftpy.fetch.session.partitions.max`
-partitions in those of clients; one evicts only a session unused for `EVICTION_MS` or, failing that (and for a slot
-only), a smaller one that has existed for so long. A session that grows beyond the partitions there are is over: its
-client begins another, or goes on without. A partition is left out of an incremental
-answer only if it has no records, no error, and the same high watermark and log start offset as were last sent.
+Invariants: there are at most `max.incremental.fetch.session.cache.slots` sessions, and those of clients have at most
+`kraftpy.fetch.session.partitions.max` partitions in total. A new session evicts only one unused for `EVICTION_MS` or,
+failing that (and for a slot only), a smaller one that has existed for that long. A session that grows beyond the
+partitions available ends: its client begins another, or continues without. A partition is left out of an incremental
+response only if it has no records, no error, and the same high watermark and log start offset as were last sent.
 
-A follower's session keeps `News` of its partitions, so that a request touches those that changed and no others. It is
-privileged: it may take the slot of a client's, and gives up its own to none but that follower's next one that has a
-partition in common with it. (A follower has a session for what it syncs before it acknowledges, and one for the rest.)
+A follower's session keeps `ChangedKeys` of its partitions, so that a request touches those that changed and no others.
+It is privileged: it may take the slot of a client's, and gives up its own only to that follower's next session that has
+a partition in common with it. (A follower has one session for partitions that it syncs before it acknowledges, and one
+for the rest.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kraftpy.broker.waiting import News
+from kraftpy.broker.waiting import ChangedKeys
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import FetchRequest, PartitionData
 from kraftpy.types import Millis, TopicId
@@ -34,12 +35,12 @@ _MAX_EPOCH = 2**31 - 1
 _NO_LIMIT = 2**31 - 1
 
 PartitionKey = tuple[str, bytes, int]
-"""Topic name ("" where the client sent an id), topic id (zeros where it sent a name), partition."""
+"""Topic name ("" if the client sent an id), topic id (zeros if it sent a name), partition."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchedPartition:
-    """What a client asks of one partition, and what it was last told of it."""
+    """A client's request for one partition, and the state it was last sent."""
 
     topic: str
     topic_id: TopicId
@@ -49,23 +50,23 @@ class FetchedPartition:
     current_leader_epoch: int
     last_fetched_epoch: int
     log_start_offset: int = -1
-    """Of the follower that asks."""
+    """The log start offset of the follower that fetches."""
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     is_accepted: bool = False
-    """The leader took a follower's fetch offset as proof of what it has; until it fetches from another."""
+    """The leader took a follower's fetch offset as proof of what it has; reset when it fetches from another offset."""
 
     @property
     def key(self) -> PartitionKey:
-        """Its identity within a session."""
+        """The partition's identity within a session."""
         return (self.topic, self.topic_id, self.partition)
 
     def must_send(self, answer: PartitionData) -> bool:
-        """Whether an incremental answer has to carry this partition; remembers what is sent if so."""
+        """Whether an incremental response must include this partition; if so, remember what is sent."""
         changed = (
             bool(answer.records)
             or answer.error_code != ErrorCode.NONE
-            or self.is_news(answer)
+            or self.has_moved(answer)
             or answer.preferred_read_replica >= 0
             or answer.diverging_epoch.epoch >= 0
         )
@@ -75,8 +76,8 @@ class FetchedPartition:
         self.sent_log_start_offset = -1 if failed else answer.log_start_offset
         return changed
 
-    def is_news(self, answer: PartitionData) -> bool:
-        """Whether its high watermark or log start is another than was last sent."""
+    def has_moved(self, answer: PartitionData) -> bool:
+        """Whether the high watermark or log start offset differs from what was last sent."""
         return (
             answer.high_watermark != self.sent_high_watermark or answer.log_start_offset != self.sent_log_start_offset
         )
@@ -84,7 +85,7 @@ class FetchedPartition:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """One client's remembered partitions."""
+    """The remembered partitions of one client."""
 
     id: int
     epoch: int
@@ -93,11 +94,11 @@ class Session:
     created_at: Millis
     used_at: Millis
     follower_id: int = NO_FOLLOWER
-    """The broker that fetches with it, if it is one."""
-    news: News[PartitionKey] | None = None
-    """What changed since the last answer; a follower's session has it."""
+    """The broker that fetches with this session, if it is a follower's."""
+    changed_keys: ChangedKeys[PartitionKey] | None = None
+    """The partitions that changed since the last response; only a follower's session has it."""
     swept_at: float = 0.0
-    """When it was last noted that the follower still has what it fetched from: the event loop's time."""
+    """When the follower was last recorded as still having what it fetched from; in the event loop's time."""
 
     def served(self, key: PartitionKey) -> None:
         """Move a partition that returned records to the end of the order."""
@@ -108,28 +109,28 @@ class Session:
 
 @dataclass(slots=True, kw_only=True)
 class FetchContext:
-    """The partitions of one Fetch request, whether they came with it or from its session."""
+    """The partitions of one Fetch request, whether it named them or its session did."""
 
     partitions: list[FetchedPartition]
     session: Session | None
     incremental: bool
     asked: list[FetchedPartition]
-    """Those that came with it, at their new offsets."""
+    """The partitions that the request named, at their new offsets."""
     epoch: int = INITIAL_EPOCH
     """The session's epoch once this request is answered."""
 
     @property
     def session_id(self) -> int:
-        """The id to answer with: 0 without a session."""
+        """The session id to respond with: 0 without a session."""
         return NO_SESSION if self.session is None else self.session.id
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether another request has moved the session on meanwhile: this one's answer must not touch it."""
+        """Whether another request has used the session meanwhile: then this one's response must not touch it."""
         return self.session is not None and self.session.epoch != self.epoch
 
     def include(self, partition: FetchedPartition, answer: PartitionData) -> bool:
-        """Whether the answer is to be sent; to be called once for every partition, when it is final."""
+        """Whether the response includes a partition; call it once for each, when its answer is final."""
         changed = partition.must_send(answer)
         if self.session is not None and answer.records:
             self.session.served(partition.key)
@@ -139,8 +140,8 @@ class FetchContext:
 class FetchSessions:
     """Every session of this broker.
 
-    `new_id` draws a random positive int32; `slots` bounds how many there are, `most_partitions` what those of clients
-    remember all together.
+    `new_id` draws a random positive int32; `slots` bounds the number of sessions, `most_partitions` the partitions that
+    the clients' sessions remember in total.
     """
 
     def __init__(self, slots: int, new_id: Callable[[], int], most_partitions: int = _NO_LIMIT) -> None:
@@ -162,7 +163,7 @@ class FetchSessions:
         follower_id: int = NO_FOLLOWER,
         asked: list[FetchedPartition] | None = None,
     ) -> FetchContext:
-        """The partitions this request is about. `asked`: those it names (`asked_for`), where that is known already.
+        """Return the partitions of a request. `asked` are those it names (`asked_for`), if they are known already.
 
         Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
         """
@@ -171,7 +172,7 @@ class FetchSessions:
         uses_topic_ids = api_version >= 13
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             ended = self._sessions.get(request.session_id)
-            if ended is not None and ended.follower_id == follower_id:  # no consumer ends a follower's
+            if ended is not None and ended.follower_id == follower_id:  # a consumer cannot end a follower's session
                 self._drop(request.session_id)
             partitions = list({partition.key: partition for partition in asked}.values())
             session = None
@@ -200,7 +201,7 @@ class FetchSessions:
                 f"fetch session {session.id} is at epoch {session.epoch}, not {request.session_epoch}",
             )
         if session.follower_id != follower_id:
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session.id} is somebody else's")
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session.id} is not this client's")
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "topic ids and names mixed in one fetch session")
         before = len(session.partitions)
@@ -222,7 +223,7 @@ class FetchSessions:
                 known.current_leader_epoch = partition.current_leader_epoch
                 known.last_fetched_epoch = partition.last_fetched_epoch
         session.used_at = now
-        if session.news is None:
+        if session.changed_keys is None:
             self._partitions += len(session.partitions) - before
             if len(session.partitions) > before and not self._has_room(0, now, session):
                 self._drop(session.id)
@@ -238,8 +239,8 @@ class FetchSessions:
 
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
-        if session is not None and session.news is not None:
-            session.news.is_over = True
+        if session is not None and session.changed_keys is not None:
+            session.changed_keys.is_over = True
         elif session is not None:
             self._partitions -= len(session.partitions)
 
@@ -247,9 +248,7 @@ class FetchSessions:
         self, partitions: list[FetchedPartition], uses_topic_ids: bool, now: Millis, *, follower_id: int
     ) -> Session | None:
         is_follower = follower_id != NO_FOLLOWER
-        if (
-            is_follower
-        ):  # it fetches a partition in one session at a time: others are of before it, or we, started again
+        if is_follower:  # it fetches a partition in one session at a time: others date from before a restart
             for former in [each for each in self._sessions.values() if each.follower_id == follower_id]:
                 is_idle = now - former.used_at > EVICTION_MS
                 if is_idle or any(partition.key in former.partitions for partition in partitions):
@@ -269,7 +268,7 @@ class FetchSessions:
             created_at=now,
             used_at=now,
             follower_id=follower_id,
-            news=News() if is_follower else None,
+            changed_keys=ChangedKeys() if is_follower else None,
         )
         self._sessions[session_id] = session
         if not is_follower:
@@ -277,11 +276,11 @@ class FetchSessions:
         return session
 
     def _has_room(self, count: int, now: Millis, growing: Session | None = None) -> bool:
-        """Whether so many more partitions may be remembered, be it in the place of sessions that nobody uses."""
+        """Whether `count` more partitions may be remembered, if necessary by evicting unused sessions."""
         if self._partitions + count <= self._most_partitions:
             return True
         for session in sorted(self._sessions.values(), key=lambda session: session.used_at):
-            if session.news is None and session is not growing and now - session.used_at > EVICTION_MS:
+            if session.changed_keys is None and session is not growing and now - session.used_at > EVICTION_MS:
                 self._drop(session.id)
                 if self._partitions + count <= self._most_partitions:
                     return True
@@ -294,7 +293,7 @@ class FetchSessions:
         if oldest is not None and now - oldest.used_at > EVICTION_MS:
             self._drop(oldest.id)
             return True
-        clients = [session for session in self._sessions.values() if session.news is None]
+        clients = [session for session in self._sessions.values() if session.changed_keys is None]
         old = [session for session in clients if is_follower or now - session.created_at > EVICTION_MS]
         smallest = min(old, key=lambda session: len(session.partitions), default=None)
         if smallest is not None and (is_follower or len(smallest.partitions) < size):
@@ -304,7 +303,7 @@ class FetchSessions:
 
 
 def asked_for(request: FetchRequest) -> list[FetchedPartition]:
-    """The partitions that a request names."""
+    """Return the partitions that a request names."""
     return [
         FetchedPartition(
             topic=topic.topic,

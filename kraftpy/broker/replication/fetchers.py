@@ -1,20 +1,21 @@
-"""Fetching what other brokers lead: one task and one connection for each leader, many partitions in each request.
+"""Fetches partitions from their leaders: one task and one connection per leader, many partitions per request.
 
-What to ask and what an answer means is `replication` (`FetchPlan`, `Follower`); here it is sent, and done to the logs.
-Appends run on the event loop, cuts in threads; all of an answer is carried out before the next request, whose fetch
-offsets tell the leader what this broker has. A flush that the topic asks for (`flush.messages`) comes before it too.
+`replication` decides what to request and how to react to a response (`FetchPlan`, `Follower`); this module sends the
+requests and applies the results to the logs. Appends run on the event loop, truncations in threads. A response is
+applied completely before the next request, whose fetch offsets tell the leader what this broker has. A flush that the
+topic asks for (`flush.messages`) comes before it too.
 
-A partition that comes to a fetcher while its request waits at the leader ends that wait by a new connection: records
-acknowledged with acks=all must not wait for it. One that rests after an error shortens the next wait instead. A leader
-that cannot be reached is tried again after `replica.fetch.backoff.ms`, and at once when the metadata says that it, or
-any broker, is back.
+If a partition is added while a fetcher's request waits at the leader, a new connection ends that wait: records
+acknowledged with acks=all must not be delayed by it. A partition that backs off after an error shortens the next wait
+instead. A leader that cannot be reached is retried after `replica.fetch.backoff.ms`, and at once when the metadata says
+that it, or any broker, is back.
 
-One fetcher for each leader, as with `num.replica.fetchers=1`; what follows several leaders is fetched side by side. But
+There is one fetcher per leader, as with `num.replica.fetchers=1`; different leaders are fetched from in parallel. But
 partitions that are synced before they are acknowledged (`kraftpy.flush.before.ack`) have a fetcher of their own, for
-each leader and log directory: it syncs all it has appended, in one round, before its next request, whose offsets
-therefore acknowledge nothing that is not synced; and nobody else waits for that disk.
-Replicas under a throttle rest as long as it asks (`throttle`).
-Left out: more fetchers than that; moving a partition between this broker's own disks.
+each leader and log directory. It syncs everything it has appended, in one round, before its next request, so that the
+offsets in it acknowledge nothing that is not synced; no other partition waits for that disk. Replicas under a throttle
+pause as long as it asks (`throttle`). Left out: more fetchers than that; moving a partition between this broker's own
+disks.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Lane = tuple[BrokerId, str]
-"""A leader, and the log directory whose syncs its fetches wait for; "" for partitions that wait for none."""
+"""A leader, and the log directory whose syncs its fetches wait for ("" if they wait for none)."""
 
 _FIRST_VERSION = 17
 _LET_OTHERS_RUN_AFTER_BYTES = 1 << 20
 _POSITIONS_AT_ONCE = 1_000
-"""So many partitions are given a position, or an answer is looked at for, before others have the event loop."""
+"""Partitions that get a position, or are looked up for a response, before others get the event loop."""
 
 
 class Fetchers:
@@ -98,13 +99,13 @@ class Fetchers:
         )
 
     def start(self) -> None:
-        """Begin to fetch: this broker is registered, so that leaders can tell which of its lives it is."""
+        """Begin to fetch: this broker is registered, so leaders know its current epoch."""
         self._is_started = True
         for fetcher in self._fetchers.values():
             fetcher.start(self._tasks)
 
     async def stop(self) -> None:
-        """Fetch nothing more; returns when nothing more is done to any log."""
+        """Stop fetching; returns when no log is being changed any more."""
         for fetcher in list(self._fetchers.values()):
             self._end(fetcher)
         self._is_started = False
@@ -112,7 +113,7 @@ class Fetchers:
             await asyncio.wait(self._ending)
 
     def assign(self, changes: Iterable[tuple[Replica, BrokerId]]) -> None:
-        """Fetch these partitions from these brokers from now on; from none where it is `NO_LEADER`."""
+        """Fetch these partitions from these leaders from now on; `NO_LEADER` means not to fetch it."""
         touched: dict[_Fetcher, None] = {}
         for replica, leader in changes:
             key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
@@ -137,7 +138,7 @@ class Fetchers:
                 fetcher.start(self._tasks)
 
     def wake(self) -> None:
-        """Brokers have come or gone: try again now what failed before."""
+        """Retry failed leaders and partitions now, because brokers have come or gone."""
         for fetcher in self._fetchers.values():
             fetcher.wake()
 
@@ -151,7 +152,7 @@ class Fetchers:
 
 
 class _Fetcher:
-    """What is fetched from one leader, but for what has a lane of its own."""
+    """Fetches the partitions of one lane from their leader."""
 
     def __init__(self, fetchers: Fetchers, lane: _Lane) -> None:
         config = fetchers.config
@@ -167,9 +168,9 @@ class _Fetcher:
             max_wait_ms=config.replica_fetch_wait_max_ms,
         )
         self._due: dict[PartitionKey, None] = {}
-        """Whose position the plan does not know yet."""
+        """Partitions whose position the plan does not know yet."""
         self._resting: dict[PartitionKey, int] = {}
-        """Until when, on the monotonic clock."""
+        """Partitions that back off, and until when, on the monotonic clock."""
         self._awake = asyncio.Event()
         self._connection: Connection | None = None
         self._is_waiting = False
@@ -179,22 +180,22 @@ class _Fetcher:
         self._has_complained = False
         self._complaints: dict[TopicPartition, tuple[str, tuple[object, ...]]] = {}
 
-    # --- what it is told ---------------------------------------------------------------------
+    # --- control -----------------------------------------------------------------------------
 
     def start(self, tasks: Tasks) -> None:
-        """Fetch, if it does not yet."""
+        """Start fetching, unless it is running already."""
         if self._task is None:
             self._task = tasks.create_task(self._run(), name=f"fetcher of broker {self.leader}")
 
     def end(self) -> asyncio.Task[None] | None:
-        """Fetch nothing more; the task that is ending."""
+        """Stop fetching; return the task that is ending, if any."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
         return task
 
     def add(self, key: PartitionKey, replica: Replica) -> None:
-        """Fetch this partition too, or in a new leader epoch."""
+        """Fetch another partition, or a known one in a new leader epoch."""
         self.replicas[key] = replica
         self._resting.pop(key, None)
         self._due[key] = None
@@ -204,14 +205,14 @@ class _Fetcher:
             self._connection.close()
 
     def forget(self, key: PartitionKey) -> None:
-        """Fetch it no more."""
+        """Stop fetching a partition."""
         self.replicas.pop(key, None)
         self._plan.forget(key)
         self._due.pop(key, None)
         self._resting.pop(key, None)
 
     def wake(self) -> None:
-        """Rest no longer: things may be otherwise now."""
+        """End all back-offs: the situation may have changed."""
         self._due.update(dict.fromkeys(self._resting))
         self._awake.set()
 
@@ -223,7 +224,7 @@ class _Fetcher:
                 await self._fetch()
             except KafkaError as error:
                 self._plan.lost()
-                if self._was_interrupted:  # even if what had come is gone again by now
+                if self._was_interrupted:  # even if the partition that was added has left again
                     continue
                 if not self._has_complained:
                     logger.warning("broker %d: cannot fetch from it: %s", self.leader, error)
@@ -239,7 +240,7 @@ class _Fetcher:
                     self._connection = None
 
     async def _fetch(self) -> None:
-        """Connect, and fetch for as long as that goes well. Raises KafkaError."""
+        """Connect, and fetch for as long as that succeeds. Raises KafkaError."""
         self._awake.clear()
         self._was_interrupted = False
         epoch = self._fetchers.broker_epoch()
@@ -250,12 +251,12 @@ class _Fetcher:
             self._has_complained = False
         while True:
             self._awake.clear()
-            self._end_rests()  # before the syncs: what rests may be what is to be synced
+            self._end_rests()  # before the syncs: a resting partition may need one
             await self._sync()
             now = self._fetchers.clock.monotonic_ms()
             await self._set_positions(now)
             self._plan.broker_epoch = self._fetchers.broker_epoch()
-            if self._plan.broker_epoch != epoch:  # it is proved by the connection: that takes another
+            if self._plan.broker_epoch != epoch:  # the epoch is proved by the connection, so a new one is needed
                 self._plan.lost()
                 return
             rest_ms = min((until - now for until in self._resting.values()), default=self._limits.max_wait_ms)
@@ -271,7 +272,7 @@ class _Fetcher:
             await self._carry_out(self._plan.digest(response))
 
     async def _connect(self) -> Connection:
-        from kraftpy.client.connection import BrokerUnreachable, Connection  # here, for a broker that is alone
+        from kraftpy.client.connection import BrokerUnreachable, Connection  # here: a broker that is alone needs none
         from kraftpy.client.runtime import RealRuntime
 
         config = self._fetchers.config
@@ -302,9 +303,9 @@ class _Fetcher:
             self._due[key] = None
 
     async def _set_positions(self, now: int) -> None:
-        """Tell the plan where each partition goes on. After a failover that may be all of them: in slices.
+        """Tell the plan the position of each partition, in slices: after a failover that may be all of them.
 
-        When it returns, nothing has come meanwhile that the next request would lack.
+        When it returns, no partition was added meanwhile that the next request would lack.
         """
         while self._due:
             due, self._due = self._due, {}
@@ -319,7 +320,7 @@ class _Fetcher:
             return
         position = replica.following.next_fetch(self._fetchers.clock.monotonic_ms())
         if replica.syncs.comes_before_ack and replica.syncs.is_due(replica.log_end_offset):
-            self._plan.forget(key)  # it came while others were synced, or could not be synced
+            self._plan.forget(key)  # it was added while others were synced, or could not be synced
             self._resting[key] = replica.following.retry_at or now
         elif throttled_ms := self._fetchers.throttles.follower_wait_ms(replica):
             self._plan.forget(key)
@@ -330,7 +331,7 @@ class _Fetcher:
         else:
             self._plan.set(key, position)
 
-    # --- what an answer comes to -------------------------------------------------------------
+    # --- applying a response -----------------------------------------------------------------
 
     async def _carry_out(self, answers: list[Fetched]) -> None:
         done_bytes = done = 0
@@ -353,7 +354,7 @@ class _Fetcher:
                 continue
             self._due[fetched.key] = None
             if isinstance(effects[0], TruncateTo | StartOver):
-                slow.append(self._cut(replica, follower, effects))
+                slow.append(self._truncate(replica, follower, effects))
                 continue
             self._do(replica, follower, effects, flushes)
             done_bytes += len(fetched.answer.records)
@@ -366,7 +367,7 @@ class _Fetcher:
             await asyncio.gather(*(self._flush(replica) for replica in flushes))
 
     def _do(self, replica: Replica, follower: Follower, effects: list[FollowerEffect], flushes: list[Replica]) -> None:
-        """What needs no thread, up to the first that fails."""
+        """Carry out the effects that need no thread, up to the first that fails."""
         try:
             for effect in effects:
                 match effect:
@@ -382,25 +383,25 @@ class _Fetcher:
                     case AdvanceLogStart():
                         replica.advance_log_start(min(effect.offset, replica.log_end_offset))
                     case BackOff(reason=ErrorCode.CORRUPT_MESSAGE):
-                        self._complain(replica, "what comes next is damaged at broker %d, its leader", self.leader)
+                        self._complain(replica, "the next records are damaged at broker %d, its leader", self.leader)
                     case BackOff():
                         logger.debug("%s: broker %d: %s", replica.topic_partition, self.leader, effect.reason.name)
                     case NeedsMetadata() | TruncateTo() | StartOver():
-                        pass  # the metadata comes by itself; a cut comes alone
+                        pass  # the metadata arrives without a request; a truncation comes alone
         except (KafkaError, ProtocolError) as error:
             self._failed(replica, follower, error)
         except Exception as error:
             self._unexpected(replica, follower, error)
 
     def _unexpected(self, replica: Replica, follower: Follower, error: Exception) -> None:
-        """It costs this partition a pause, and the others of the leader nothing."""
+        """Handle an unexpected error: this partition backs off, and the leader's others are unaffected."""
         key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
         self._fetchers.incidents.note(f"{replica.topic_partition}: fetch", error, kind="fetch")
         self._due[key] = None
         follower.failed(ErrorCode.UNKNOWN_SERVER_ERROR, self._fetchers.clock.monotonic_ms())
 
     def _complain(self, replica: Replica, message: str, *about: object) -> None:
-        """Say what keeps a partition from being copied: once, until it is another thing, or copying has gone on."""
+        """Log why a partition cannot be copied, unless that was the last reason logged since it was copied."""
         if self._complaints.get(replica.topic_partition) != (message, about):
             self._complaints[replica.topic_partition] = message, about
             logger.error(f"%s: {message}", replica.topic_partition, *about)
@@ -408,36 +409,39 @@ class _Fetcher:
     def _failed(self, replica: Replica, follower: Follower, error: Exception) -> None:
         code = error.code if isinstance(error, KafkaError) else ErrorCode.CORRUPT_MESSAGE
         if not replica.is_offline:
-            self._complain(replica, "what broker %d sent is not taken: %s", self.leader, str(error))
+            self._complain(replica, "cannot append what broker %d sent: %s", self.leader, str(error))
         follower.failed(code, self._fetchers.clock.monotonic_ms())
 
-    async def _cut(self, replica: Replica, follower: Follower, effects: list[FollowerEffect]) -> None:
-        """Cut the log; then write the checkpoints where they promise what is gone."""
-        if replica.following is not follower:  # since the answer came it may lead
+    async def _truncate(self, replica: Replica, follower: Follower, effects: list[FollowerEffect]) -> None:
+        """Truncate the log; then rewrite the checkpoints if they promise records that are gone."""
+        if replica.following is not follower:  # it may have become the leader since the response
             return
         effect = effects[0]
         try:
             if isinstance(effect, TruncateTo):
                 if effect.offset < replica.log_end_offset:
                     logger.info(
-                        "%s: cut at %d, where broker %d parts", replica.topic_partition, effect.offset, self.leader
+                        "%s: truncated to %d, where it diverges from broker %d",
+                        replica.topic_partition,
+                        effect.offset,
+                        self.leader,
                     )
                 is_lower = await replica.truncate(effect.offset)
             else:
                 assert isinstance(effect, StartOver)
-                logger.info("%s: begins anew at %d", replica.topic_partition, effect.offset)
+                logger.info("%s: starts over at %d", replica.topic_partition, effect.offset)
                 is_lower = await replica.start_over(effect.offset)
             if is_lower:
                 await self._fetchers.checkpoint()
         except OSError as error:
-            self._failed(replica, follower, replica.failed_to_cut(error))
+            self._failed(replica, follower, replica.truncation_failed(error))
         except Exception as error:
             self._unexpected(replica, follower, error)
 
     async def _sync(self) -> None:
-        """Before a request whose offsets would acknowledge it: sync what is not synced, of topics that ask for that."""
+        """Sync unsynced logs of topics that ask for it, before a request whose offsets acknowledge them."""
         tried: set[PartitionKey] = set()
-        while unsynced := self._unsynced(tried):  # others may come meanwhile
+        while unsynced := self._unsynced(tried):  # more may be added meanwhile
             tried.update(unsynced)
             await asyncio.gather(*(self._flush(replica) for replica in unsynced.values()))
 
@@ -453,7 +457,7 @@ class _Fetcher:
         follower = replica.following
         try:
             await replica.flush(replica.log_end_offset)
-        except KafkaError as error:  # the replica has said so
+        except KafkaError as error:  # the replica has logged it
             if follower is not None and replica.following is follower:
                 follower.failed(error.code, self._fetchers.clock.monotonic_ms())
         except Exception as error:

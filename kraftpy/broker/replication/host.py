@@ -1,4 +1,4 @@
-"""What a partition's replica is told of the broker that holds it."""
+"""The interface of the broker towards the replicas it holds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kraftpy.broker.replication.replica import Replica
 
 
-class Home(Protocol):
-    """What a partition's replica is told of the broker that holds it."""
+class ReplicaHost(Protocol):
+    """The interface of the broker towards the replicas it holds."""
 
     broker_id: BrokerId
     lag_time_max_ms: int
@@ -28,8 +28,8 @@ class Home(Protocol):
     syncs: Syncs
     complaints: Complaints
     propose: Callable[[Replica, ProposeIsr], None]
-    """Have the cluster agree on other in-sync replicas."""
+    """Ask the cluster to agree on a new ISR."""
 
     def storage_failed(self, directory: Directory, what: str, error: OSError, *, is_lasting: bool = False) -> bool:
-        """Something could not be done in a log directory; whether that costs the directory (`storage.disk`)."""
+        """Handle a storage error in a log directory; return whether it takes the directory offline (`storage.disk`)."""
         ...

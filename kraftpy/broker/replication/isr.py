@@ -1,11 +1,11 @@
-"""In-sync replicas, agreed: what this broker's leaders propose goes to the metadata log (our AlterPartition).
+"""Submits the ISR changes that this broker's leaders propose to the metadata log (our AlterPartition).
 
 A leader proposes once and waits for the answer (rule 14), so each partition has one proposal in flight at most. All
-that have something to propose at a time share one command: a follower that stops takes its place in hundreds of
-partitions. What was agreed reaches the leaders as any change of the metadata does; what was refused is told to the
-leader that proposed it, which decides whether to try again (rule 15).
+proposals pending at a time share one command: a follower that stops is dropped from hundreds of partitions. Accepted
+changes reach the leaders like any change of the metadata; a refusal goes to the leader that proposed it, which decides
+whether to try again (rule 15).
 
-Left out: proposals that overtake each other: while one command is under way the next ones are collected.
+Left out: concurrent proposals. While one command is in flight the next ones are collected.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from kraftpy.broker.containment import Tasks
-from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.metadata.commands import ChangePartitions, IsrChange, IsrMember
+from kraftpy.metadata.decision import Decision, PartitionResult
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
@@ -32,14 +33,21 @@ _ANSWER = "answer to a proposal of in-sync replicas"
 _Key = tuple[TopicId, int]
 
 
+class Metadata(Protocol):
+    """The metadata log, which decides about in-sync replicas."""
+
+    async def submit(self, command: ChangePartitions, /) -> Decision[tuple[PartitionResult, ...]]:
+        """Submit a command and return its decision. Raises KafkaError."""
+
+
 class IsrProposals:
-    """What the leaders of one broker want agreed."""
+    """The pending ISR proposals of one broker's leaders."""
 
     def __init__(
         self,
         broker_id: BrokerId,
         broker_epoch: Callable[[], int],
-        metadata: MetadataLog,
+        metadata: Metadata,
         clock: Clock,
         tasks: Tasks,
     ) -> None:
@@ -53,7 +61,7 @@ class IsrProposals:
         self._is_stopped = False
 
     def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
-        """Have it agreed; the answer comes to the replica."""
+        """Submit a proposal; the result is reported to the replica."""
         leader = replica.leading
         if leader is None or self._is_stopped:
             return
@@ -62,7 +70,7 @@ class IsrProposals:
             self._submitting = self._tasks.create_task(self._submit_all(), name="in-sync replicas")
 
     def stop(self) -> None:
-        """Propose nothing more."""
+        """Submit nothing more."""
         self._is_stopped = True
         if self._submitting is not None:
             self._submitting.cancel()
@@ -96,7 +104,7 @@ class IsrProposals:
         try:
             decision = await self._metadata.submit(command)
         except KafkaError as error:
-            logger.warning("%d partitions: in-sync replicas not agreed: %s", len(batch), error)
+            logger.warning("%d partitions: ISR change failed: %s", len(batch), error)
             self._refuse(batch, error.code)
             return
         except Exception as error:
@@ -104,7 +112,7 @@ class IsrProposals:
             self._refuse(batch, ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         if decision.error != ErrorCode.NONE:
-            logger.warning("%d partitions: in-sync replicas not agreed: %s", len(batch), decision.message)
+            logger.warning("%d partitions: ISR change refused: %s", len(batch), decision.message)
             self._refuse(batch, decision.error)
             return
         answered = {(result.topic_id, result.partition): result for result in decision.result or ()}
@@ -121,7 +129,7 @@ class IsrProposals:
                     replica.proposal_refused(leader, proposal, error_code)
 
     def _refuse(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]], error: ErrorCode) -> None:
-        """None of them is known to be decided; each will propose again."""
+        """Refuse proposals whose outcome is unknown; each leader will propose again."""
         for replica, leader, proposal in batch.values():
             with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
                 replica.proposal_refused(leader, proposal, error)

@@ -1,21 +1,22 @@
-"""Whether this broker still leads a partition, asked of its followers: for answers that must not be out of date.
+"""Checks with a partition's followers that this broker still leads it, for answers that must not be stale.
 
-A leader that is cut off goes on believing in its leadership until it hears of another. What it knows may by then be
-older than what its successor has acknowledged. So before it answers from what it knows, it makes sure that at a moment
-after it was asked every replica that may be elected still followed it in this leader epoch.
+A leader that is cut off keeps believing in its leadership until it hears of another leader. By then its knowledge may
+be older than what its successor has acknowledged. So before it answers from what it knows, it makes sure that every
+replica that may be elected still followed it in this leader epoch, at a moment after the question.
 
-A follower says so with a Fetch that it sent after it had been given an answer that was sent after that moment: requests
-of a session come one after the other, and each stands for all partitions of the session. Who takes part in another
+A follower confirms this with a Fetch that it sent after receiving a response that was sent after that moment: requests
+of a session are sequential, and each one covers all partitions of the session. A follower that takes part in another
 epoch drops the partition from its session, or names the new epoch. A follower that waits for records is answered at
-once, with nothing, so that it asks again. Once it has confirmed a question it waits for records as ever, however long
-others take.
+once, without records, so that it asks again. Once it has confirmed a question, it waits for records as usual, however
+long others take.
 
-Replicas that may be elected are those of the maximal ISR. Where the ISR is smaller than min.insync.replicas others may
-be (KIP-966), and a follower that has died is in the ISR for some seconds yet. Then the metadata quorum is asked: a
-command that changes nothing comes behind whatever was decided before, so who leads still once it is acted upon here led
-when it was made. That costs a write of the quorum; one command stands for all that wait for one.
+The replicas that may be elected are those of the maximal ISR. If the ISR is smaller than min.insync.replicas, others
+may be elected too (KIP-966), and a follower that has died stays in the ISR for some seconds. Then the metadata quorum
+is asked: a command that changes nothing follows everything decided before it, so a broker that is still the leader when
+the command is applied here was the leader when it was made. That costs a write of the quorum; one command serves all
+questions that wait for one.
 
-Left out: what metadata alone decides, as an unclean election, where all followers confirm.
+Left out: changes that the metadata makes alone, such as an unclean election, while all followers confirm.
 """
 
 from __future__ import annotations
@@ -35,39 +36,41 @@ _LOOK_AGAIN_S: Final = 0.1
 
 
 class _Question:
-    """One that waits for followers."""
+    """A question that waits for followers."""
 
     def __init__(self, replica: Replica) -> None:
-        self.key: PartitionKey = replica.news_key
+        self.key: PartitionKey = replica.session_key
         self.leader_epoch = replica.leader_epoch
         self.confirmed: set[BrokerId] = set()
         self.answered: set[int] = set()
-        """Sessions that were given an answer since."""
+        """Sessions that received a response since the question."""
         self.changed = asyncio.Event()
 
 
 class Confirmations:
-    """What waits to be confirmed, of all partitions."""
+    """The open questions about all partitions."""
 
     def __init__(self, catch_up: Callable[[], Awaitable[None]], follower_wait_ms: int) -> None:
-        """`catch_up` returns once all is acted upon here that was decided before it was called, or raises KafkaError.
-        Followers wait `follower_wait_ms` for records, so for that long each may be silent with good reason."""
+        """`catch_up` returns once everything decided before the call is applied here, or raises KafkaError.
+
+        Followers wait `follower_wait_ms` for records, so each may be silent for that long with good reason.
+        """
         self._catch_up = catch_up
         self._follower_wait_ms = follower_wait_ms
         self._open: dict[_Question, None] = {}
         self._catching_up = asyncio.Lock()
         self._begun = 0
         self._ended = 0
-        """The number of the last time that this broker has caught up, and of the last that was begun."""
+        """The number of the last catch-up that ended; `_begun` is that of the last that began."""
 
     def is_awaited(self, key: PartitionKey, session: Session | None) -> bool:
-        """Whether this follower of that partition is to be answered at once, since its word is still missing."""
+        """Whether to answer this follower of the partition at once, because its confirmation is still missing."""
         return session is not None and any(
             question.key == key and session.follower_id not in question.confirmed for question in self._open
         )
 
     def asked(self, session: Session | None) -> None:
-        """A follower's request has come in, and its session has been moved on."""
+        """Handle a follower's request, which has advanced its session."""
         if session is None:
             return
         for question in self._open:
@@ -82,14 +85,16 @@ class Confirmations:
                 question.changed.set()
 
     def answered(self, session: Session | None) -> None:
-        """A follower's request is answered now."""
+        """Handle the response to a follower's request, which is sent now."""
         if session is not None:
             for question in self._open:
                 question.answered.add(session.id)
 
     async def confirm(self, replica: Replica, leadership: int, deadline: float) -> bool:
-        """Whether this broker led the partition when it was called, still in this leadership; False at the deadline,
-        in the event loop's time, and where it leads no longer."""
+        """Whether this broker still leads the partition in this leadership, as of this call or later.
+
+        Returns False if it does not, or if that is unknown at the deadline, in the event loop's time.
+        """
         leading = replica.leading
         if leading is not None and replica.leadership == leadership and leading.state.replicas == (leading.broker_id,):
             return True
@@ -114,9 +119,9 @@ class Confirmations:
                     return False
                 if quorum is None and is_quorum_to_be_asked:
                     is_quorum_to_be_asked = False
-                    quorum = asyncio.create_task(self._is_up_to_date(deadline), name="asks the quorum who leads")
+                    quorum = asyncio.create_task(self._is_up_to_date(deadline), name="ask the quorum for the leader")
                     quorum.add_done_callback(lambda _: question.changed.set())
-                replica.nudge_followers()
+                replica.wake_followers()
                 question.changed.clear()
                 try:
                     async with asyncio.timeout_at(min(deadline, loop.time() + _LOOK_AGAIN_S)):
@@ -129,14 +134,13 @@ class Confirmations:
                 quorum.cancel()
 
     async def confirm_each(self, led: Iterable[tuple[Replica, int]], max_wait_ms: int) -> list[bool]:
-        """The same of several, for a client that waits `max_wait_ms`; at least as long as followers wait."""
+        """Confirm several, for a client that waits `max_wait_ms`; wait at least as long as followers do."""
         wait_ms = max(max_wait_ms, self._follower_wait_ms)
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
         return await asyncio.gather(*(self.confirm(replica, leadership, deadline) for replica, leadership in led))
 
     async def _is_up_to_date(self, deadline: float) -> bool:
-        """Whether all is acted upon here that was decided before this was called; False where that is not known in
-        time."""
+        """Whether all that was decided before this call has been applied here; False if unknown at the deadline."""
         begun = self._begun
         try:
             async with asyncio.timeout_at(deadline), self._catching_up:

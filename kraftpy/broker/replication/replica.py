@@ -1,22 +1,23 @@
-"""One partition as this broker holds it: its log, its role, what of it is committed, and who waits for it.
+"""One partition replica on this broker: its log, its role, its high watermark, and the requests that wait for it.
 
-The role follows the metadata: leader, follower, or neither while there is no leader. What a leader and a follower know
-and do is `replication`; this carries it out on the log and wakes who waits. `lead`, `follow` and `stand_by` change the
-role at once and do not block, so that a thousand of them move in one go.
+The role follows the metadata: leader, follower, or neither while there is no leader. The rules of leaders and followers
+are in `replication`; this carries them out on the log and wakes waiters. `lead`, `follow` and `stand_by` change the
+role at once and do not block, so that a thousand of them change in one go.
 
 Rule 1: a leader epoch begins at the log's end and is in the epoch cache before anything is served in it. It reaches the
 disk with the next flush of the log; an entry without records behind it would be dropped at the next start anyway, and
-one with records is found again by them (`log.epochs`).
+one with records is recovered from them (`log.epochs`).
 
-A truncation is durable before anything is appended again. It runs in a thread that has the log for itself: until it is
-done the partition can be neither read nor led.
+A truncation is durable before anything is appended again. It runs in a thread that has exclusive use of the log: until
+it is done the partition can be neither read nor led.
 
-A disk that fails costs what is on it, not the broker: what cannot be written is answered with KAFKA_STORAGE_ERROR, and
-any failure but a full disk or a process out of descriptors takes the whole log directory offline (`storage.disk`). So
-does every failed sync: what the kernel dropped cannot be synced again; the next start recovers.
+A failed disk costs the partitions on it, not the broker: requests that cannot be written are answered with
+KAFKA_STORAGE_ERROR, and any failure but a full disk or a process out of descriptors takes the whole log directory
+offline (`storage.disk`). So does every failed sync: data that the kernel dropped cannot be synced again; the next start
+recovers.
 
-What is read is checked (`log.verifying`). Damage is answered with CORRUPT_MESSAGE, to consumers, followers and
-coordinators alike, and logged once.
+Reads are verified (`log.verifying`). Damage is answered with CORRUPT_MESSAGE, to consumers, followers and coordinators
+alike, and logged once.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from typing import NamedTuple, assert_never
 
 from kraftpy.broker.patience import patiently
 from kraftpy.broker.replication.fetch_sessions import PartitionKey
-from kraftpy.broker.replication.host import Home
+from kraftpy.broker.replication.host import ReplicaHost
 from kraftpy.broker.storage.compaction_runner import CleaningWork, carry_out
 from kraftpy.broker.storage.partition_sync import LogSyncs
-from kraftpy.broker.waiting import News, Watch, wake_all
+from kraftpy.broker.waiting import ChangedKeys, Watch, wake_all
 from kraftpy.log import compaction
 from kraftpy.log.appending import Prepared
 from kraftpy.log.compaction import CompactionJob, CompactionResult, Dirtiness, Limits
@@ -56,14 +57,14 @@ _FILES_IN_A_THREAD = 8
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose records a reader of committed ones must leave out."""
+    """A transaction whose records a read_committed reader must leave out."""
 
     producer_id: int
     first_offset: int
 
 
 class Records(NamedTuple):
-    """Whole batches, and what to leave out of them (empty for a reader that takes everything)."""
+    """Whole batches, and the aborted transactions to leave out of them (empty for a read_uncommitted reader)."""
 
     records: bytes | LogSlice
     aborted_transactions: list[AbortedTransaction]
@@ -78,7 +79,7 @@ class Replica:
         topic_id: TopicId,
         log_directory: Directory,
         log: PartitionLog,
-        home: Home,
+        host: ReplicaHost,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -88,52 +89,52 @@ class Replica:
         self.leader_epoch = LeaderEpoch(-1)
         self.partition_epoch = -1
         self.leading: Leader | None = None
-        """What it knows as the leader; None where it is not."""
+        """The leader's state; None if this replica does not lead."""
         self.following: Follower | None = None
-        """What it knows as a follower; None where it is not."""
+        """The follower's state; None if this replica does not follow."""
         self.is_offline = False
         """Its log directory failed."""
-        self.is_cut = False
-        """When it was opened it was shorter than it was known to be."""
+        self.lacks_records = False
+        """When opened, the log was shorter than it was known to be."""
         self.is_alone = False
-        """The partition has one replica, this one: everything appended is committed."""
+        """The partition has no other replica: everything appended is committed."""
         self.leadership = 0
-        """How often it began to lead. Who waits for a commit compares: in between, another leader may have cut it."""
+        """How often it began to lead. Waiters for a commit compare it: meanwhile, another leader may have truncated."""
         self.high_watermark = Offset(0)
         """Everything before it is committed, as far as this broker knows."""
         self.damage: set[tuple[str, int]] = set()
         """Segments and positions at which a reader found damage since the start."""
         self.watches: dict[Watch, None] = {}
-        """Who waits for records to be committed."""
-        self.news_key: PartitionKey = ("", topic_id, topic_partition.partition)
-        """What followers' fetch sessions know it by."""
+        """Requests that wait for records to be committed."""
+        self.session_key: PartitionKey = ("", topic_id, topic_partition.partition)
+        """The partition's key in followers' fetch sessions."""
         self.flushed_at_ms = Millis(0)
         self.clean_until = Offset(0)
-        """Where the part that was not compacted yet begins."""
-        self._home = home
+        """The start of the part that was not compacted yet."""
+        self._host = host
         self.syncs = LogSyncs(
             topic_partition,
             log,
-            lambda: home.syncs.of(self.log_directory.path),
+            lambda: host.syncs.of(self.log_directory.path),
             synced=self._synced,
             failed=lambda error: self._storage_error("sync", error),
         )
-        """What of the log is synced, and when more of it is."""
-        self._news: dict[News[PartitionKey], None] = {}
+        """Which part of the log is synced, and when more of it will be."""
+        self._reports_to: dict[ChangedKeys[PartitionKey], None] = {}
         self._compacting = asyncio.Lock()
         self._compaction: CompactionJob | None = None
         self._truncation: asyncio.Future[None] | None = None
-        self.lowest_cut: int | None = None
-        """The lowest offset the log was cut at since somebody, who copies it, last looked."""
+        self.lowest_truncation: int | None = None
+        """The lowest offset the log was truncated to since a copy of it (`upkeep.log_moves`) last looked."""
         self._low_watermark_awaited = 0
         self._has_complained = False
 
-    # --- its role ----------------------------------------------------------------------------
+    # --- role --------------------------------------------------------------------------------
 
     def lead(self, state: PartitionState, brokers: Mapping[BrokerId, int], min_isr: int) -> None:
-        """Lead from here on, or go on leading with what the metadata says now. `brokers`: who may be in sync."""
-        assert self._truncation is None, "a log that is being cut cannot be led"
-        now = self._home.monotonic_ms()
+        """Become the leader, or continue with new metadata. `brokers` are those that may be in sync."""
+        assert self._truncation is None, "a log that is being truncated cannot be led"
+        now = self._host.monotonic_ms()
         self.partition_epoch = state.partition_epoch
         self.is_alone = len(state.replicas) == 1
         if self.leading is not None:
@@ -147,16 +148,16 @@ class Replica:
             return
         self.leadership += 1
         self.following = None
-        self.leader_id = self._home.broker_id
+        self.leader_id = self._host.broker_id
         self.leader_epoch = LeaderEpoch(state.leader_epoch)
         self.log.assign_epoch(state.leader_epoch)
         self.leading = Leader(
-            broker_id=self._home.broker_id,
+            broker_id=self._host.broker_id,
             state=state,
             log_end_offset=self.log.log_end_offset,
             high_watermark=min(self.high_watermark, self.log.log_end_offset),
             min_isr=min_isr,
-            lag_time_max_ms=self._home.lag_time_max_ms,
+            lag_time_max_ms=self._host.lag_time_max_ms,
             brokers=brokers,
             now=now,
             synced_end_offset=self.syncs.counted_end_offset,
@@ -168,7 +169,7 @@ class Replica:
             asyncio.get_running_loop().call_soon(self.look_after_followers)
 
     def follow(self, leader_id: BrokerId, leader_epoch: LeaderEpoch, partition_epoch: int) -> bool:
-        """Follow that leader from here on; whether that is news."""
+        """Follow this leader from now on; return whether that is a change."""
         self.partition_epoch = partition_epoch
         if self.following is not None and (self.leader_id, self.leader_epoch) == (leader_id, leader_epoch):
             return False
@@ -176,13 +177,13 @@ class Replica:
         self.leader_id, self.leader_epoch = leader_id, leader_epoch
         self.high_watermark = Offset(min(self.high_watermark, self.log.log_end_offset))
         self.following = Follower(
-            leader=leader_id, leader_epoch=leader_epoch, log=self, back_off_max_ms=self._home.back_off_max_ms
+            leader=leader_id, leader_epoch=leader_epoch, log=self, back_off_max_ms=self._host.back_off_max_ms
         )
         self._changed_role()
         return True
 
     def stand_by(self, leader_epoch: LeaderEpoch, partition_epoch: int) -> None:
-        """Neither lead nor follow: the partition has no leader now, or is about to go."""
+        """Neither lead nor follow: the partition has no leader now, or is about to be deleted."""
         self.partition_epoch = partition_epoch
         if self.leading is None and self.following is None and self.leader_epoch == leader_epoch:
             return
@@ -191,7 +192,7 @@ class Replica:
         self._changed_role()
 
     def go_offline(self) -> None:
-        """Its log directory failed: whoever waits is told so, and nothing more is done with the log."""
+        """Go offline after the log directory failed: waiters get an error, and the log is used no more."""
         self.is_offline = True
         self.leading = self.following = None
         self.leader_id = NO_LEADER
@@ -202,42 +203,42 @@ class Replica:
         self._tell_followers()
 
     def brokers_changed(self, brokers: Mapping[BrokerId, int]) -> None:
-        """Brokers came or went; `brokers` are those that may be in sync, with their epochs."""
+        """Handle a change of brokers; `brokers` are those that may be in sync, with their epochs."""
         if self.leading is not None:
-            self._perform(self.leading.brokers_changed(brokers, self._home.monotonic_ms()))
+            self._perform(self.leading.brokers_changed(brokers, self._host.monotonic_ms()))
 
     def min_isr_changed(self, min_isr: int) -> None:
-        """The topic's `min.insync.replicas` is another."""
+        """Handle a change of the topic's `min.insync.replicas`."""
         if self.leading is not None:
-            self._perform(self.leading.min_isr_changed(min_isr, self._home.monotonic_ms()))
+            self._perform(self.leading.min_isr_changed(min_isr, self._host.monotonic_ms()))
 
     def look_after_followers(self) -> None:
-        """Propose to drop followers that lag for too long (rule 12); to be called every half of that time."""
+        """Propose to drop followers that lag for too long (rule 12); must be called every half of that time."""
         if self.leading is not None:
-            self._perform(self.leading.tick(self._home.monotonic_ms()))
+            self._perform(self.leading.tick(self._host.monotonic_ms()))
 
     def proposal_agreed(self, leader: Leader, proposal: ProposeIsr) -> None:
-        """What that leader proposed has become so, or was so already: then nothing has told it."""
+        """Handle acceptance of the leader's proposal; if it was in effect already, no metadata change will follow."""
         if self.leading is leader and leader.state.partition_epoch == proposal.partition_epoch:
             self.proposal_refused(leader, proposal, ErrorCode.OPERATION_NOT_ATTEMPTED)
 
     def proposal_refused(self, leader: Leader, proposal: ProposeIsr, error: ErrorCode) -> None:
-        """What that leader proposed was not agreed to, or nobody knows."""
+        """Handle a refusal of the leader's proposal, or an unknown outcome."""
         if self.leading is not leader:
             return
-        now = self._home.monotonic_ms()
+        now = self._host.monotonic_ms()
         self._perform(leader.proposal_refused(error, now, partition_epoch=proposal.partition_epoch))
         if leader.retry_at is not None:
             loop = asyncio.get_running_loop()
             loop.call_later(max(0, leader.retry_at - now + 1) / 1000, self.look_after_followers)
 
     def check_follower(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """That this broker may replicate from here. Raises KafkaError (rules 13 and 49)."""
+        """Check that this broker may replicate from here. Raises KafkaError (rules 13 and 49)."""
         assert self.leading is not None
         self.leading.check_follower(broker_id, broker_epoch)
 
     def fetched(self, broker_id: BrokerId, broker_epoch: int, offset: int, log_start_offset: int) -> None:
-        """A follower has everything before `offset`. Raises KafkaError where it is no follower of this partition."""
+        """Record that a follower has everything before `offset`. Raises KafkaError if it is not a follower."""
         assert self.leading is not None
         effects = self.leading.fetched(
             broker_id=broker_id,
@@ -245,7 +246,7 @@ class Replica:
             fetch_offset=offset,
             log_start_offset=log_start_offset,
             log_end_offset=self.log.log_end_offset,
-            now=self._home.monotonic_ms(),
+            now=self._host.monotonic_ms(),
         )
         if effects:
             self._perform(effects)
@@ -253,9 +254,9 @@ class Replica:
             wake_all(self.watches)
 
     async def low_watermark_at(self, offset: int, deadline: float) -> int:
-        """Wait until no replica that lives has records before an offset (DeleteRecords); the first that one still has.
+        """Wait until no live replica has records before an offset (DeleteRecords); return the lowest log start offset.
 
-        Raises KafkaError: REQUEST_TIMED_OUT when the event loop's time is `deadline` first, NOT_LEADER_OR_FOLLOWER.
+        Raises KafkaError: REQUEST_TIMED_OUT if the event loop's time reaches `deadline` first, NOT_LEADER_OR_FOLLOWER.
         """
         with Watch([self]) as watch:
             self._low_watermark_awaited += 1
@@ -279,31 +280,31 @@ class Replica:
                     wake_all(self.watches)
                     self._tell_followers()
                 case ProposeIsr():
-                    self._home.propose(self, effect)
+                    self._host.propose(self, effect)
                 case _:
                     assert_never(effect)
 
-    # --- who fetches from it -----------------------------------------------------------------
+    # --- followers' sessions -----------------------------------------------------------------
 
-    def tell(self, news: News[PartitionKey]) -> None:
-        """Tell a follower's fetch session of everything that changes, until it is over."""
-        self._news[news] = None
+    def report_changes_to(self, changed_keys: ChangedKeys[PartitionKey]) -> None:
+        """Report every change of this partition to a follower's fetch session, until that is over."""
+        self._reports_to[changed_keys] = None
 
-    def tell_no_more(self, news: News[PartitionKey]) -> None:
-        """That session no longer fetches this partition."""
-        self._news.pop(news, None)
+    def stop_reporting_to(self, changed_keys: ChangedKeys[PartitionKey]) -> None:
+        """Stop reporting to a session that no longer fetches this partition."""
+        self._reports_to.pop(changed_keys, None)
 
-    def nudge_followers(self) -> None:
-        """Have those who fetch look at this partition, though nothing is new."""
+    def wake_followers(self) -> None:
+        """Make followers' sessions look at this partition, though nothing has changed."""
         self._tell_followers()
 
     def _tell_followers(self) -> None:
-        for news in [news for news in self._news if news.is_over]:
-            del self._news[news]
-        for news in self._news:
-            news.add(self.news_key)
+        for each in [each for each in self._reports_to if each.is_over]:
+            del self._reports_to[each]
+        for each in self._reports_to:
+            each.add(self.session_key)
 
-    # --- how far it goes ---------------------------------------------------------------------
+    # --- offsets -----------------------------------------------------------------------------
 
     @property
     def last_stable_offset(self) -> Offset:
@@ -312,7 +313,7 @@ class Replica:
 
     @property
     def log_end_offset(self) -> int:
-        """Where the next record goes."""
+        """The offset of the next record."""
         return self.log.log_end_offset
 
     @property
@@ -322,13 +323,13 @@ class Replica:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in the log, -1 where none is known."""
+        """The newest leader epoch in the log; -1 if none is known."""
         return self.log.epochs.latest
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """That the client means the leader this is. Raises KafkaError (FENCED_ or UNKNOWN_LEADER_EPOCH).
+        """Check that the client means this leader epoch. Raises KafkaError (FENCED_ or UNKNOWN_LEADER_EPOCH).
 
-        -1 asks nothing (rule 6).
+        -1 skips the check (rule 6).
         """
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
@@ -337,16 +338,16 @@ class Replica:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {current_leader_epoch} is not known here yet")
 
     def epoch_of(self, offset: Offset) -> int:
-        """The leader epoch a record was written in, or would be where it is the log's end."""
+        """Return the leader epoch of a record, or the current one at the log's end."""
         return self.leader_epoch if offset >= self.log.log_end_offset else self.log.leader_epoch_of(offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch up to the one asked for; (-1, -1) where there is none."""
+        """Return (epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) if there is none."""
         end = self.log.end_offset_for_epoch(leader_epoch)
         return end.leader_epoch, end.end_offset
 
     def diverging_epoch(self, last_fetched_epoch: LeaderEpoch, fetch_offset: Offset) -> tuple[int, int] | None:
-        """Where the reader's log and this one part, if they do (rule 3). Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
+        """Return where the reader's log diverges, if it does (rule 3). Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
         epoch, end_offset = self.end_offset_for_epoch(last_fetched_epoch)
         if end_offset < 0 or fetch_offset < self.log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"epoch {last_fetched_epoch} is not known here any more")
@@ -359,7 +360,7 @@ class Replica:
     def read(
         self, offset: Offset, max_bytes: int, *, read_committed: bool, min_one_batch: bool, slice_from: int = NEVER
     ) -> Records:
-        """Committed batches from `offset` on; from `slice_from` bytes on, where they lie in their file.
+        """Read committed batches from `offset`; reads of at least `slice_from` bytes return a slice of the file.
 
         Raises KafkaError (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE).
         """
@@ -373,7 +374,7 @@ class Replica:
         return Records(records, aborted)
 
     def read_to_end(self, offset: Offset, max_bytes: int, *, min_one_batch: bool) -> bytes:
-        """Batches from `offset` on, committed or not: what a coordinator reads. Raises KafkaError (as `read`)."""
+        """Read batches from `offset`, committed or not, for a coordinator. Raises KafkaError (as `read`)."""
         read = self._read(offset, max_bytes, None, min_one_batch, NEVER)
         assert isinstance(read, ReadResult)
         return read.records
@@ -381,7 +382,7 @@ class Replica:
     def read_for_follower(
         self, offset: Offset, max_bytes: int, *, min_one_batch: bool, slice_from: int = NEVER
     ) -> bytes | LogSlice:
-        """The same as a follower gets it: from `slice_from` bytes on, where they lie in their file."""
+        """Read batches from `offset`, committed or not, for a follower; slices and errors as in `read`."""
         read = self._read(offset, max_bytes, None, min_one_batch, slice_from)
         return read if isinstance(read, LogSlice) else read.records
 
@@ -391,7 +392,7 @@ class Replica:
         if self.is_offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline")
         if self._truncation is not None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is being cut")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is being truncated")
         try:
             return self.log.read_or_slice(
                 offset, max_bytes, slice_from, end_offset=end_offset, min_one_batch=min_one_batch
@@ -402,12 +403,14 @@ class Replica:
             raise self._damaged(error) from error
 
     def search_timestamp(self, timestamp: Millis, end_offset: Offset) -> Work[TimestampAndOffset | None]:
-        """The work that finds the first record of that time or later, before `end_offset`. Raises KafkaError (as
-        `read`); NOT_LEADER_OR_FOLLOWER where the log is not this replica's any more between two steps."""
+        """Return the work that finds the first record of that time or later, before `end_offset`.
+
+        Raises KafkaError as `read` does, and NOT_LEADER_OR_FOLLOWER if the log is lost between two steps.
+        """
         return self._searching(self.log.search_timestamp(timestamp, end_offset=end_offset))
 
     def search_max_timestamp(self) -> Work[TimestampAndOffset | None]:
-        """The work that finds the first record with the largest timestamp of all. As `search_timestamp`."""
+        """Return the work that finds the first record with the largest timestamp. Raises as `search_timestamp`."""
         return self._searching(self.log.search_max_timestamp())
 
     def _searching(self, work: Work[TimestampAndOffset | None]) -> Work[TimestampAndOffset | None]:
@@ -433,18 +436,18 @@ class Replica:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is led by another broker")
 
     def check_in_sync(self) -> None:
-        """That acks=all can be promised now (rule 17). Raises KafkaError (NOT_ENOUGH_REPLICAS)."""
+        """Check that acks=all can be promised now (rule 17). Raises KafkaError (NOT_ENOUGH_REPLICAS)."""
         leading = self.leading
         if leading is not None and not self.is_alone and leading.is_under_min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(leading.state.isr)} replicas in sync, {leading.effective_min_isr} are to be",
+                f"{len(leading.state.isr)} in-sync replicas, but {leading.effective_min_isr} are required",
             )
 
     def append(self, records: Buffer, origin: Origin, now: Millis, batch: Prepared | None = None) -> AppendResult:
-        """Append one batch as the leader, assign its offsets, wake who waits for it. Raises KafkaError.
+        """Append one batch as the leader, assign its offsets and wake waiters. Raises KafkaError.
 
-        `batch` is what `log.prepare` made of a producer's.
+        `batch` is a producer's batch as `log.prepare` returned it.
         """
         leading = self.leading
         if leading is None:
@@ -462,14 +465,14 @@ class Replica:
                     if self.watches:
                         wake_all(self.watches)
             else:
-                self._perform(leading.appended(appended.log_end_offset, self._home.monotonic_ms()))
-            if self._news:
+                self._perform(leading.appended(appended.log_end_offset, self._host.monotonic_ms()))
+            if self._reports_to:
                 self._tell_followers()
         return appended
 
     def append_copies(self, records: Buffer, leader_epoch: LeaderEpoch) -> AppendResult:
-        """Append what the leader sent (rules 7 and 8). Raises KafkaError; CorruptBatch where it does not fit."""
-        return self._append(records, leader_epoch, Origin.REPLICA, self._home.now())
+        """Append the leader's batches (rules 7 and 8). Raises KafkaError; CorruptBatch if they do not fit."""
+        return self._append(records, leader_epoch, Origin.REPLICA, self._host.now())
 
     def _append(
         self, records: Buffer, leader_epoch: LeaderEpoch, origin: Origin, now: Millis, batch: Prepared | None = None
@@ -484,49 +487,49 @@ class Replica:
         return appended
 
     def advance_high_watermark(self, offset: int) -> None:
-        """The leader says so, to a follower (rule 10)."""
+        """Take over the leader's high watermark as a follower (rule 10)."""
         if offset > self.high_watermark:
             self.high_watermark = Offset(offset)
             wake_all(self.watches)
 
     def advance_log_start(self, offset: int) -> bool:
-        """Hide the records before an offset; whether that is news. Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
+        """Hide the records before an offset; return whether any were. Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
         if not self.log.advance_log_start(offset):
             return False
         self.log_start_advanced()
         return True
 
     def log_start_advanced(self) -> None:
-        """Old records have gone out of the log: followers are to hear of it."""
+        """Tell followers that old records have left the log."""
         self.high_watermark = Offset(max(self.high_watermark, self.log.log_start_offset))
         self._tell_followers()
 
     async def truncate(self, offset: int) -> bool:
-        """Cut the log at an offset, durably; whether the checkpoints must be written before anything is appended.
+        """Truncate the log durably; return whether the checkpoints must be written before anything is appended.
 
-        Goes on when the caller is cancelled. Raises OSError.
+        Continues if the caller is cancelled. Raises OSError.
         """
         if offset >= self.log.log_end_offset:
             return self.log.truncate_to(offset)  # at most epochs without records: quick (rule 5)
         if offset < self.high_watermark:
             logger.warning(
-                "%s: cut at %d, below its high watermark %d", self.topic_partition, offset, self.high_watermark
+                "%s: truncated to %d, below its high watermark %d", self.topic_partition, offset, self.high_watermark
             )
         return await self._begin_truncation(offset, start_over=False)
 
     async def start_over(self, offset: int) -> bool:
-        """Drop everything and go on at an offset: what lies in between is not to be had. As `truncate`."""
+        """Drop everything and continue at an offset; the records in between are not available. As `truncate`."""
         return await self._begin_truncation(offset, start_over=True)
 
     def _begin_truncation(self, offset: int, *, start_over: bool) -> Awaitable[bool]:
-        """From this moment on the log can be neither read nor led: not only from when a task gets to run."""
-        assert self.leading is None, "a leader's log is never cut"
+        """Make the log unreadable and unable to lead immediately, not only once the task runs."""
+        assert self.leading is None, "a leader's log is never truncated"
         done = self._truncation = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._truncate(offset, done, start_over=start_over))
 
     async def _truncate(self, offset: int, done: asyncio.Future[None], *, start_over: bool) -> bool:
         try:
-            await self.settle()
+            await self.end_background_work()
             async with self.undisturbed():
                 if self.log.is_closed:
                     return False
@@ -534,14 +537,14 @@ class Replica:
                 self.log.move_to(FileCache(_FILES_IN_A_THREAD))  # a cache belongs to one thread
                 try:
                     is_lower = await patiently(
-                        lambda: asyncio.to_thread(self._cut, offset, start_over=start_over),
-                        f"cut {self.topic_partition}",
-                        self._home.complaints,
+                        lambda: asyncio.to_thread(self._truncate_log, offset, start_over=start_over),
+                        f"truncate {self.topic_partition}",
+                        self._host.complaints,
                         is_sync=True,
                     )
                 finally:
                     self.log.move_to(shared)
-                self.lowest_cut = min(self.lowest_cut or offset, -1 if start_over else offset)
+                self.lowest_truncation = min(self.lowest_truncation or offset, -1 if start_over else offset)
                 if start_over:
                     self.high_watermark = Offset(offset)
                 self.high_watermark = Offset(min(self.high_watermark, self.log.log_end_offset))
@@ -551,33 +554,33 @@ class Replica:
             self._truncation = None
             done.set_result(None)
 
-    def _cut(self, offset: int, *, start_over: bool) -> bool:
+    def _truncate_log(self, offset: int, *, start_over: bool) -> bool:
         if start_over:
             self.log.truncate_fully_and_start_at(offset)
             return True
         return self.log.truncate_to(offset)
 
     def moved(self, log: PartitionLog, log_directory: Directory, clean_until: Offset) -> PartitionLog:
-        """Go on with a copy of the log in another directory; what it was. Only where it is `undisturbed`."""
+        """Switch to a copy of the log in another directory; return the old log. Call it only while `undisturbed`."""
         old, self.log = self.log, log
         log.limits, log.checks_reads = old.limits, old.checks_reads
         self.log_directory, before = log_directory, self.log_directory
-        self.syncs.moved(log, self._home.syncs.of(before.path))
+        self.syncs.moved(log, self._host.syncs.of(before.path))
         self.clean_until = Offset(min(clean_until, self.clean_until))
         return old
 
     @property
-    def is_being_cut(self) -> bool:
-        """Whether a truncation has the log for itself now."""
+    def is_being_truncated(self) -> bool:
+        """Whether a truncation has exclusive use of the log."""
         return self._truncation is not None
 
     async def truncated(self) -> None:
-        """Wait for a truncation that is under way."""
+        """Wait for a truncation in progress."""
         if self._truncation is not None:
             await asyncio.shield(self._truncation)
 
     def outcome(self, end_offset: int, leadership: int) -> ErrorCode | None:
-        """What became of an append with acks=all (rule 17); None while that is open."""
+        """Return the outcome of an append with acks=all (rule 17); None while it is open."""
         if self.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self.leading is None or self.leadership != leadership:
@@ -591,7 +594,7 @@ class Replica:
     async def committed(self, end_offset: int, leadership: int, deadline: float) -> ErrorCode:
         """Wait until everything before `end_offset` is committed, or cannot be.
 
-        REQUEST_TIMED_OUT when the event loop's time is `deadline` first.
+        Returns REQUEST_TIMED_OUT if the event loop's time reaches `deadline` first.
         """
         outcome = self.outcome(end_offset, leadership)
         if outcome is not None:
@@ -605,7 +608,7 @@ class Replica:
 
     @property
     def lacks_promise(self) -> bool:
-        """Whether its log does not say yet that what it acknowledges is synced before, as its settings have it."""
+        """Whether the log must promise to sync before it acknowledges, by its settings, but does not say so yet."""
         log = self.log
         return self.syncs.comes_before_ack and not (log.promises_synced or log.metadata is None or log.is_closed)
 
@@ -614,32 +617,33 @@ class Replica:
         await self.syncs.wait(end_offset)
 
     def flush_before_ack_changed(self) -> None:
-        """The topic's `kraftpy.flush.before.ack` is another."""
+        """Handle a change of the topic's `kraftpy.flush.before.ack`."""
         if self.leading is not None:
-            self._perform(self.leading.synced(self.syncs.counted_end_offset, self._home.monotonic_ms()))
+            self._perform(self.leading.synced(self.syncs.counted_end_offset, self._host.monotonic_ms()))
             self.syncs.request_what_counts()
 
     def _synced(self) -> None:
-        self.flushed_at_ms = self._home.now()
+        self.flushed_at_ms = self._host.now()
         if self.leading is not None and self.syncs.comes_before_ack:
-            self._perform(self.leading.synced(self.log.recovery_point, self._home.monotonic_ms()))
+            self._perform(self.leading.synced(self.log.recovery_point, self._host.monotonic_ms()))
 
     @contextlib.asynccontextmanager
     async def undisturbed(self) -> AsyncIterator[None]:
-        """The log is not compacted and not synced meanwhile; appends and reads go on."""
+        """Keep compaction and syncs away meanwhile; appends and reads continue."""
         async with self._compacting, self.syncs.none():
             yield
 
     def dirtiness(self, now: Millis) -> Dirtiness:
-        """How much it needs to be compacted (`log.compaction`). Raises OSError, CorruptSegment."""
+        """Return how urgently the log needs compaction (`log.compaction`). Raises OSError, CorruptSegment."""
         return compaction.dirtiness(self.log, self.clean_until, now, stable_offset=self.last_stable_offset)
 
     async def compact(
         self, now: Millis, limits: Limits, work: CleaningWork, discard: Callable[[list[str]], None]
     ) -> CompactionResult | None:
-        """Have `work` clean what is dirty, where that is due; None where nothing was done. Old files go to `discard`.
+        """Compact the log with `work`, if that is due; return None if nothing was done. Old files go to `discard`.
 
-        It goes on when the caller is cancelled; `settle` ends it. Raises OSError, KafkaError, and what `work` does.
+        Continues if the caller is cancelled; `end_background_work` ends it. Raises OSError, KafkaError, and what `work`
+        raises.
         """
         return await asyncio.shield(self._compact(now, limits, work, discard))
 
@@ -648,7 +652,7 @@ class Replica:
     ) -> CompactionResult | None:
         log = self.log
         async with self._compacting:
-            if log.is_closed or log.is_failed or self.is_being_cut:
+            if log.is_closed or log.is_failed or self.is_being_truncated:
                 return None
             decided = compaction.decide(log, self.high_watermark)
             await self.flush(decided.log_end_offset)
@@ -657,7 +661,7 @@ class Replica:
                 return None
             self._compaction = job
             try:
-                result = await carry_out(log, job, work, discard, self._home.complaints)
+                result = await carry_out(log, job, work, discard, self._host.complaints)
             finally:
                 self._compaction = None
             if result is not None:
@@ -665,11 +669,11 @@ class Replica:
             return result
 
     def compaction_failed(self, error: OSError) -> None:
-        """The disk failed while it was compacted."""
+        """Handle a disk failure during a compaction."""
         self._storage_error("compact", error)
 
-    async def settle(self) -> None:
-        """Wait for a flush that is under way, and end a compaction."""
+    async def end_background_work(self) -> None:
+        """Wait for a sync in progress, and end a compaction."""
         if self._compaction is not None:
             self._compaction.abandon()
         async with self.undisturbed():
@@ -677,24 +681,24 @@ class Replica:
 
     async def close(self, pool: Executor) -> None:
         """Make everything durable and close the files, so that the log opens without a scan."""
-        await self.settle()
+        await self.end_background_work()
         async with self.undisturbed():
             await asyncio.get_running_loop().run_in_executor(pool, self.log.close)
 
     async def release(self) -> None:
-        """Close the files, write nothing: the end of a partition that is deleted."""
+        """Close the files without writing anything, for a partition that is deleted."""
         self.stand_by(self.leader_epoch, self.partition_epoch)
         await self.truncated()
-        await self.settle()
+        await self.end_background_work()
         async with self.undisturbed():
             self.log.release()
 
-    def failed_to_cut(self, error: OSError) -> KafkaError:
-        """What a truncation that raised comes to."""
-        return self._storage_error("cut", error)
+    def truncation_failed(self, error: OSError) -> KafkaError:
+        """Return the error for a truncation that raised."""
+        return self._storage_error("truncate", error)
 
     def _damaged(self, error: CorruptSegment) -> CorruptSegment:
-        """What was read is not what was written: said once for each place, however often it is asked for."""
+        """Log damage that a read found, once per place, however often it is read."""
         place = error.name, error.position
         if place not in self.damage:
             self.damage.add(place)
@@ -703,10 +707,10 @@ class Replica:
 
     def _storage_error(self, what: str, error: OSError) -> KafkaError:
         is_lasting = self.log.is_failed
-        is_told = self._home.storage_failed(self.log_directory, f"{what} a log in", error, is_lasting=is_lasting)
+        is_told = self._host.storage_failed(self.log_directory, f"{what} a log in", error, is_lasting=is_lasting)
         if not is_told and failure_of(error) is Failure.RESOURCES:
             text = "%s: cannot %s the log for now: %s"
-            self._home.complaints.write(logger, logging.ERROR, what, "", text, self.topic_partition, what, error)
+            self._host.complaints.write(logger, logging.ERROR, what, "", text, self.topic_partition, what, error)
             is_told = True
         if not self._has_complained and not is_told:
             logger.error("%s: cannot %s the log: %s", self.topic_partition, what, error)

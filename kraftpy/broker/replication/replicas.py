@@ -1,24 +1,25 @@
-"""The partitions this broker holds, on the disks it has, and the role it has in each.
+"""Every partition that this broker holds, on its disks, with its role in each.
 
-Only partitions that name this broker among their replicas are open. Roles follow the metadata, many at once: whatever a
-change touches is looked at once, in the image as it is then, so that a thousand leaderships that move together cost a
-thousand small steps without a pause. A partition that was given to other brokers is closed, and its directory deleted.
+Only partitions that name this broker among their replicas are open. Roles follow the metadata, many at once: each
+partition that a change touches is looked at once, in the current image, so that a thousand leaderships that move
+together cost a thousand small steps without a pause. A partition that was given to other brokers is closed, and its
+directory deleted.
 
-Appends and reads run on the event loop: they touch the page cache. What may block for long runs in threads: opening
-(recovery), syncing, cutting, deleting, checkpoints.
+Appends and reads run on the event loop: they touch the page cache. Work that may block for long runs in threads:
+opening (recovery), syncing, truncating, deleting, checkpoints.
 
 Invariants: a partition's directory carries its topic's id before any data, so that the log of a topic that was deleted
 and created again is never taken for the new one's; a directory that the metadata does not know is never deleted, only
-set aside. One thing at a time opens and deletes partitions, for a log opened twice would lose what was written to the
-first. Checkpoints are written one at a time, and never say less than what was promised: where one could not be written
-after a deletion, no partition is created until it could, lest a new log inherit what was written of an old one.
+set aside. One task at a time opens and deletes partitions, because a log opened twice would lose what was written to
+the first. Checkpoints are written one at a time, and never say less than what was promised: if one could not be written
+after a deletion, no partition is created until it could, so that a new log does not inherit an old one's entries.
 
 A partition that cannot be opened (a full or failing disk, a damaged file) is offline, answers KAFKA_STORAGE_ERROR, and
-is tried again from time to time. A log directory that fails takes all of its partitions with it, until a restart
-(`storage.disk` decides which failures do); the others go on. What of all that the cluster is to know is `offline`.
+is retried from time to time. A log directory that fails takes all of its partitions with it, until a restart
+(`storage.disk` decides which failures do); the others continue. `offline` holds what the cluster must know about that.
 
 Left out: deleting the directory of a partition that was reassigned while this broker was down (it is left alone, and
-said so).
+logged).
 """
 
 from __future__ import annotations
@@ -74,40 +75,40 @@ from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicP
 logger = logging.getLogger(__name__)
 
 _FILES_WHILE_OPENING = 8
-"""A thread that opens a log keeps no more files open; the cache that all logs share is the loop's alone."""
+"""A thread that opens a log keeps no more files open; the cache shared by all logs belongs to the loop alone."""
 _PARTITIONS_BEFORE_A_PAUSE = 20
-"""What looks at each of thousands of partitions, on the loop, lets others have it in between."""
+"""Loops over thousands of partitions give others the event loop after this many."""
 _DELETE_AGAIN_SECONDS = 5.0
-_SETTLED_AT_ONCE = 500
-"""So many changed partitions are handled before other tasks get the event loop."""
+_APPLIED_AT_ONCE = 500
+"""Changed partitions handled before other tasks get the event loop."""
 _LOOKED_AT_AT_ONCE = 1_000
-"""The same where each of them is only read or told a little."""
+"""The same for loops that only read each partition, or tell it a little."""
 _CONFIGS_AT_ONCE = 200
 _SORTED_AT_ONCE = 10_000
-"""So many producers are looked at, or sorted, before other tasks get the event loop."""
+"""Producers looked at, or sorted, before other tasks get the event loop."""
 _MADE_AT_ONCE = 100
-"""So many new partitions are made, and then usable, before the next ones are begun."""
+"""New partitions created, and then usable, before the next ones are begun."""
 _PRODUCERS_SHARE = 4
 _THREADS_FOR_MANY = 3
-"""Those that make many partitions compete with the event loop for the interpreter: it waits for each of them."""
+"""Threads that create many partitions compete with the event loop for the interpreter, which delays the loop."""
 _PAUSES_SECONDS = (0.02, 0.1, 0.3)
-"""Between attempts to open a log for which there are no descriptors, before it is offline and tried again later."""
+"""Pauses between attempts to open a log while descriptors are short; after them it is offline and retried later."""
 _THREADS_THAT_SYNC = 16
-"""To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
+"""Creating and closing partitions waits for the disk, which syncs many files in the time of one."""
 
 
 _Failure = tuple[Wanted, Exception]
 
 
 class Followed(Protocol):
-    """What fetches the partitions that other brokers lead."""
+    """The interface of the fetchers for partitions that other brokers lead."""
 
     def assign(self, changes: Iterable[tuple[Replica, BrokerId]]) -> None:
-        """Fetch these partitions from these brokers from now on; from none where it is `NO_LEADER`."""
+        """Fetch these partitions from these leaders from now on; `NO_LEADER` means not to fetch it."""
         ...
 
     def wake(self) -> None:
-        """Brokers have come or gone: try again now what failed before."""
+        """Retry failed leaders and partitions now, because brokers have come or gone."""
         ...
 
 
@@ -127,8 +128,11 @@ class Replicas:
         *,
         descriptors: Descriptors | None = None,
     ) -> None:
-        """`catch_up` returns once all is acted upon here that the quorum decided before (`MetadataLog.catch_up`).
-        `directory_failed` is told at once of a log directory that is out of use, why, and what was in it."""
+        """`catch_up` returns once everything the quorum decided before is applied here (`MetadataLog.catch_up`).
+
+        `directory_failed` is called immediately with a log directory that is out of use, the reason, and its
+        partitions.
+        """
         self.broker_id = BrokerId(config.node_id)
         self.lag_time_max_ms = config.replica_lag_time_max_ms
         self.back_off_max_ms = config.replica_fetch_backoff_ms
@@ -159,20 +163,20 @@ class Replicas:
         self._by_id: dict[Number, Replica] = {}
         self.offline = Offline(self.broker_id)
         self._releasing: set[asyncio.Task[None]] = set()
-        self.wishes: dict[TopicPartition, str] = {}
-        """Where partitions that are not here yet shall be, by log directory."""
+        self.requested_directories: dict[TopicPartition, str] = {}
+        """Requested log directories of partitions that are not here yet."""
         self.moving_in: dict[TopicPartition, tuple[Disk, PartitionLog]] = {}
-        """Copies about to take the place of logs in other directories: their checkpoints are written before."""
+        """Copies about to replace logs in other directories: their checkpoints are written first."""
         self.confirmations = Confirmations(catch_up, config.replica_fetch_wait_max_ms)
-        """Leaders that make sure that they still are."""
+        """Checks that this broker still leads."""
         self.changing = asyncio.Lock()
-        """Held by what opens, closes, moves and deletes partitions."""
+        """Held by operations that open, close, move and delete partitions."""
         self._checkpointing = asyncio.Lock()
         self._deletions = 0
         self._deletions_written = 0
-        """How many of the deletions the checkpoints are known to lack no longer."""
+        """How many of the deletions are known to be reflected in the checkpoints."""
         self._without_role: dict[Number, None] = {}
-        """Partitions whose change of role met an unexpected error: tried again, as those that are offline."""
+        """Partitions whose change of role met an unexpected error: retried with the offline ones."""
         self._not_reconfigured: set[str] = set()
         self._is_stopped = False
         makers = max(1, min(_THREADS_THAT_SYNC, self._descriptors.work_files // (_FILES_WHILE_OPENING + 2)))
@@ -186,7 +190,7 @@ class Replicas:
     # --- lookups -----------------------------------------------------------------------------
 
     def leader(self, topic: str, partition: int) -> Replica:
-        """The partition's replica, where this broker leads it.
+        """Return the partition's replica if this broker leads it.
 
         Raises KafkaError (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR).
         """
@@ -196,35 +200,35 @@ class Replicas:
         raise self._not_here(topic, partition, replica)
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """The same by topic id. Raises KafkaError (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID, KAFKA_STORAGE_ERROR)."""
+        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID instead of UNKNOWN_TOPIC_OR_PARTITION)."""
         replica = self._by_id.get((topic_id, partition))
         if replica is not None and replica.leading is not None:
             return replica
         raise self._not_here_by_id(topic_id, partition, replica)
 
     def readable(self, topic: str, partition: int) -> Replica:
-        """The partition's replica, where this broker leads or follows it. Raises KafkaError as `leader` does."""
+        """Return the partition's replica if this broker leads or follows it. Raises KafkaError as `leader` does."""
         replica = self._by_name.get((topic, partition))
         if replica is not None and (replica.leading is not None or replica.following is not None):
             return replica
         raise self._not_here(topic, partition, replica)
 
     def readable_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """The same by topic id. Raises KafkaError as `leader_by_id` does."""
+        """Like `readable`, by topic id. Raises KafkaError as `leader_by_id` does."""
         replica = self._by_id.get((topic_id, partition))
         if replica is not None and (replica.leading is not None or replica.following is not None):
             return replica
         raise self._not_here_by_id(topic_id, partition, replica)
 
     def held_by_id(self, topic_id: TopicId, partition: int) -> Replica | None:
-        """The partition's replica in whatever role."""
+        """Return the partition's replica in any role."""
         return self._by_id.get((topic_id, partition))
 
     def _not_here(self, topic: str, partition: int, replica: Replica | None) -> KafkaError:
         key = TopicPartition(topic, partition)
         known = self._image.partition(topic, partition)
         leads_elsewhere = known is not None and known.leader not in (NO_LEADER, self.broker_id)
-        if key in self.offline and not leads_elsewhere:  # or some clients would go on asking here (aiokafka's consumer)
+        if key in self.offline and not leads_elsewhere:  # else aiokafka would keep asking here
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} is offline: {self.offline.why(key)}")
         if replica is None and self._image.partition(topic, partition) is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {key}")
@@ -241,12 +245,12 @@ class Replicas:
         return error
 
     def held(self, key: TopicPartition) -> Replica | None:
-        """The partition's replica in whatever role."""
+        """Return the partition's replica in any role."""
         return self._by_name.get(key)
 
     @property
     def directories(self) -> list[str]:
-        """The log directories' paths."""
+        """The paths of the log directories."""
         return self._directories.paths
 
     @property
@@ -255,13 +259,13 @@ class Replicas:
         return self._directories.failures
 
     def in_directory(self, path: str) -> list[Replica]:
-        """The partitions in a log directory, sorted."""
+        """Return the partitions in a log directory, sorted."""
         return [self._by_name[key] for key in sorted(self._by_name) if self._by_name[key].log_directory.path == path]
 
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self, image: Image) -> None:
-        """Open every partition the metadata gives this broker; several at once. Raises OSError."""
+        """Open every partition that the metadata assigns to this broker, several at once. Raises OSError."""
         self.disks = await asyncio.to_thread(read_disks, self._directories)
         async with self.changing:
             self._image = image
@@ -269,16 +273,16 @@ class Replicas:
             ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
             if self._directories.may_lack:
                 self.offline.doubt(ours.difference(*(disk.partitions for disk in self.disks)))
-            await self._settle_some([(topic.topic_id, number) for topic, number, _ in image.partitions()])
+            await self._apply_to_some([(topic.topic_id, number) for topic, number, _ in image.partitions()])
         known = set(self._by_name) | {each.key for each in self.offline}
         for disk in self.disks:
             for stray in sorted(disk.partitions - known):
-                logger.warning("%s/%s is no partition of this broker; left alone", disk.directory.path, stray)
+                logger.warning("%s/%s is not a partition of this broker; left alone", disk.directory.path, stray)
 
     async def stop(self) -> bool:
         """Make every log durable, close it, and write the checkpoints that let the next start skip the scan.
 
-        Whether all of it could be done; where not, the next start has to scan.
+        Returns whether all of that succeeded; if not, the next start has to scan.
         """
         for handle in self._later:
             handle.cancel()
@@ -289,7 +293,7 @@ class Replicas:
         is_clean = True
         for replica in self:
             await replica.truncated()
-            await replica.settle()  # from here on the loop leaves the files to the thread that closes them
+            await replica.end_background_work()  # from here on only the thread that closes the files uses them
         threads = max(1, min(_THREADS_THAT_SYNC, self._descriptors.work_files // (_FILES_WHILE_OPENING + 4)))
         with Threads(threads, thread_name_prefix="close-log") as pool:
             closed = await asyncio.gather(*(_close(replica, pool) for replica in self))
@@ -309,7 +313,7 @@ class Replicas:
         return is_clean
 
     async def apply(self, records: Sequence[Record], image: Image) -> None:
-        """Act on changed metadata; returns when new partitions can be used and deleted ones are gone."""
+        """Apply changed metadata; returns when new partitions can be used and deleted ones are gone."""
         async with self.changing:
             if not self._is_stopped:
                 await self._apply(records, image)
@@ -343,10 +347,10 @@ class Replicas:
             await self._reconfigure(reconfigured)
         await self._delete(deleted)
         await self._leave(left)
-        await self._settle(touched)
+        await self._apply_to(touched)
 
     async def reconcile(self, image: Image) -> None:
-        """Act on an image of which no records are known: it came as a snapshot."""
+        """Apply an image that came as a snapshot, without its records."""
         async with self.changing:
             if self._is_stopped:
                 return
@@ -355,40 +359,40 @@ class Replicas:
             await self._reconfigure({topic.name for topic in image.topics()})
             held = [replica.topic_id for replica in self] + [each.topic.topic_id for each in self.offline]
             await self._delete({topic_id for topic_id in held if image.topic_by_id(topic_id) is None})
-            await self._settle([(topic.topic_id, number) for topic, number, _ in image.partitions()])
+            await self._apply_to([(topic.topic_id, number) for topic, number, _ in image.partitions()])
 
     async def _brokers_changed(self) -> None:
         self._brokers = _eligible(self._image)
-        async for some in in_slices(list(self), _SETTLED_AT_ONCE):
+        async for some in in_slices(list(self), _APPLIED_AT_ONCE):
             for replica in some:
                 if replica.leading is not None:
                     with self._incidents.contained_in(replica.topic_partition, "brokers changed"):
                         replica.brokers_changed(self._brokers)
         self._fetchers.wake()
 
-    async def _settle(self, touched: Iterable[Number]) -> None:
-        """The same as `_settle_some`, for thousands of partitions: others have the loop in between."""
+    async def _apply_to(self, touched: Iterable[Number]) -> None:
+        """Do what `_apply_to_some` does for thousands of partitions; others get the loop in between."""
         numbers = list(touched)
-        for first in range(0, len(numbers), _SETTLED_AT_ONCE):
+        for first in range(0, len(numbers), _APPLIED_AT_ONCE):
             if first:
                 await asyncio.sleep(0)
-            await self._settle_some(numbers[first : first + _SETTLED_AT_ONCE])
+            await self._apply_to_some(numbers[first : first + _APPLIED_AT_ONCE])
 
-    async def _settle_some(self, touched: Iterable[Number]) -> None:
-        """Open what is this broker's now, let go of what no longer is, and take the roles there are."""
+    async def _apply_to_some(self, touched: Iterable[Number]) -> None:
+        """Open partitions that are now this broker's, close those that no longer are, and update roles."""
         image = self._image
         wanted: list[Wanted] = []
         gone: list[Replica] = []
         known: list[Replica] = []
         configs: dict[str, TopicConfig] = {}
-        alike: dict[tuple[tuple[str, str], ...], TopicConfig] = {}  # most topics are set alike
+        alike: dict[tuple[tuple[str, str], ...], TopicConfig] = {}  # most topics have the same settings
         for number in touched:
             topic = image.topic_by_id(number[0])
             if topic is None:  # deleted by a later record
                 continue
             partition = topic.partitions[number[1]]
             is_ours = self.broker_id in partition.replicas
-            self.offline.noted(number, partition)
+            self.offline.follow_metadata(number, partition)
             replica = self._by_id.get(number)
             if replica is not None:
                 (known if is_ours else gone).append(replica)
@@ -406,12 +410,12 @@ class Replicas:
         await self._create(wanted)
 
     async def _take_roles(self, replicas: Sequence[Replica]) -> None:
-        """What the image says each of them is to be: leader, follower, neither."""
+        """Give each replica its role in the image: leader, follower or neither."""
         for replica in replicas:
-            if replica.is_being_cut:
+            if replica.is_being_truncated:
                 replica.stand_by(replica.leader_epoch, replica.partition_epoch)
                 await replica.truncated()
-        async for some in in_slices(replicas, _SETTLED_AT_ONCE):
+        async for some in in_slices(replicas, _APPLIED_AT_ONCE):
             assigned: list[tuple[Replica, BrokerId]] = []
             for replica in some:
                 topic = self._image.topic_by_id(replica.topic_id)
@@ -425,7 +429,7 @@ class Replicas:
             self._fetchers.assign(assigned)
 
     def _take_role(self, replica: Replica, partition: Partition) -> list[tuple[Replica, BrokerId]]:
-        """Make the replica a leader or follower; return the assignments that the fetchers are to be given."""
+        """Make the replica a leader or follower; return the assignments for the fetchers."""
         if partition.leader == self.broker_id:
             state = PartitionState(
                 leader_epoch=partition.leader_epoch,
@@ -453,7 +457,7 @@ class Replicas:
         self._fetchers.assign([(replica, NO_LEADER)])
 
     async def _create(self, touched: Sequence[Wanted]) -> None:
-        """Open partitions; those that cannot be are offline."""
+        """Open partitions; those that cannot be opened are offline."""
         wanted = [each for each in touched if self._may_open(each)]
         if wanted and self._deletions != self._deletions_written:
             try:
@@ -474,7 +478,7 @@ class Replicas:
     async def _open_some(self, wanted: Sequence[Wanted], jobs_at_most: int) -> None:
         opened, failures = await self._open_all(wanted, jobs_at_most)
         for each, failure in failures:
-            # A replica that is alone and never was there: nobody else could lead it, and the metadata has better to do.
+            # A replica that is alone and is new here: no other broker could lead it, and the metadata has better to do.
             is_told = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self.disks)
             is_short = _is_short(failure)
             state = ReplicaState.OFFLINE if is_told and not is_short else None
@@ -485,13 +489,13 @@ class Replicas:
                 logger.error("%s is offline: %s", each.key, failure)
         if any(replica.log.report.missing_offsets for replica in opened):
             try:
-                await self.checkpoint()  # or what is written next could be taken for synced, after the next crash
+                await self.checkpoint()  # otherwise later writes could be mistaken for synced after the next crash
             except OSError as error:
                 self._complain_of_checkpoints(error)
         await self._take_roles(opened)
 
     def _may_open(self, wanted: Wanted) -> bool:
-        """Whether a partition may be opened, and made where it is nowhere; where not, it is offline."""
+        """Whether a partition may be opened, or created if it is nowhere; if not, mark it offline."""
         disk = next((disk for disk in self.disks if wanted.key in disk.partitions), None)
         if disk is not None:
             others = [
@@ -503,11 +507,11 @@ class Replicas:
                     logger.error("%s is offline: %s", wanted.key, text)
                 return False
             if disk.failure is not None:
-                self.offline.failed(wanted, f"its log directory is: {disk.failure}", may_retry=False)
+                self.offline.failed(wanted, f"its log directory is offline: {disk.failure}", may_retry=False)
             return disk.failure is None
         if self.offline.may_begin(wanted):
             return True
-        text, state = "what it held is gone with its log directory", ReplicaState.LOST
+        text, state = "its records are gone with its log directory", ReplicaState.LOST
         if failed := next(iter(self._directories.failures), None):
             text, state = f"it may be in {failed}, which is offline", ReplicaState.OFFLINE
         if self.offline.failed(wanted, text, state, may_retry=False):
@@ -515,8 +519,8 @@ class Replicas:
         return False
 
     async def retry_offline(self) -> list[TopicPartition]:
-        """Try to open what could not be opened, and to give roles to what got none; the partitions that are there."""
-        async with self.changing:  # what is being opened is offline until it is open: never a second time
+        """Retry partitions that could not be opened or got no role; return those that are now available."""
+        async with self.changing:  # partitions being opened count as offline until they are open: never open them twice
             wanted = self.offline.to_retry()
             without_role, self._without_role = self._without_role, {}
             if self._is_stopped:
@@ -529,8 +533,8 @@ class Replicas:
             return [key for key in keys if key in self._by_name]
 
     async def look_after_followers(self) -> None:
-        """Propose to drop followers that lag for too long; to be called every half of `replica.lag.time.max.ms`."""
-        async for some in in_slices(list(self), _SETTLED_AT_ONCE):
+        """Propose to drop followers that lag for too long; must be called every half of `replica.lag.time.max.ms`."""
+        async for some in in_slices(list(self), _APPLIED_AT_ONCE):
             for replica in some:
                 with self._incidents.contained_in(replica.topic_partition, "followers"):
                     replica.look_after_followers()
@@ -563,7 +567,7 @@ class Replicas:
                     if replica.log.promises_synced and not config.kraftpy_flush_before_ack:
                         promising.append(replica)
         await self._take_back_promises(promising)
-        async for pairs in in_slices(concerned, _SETTLED_AT_ONCE):
+        async for pairs in in_slices(concerned, _APPLIED_AT_ONCE):
             for replica, config in pairs:
                 if config.kraftpy_flush_before_ack or not replica.log.promises_synced:
                     with self._incidents.contained_in(replica.topic_partition, "settings"):
@@ -579,7 +583,7 @@ class Replicas:
                 self._fetchers.assign([(replica, replica.leader_id)])
 
     async def _take_back_promises(self, replicas: Sequence[Replica]) -> None:
-        """What they acknowledge from now on need not be synced. Where that cannot be written, they go on as before."""
+        """Withdraw promises to sync before acknowledging; a log whose note cannot be written keeps its settings."""
         for replica in replicas:
             try:
                 await asyncio.to_thread(replica.log.promise, synced_before_ack=False)
@@ -589,7 +593,7 @@ class Replicas:
                     self._not_reconfigured.add(replica.topic_partition.topic)
 
     async def promise_what_is_synced(self) -> None:
-        """Have the logs promise it that have everything synced since `kraftpy.flush.before.ack` was set for them."""
+        """Record the promise in logs that have synced everything since `kraftpy.flush.before.ack` was set for them."""
         if self._not_reconfigured:
             async with self.changing:
                 topics, self._not_reconfigured = self._not_reconfigured, set()
@@ -613,7 +617,7 @@ class Replicas:
     # --- opening -----------------------------------------------------------------------------
 
     async def _open_all(self, wanted: Sequence[Wanted], jobs_at_most: int) -> tuple[list[Replica], list[_Failure]]:
-        """Open logs, in several threads, but no more jobs; and what stood in the way of those that could not be."""
+        """Open logs in several threads, at most `jobs_at_most` jobs; return the replicas, and the failures."""
         if not wanted:
             return [], []
         loop = asyncio.get_running_loop()
@@ -639,7 +643,7 @@ class Replicas:
                     raise some
                 results.update(some)
             for number, each in enumerate(wanted):
-                if number % _SETTLED_AT_ONCE == _SETTLED_AT_ONCE - 1:
+                if number % _APPLIED_AT_ONCE == _APPLIED_AT_ONCE - 1:
                     await asyncio.sleep(0)
                 opened = results[each.key]
                 if isinstance(opened, (OSError, layout.CorruptFile)):
@@ -653,8 +657,8 @@ class Replicas:
                 else:
                     self._by_name[opened.topic_partition] = opened
                     self._by_id[(opened.topic_id, opened.topic_partition.partition)] = opened
-                    if opened.is_cut:
-                        self.offline.cut((opened.topic_id, opened.topic_partition.partition))
+                    if opened.lacks_records:
+                        self.offline.mark_shortened((opened.topic_id, opened.topic_partition.partition))
                     self.offline.gone(opened.topic_partition)
                     for disk in self.disks:
                         disk.new.discard(opened.topic_partition)
@@ -668,20 +672,20 @@ class Replicas:
         return replicas, failures
 
     async def sync_names(self, directory: Directory) -> None:
-        """Sync a log directory, however long there are no descriptors for that. Raises OSError."""
+        """Sync a log directory, waiting for descriptors if there are none. Raises OSError."""
         sync = functools.partial(asyncio.to_thread, directory.sync)
         await patiently(sync, f"sync {directory.path}", self.complaints, is_sync=True)
 
     async def _open_in(
         self, loop: asyncio.AbstractEventLoop, opening: Opening, placed: Sequence[tuple[Disk, Wanted]]
     ) -> dict[TopicPartition, Replica | Exception]:
-        """Open logs one after the other; those for which there were no descriptors or threads, again after a pause."""
+        """Open logs one after another; retry those that lacked descriptors or threads after a pause."""
         found: dict[TopicPartition, Replica | Exception] = {}
         for pause in (0.0, *_PAUSES_SECONDS):
             await asyncio.sleep(pause)
             try:
                 found.update(await loop.run_in_executor(opening.pool, self._open_each, placed, opening))
-            except OSError as error:  # no thread
+            except OSError as error:  # no thread can be started
                 found.update({wanted.key: error for _, wanted in placed})
             placed = [each for each in placed if _is_short(found[each[1].key])]
             if not placed:
@@ -689,18 +693,18 @@ class Replicas:
         return found
 
     def _complain(self, what: str, key: TopicPartition, error: Exception) -> None:
-        """One line a minute for what hits many partitions at once, and passes."""
+        """Log a temporary failure that hits many partitions at once, at most once a minute."""
         self.complaints.own(logger, what, "%s: cannot %s the log for now: %s", key, what, error)
 
     def _disk_for(self, key: TopicPartition) -> Disk:
-        """Where the partition is, or the log directory with the fewest partitions."""
+        """Return the partition's log directory, or for a new one the requested directory or the one with the fewest."""
         for disk in self.disks:
             if key in disk.partitions:
                 return disk
         usable = [disk for disk in self.disks if disk.failure is None]
-        wish = self.wishes.pop(key, None)
-        wished = [disk for disk in usable if disk.directory.path == wish]
-        disk = min(wished or usable, key=lambda disk: len(disk.partitions))
+        requested = self.requested_directories.pop(key, None)
+        chosen = [disk for disk in usable if disk.directory.path == requested]
+        disk = min(chosen or usable, key=lambda disk: len(disk.partitions))
         disk.partitions.add(key)
         disk.new.add(key)
         return disk
@@ -713,7 +717,7 @@ class Replicas:
             for disk, wanted in placed:
                 try:
                     found[wanted.key] = self._open(disk, wanted, opening)
-                except Exception as error:  # of this one alone
+                except Exception as error:  # affects this one alone
                     found[wanted.key] = error
         return found
 
@@ -739,10 +743,10 @@ class Replicas:
             logger.info("%s: recovered: %s", key, log.report)
         log.checks_reads = self._config.kraftpy_fetch_check_crcs
         log.limits = self._limits
-        log.move_to(self._files)  # closes its files, here: thousands of logs are opened at once
+        log.move_to(self._files)  # closes its files in this thread: thousands of logs are opened at once
         replica = Replica(key, topic.topic_id, disk.directory, log, self)
         known = disk.high_watermarks.get(key, 0)
-        replica.is_cut = log.report.missing_offsets > 0 or log.log_end_offset < known
+        replica.lacks_records = log.report.missing_offsets > 0 or log.log_end_offset < known
         replica.high_watermark = Offset(min(max(known, log.log_start_offset), log.log_end_offset))
         replica.clean_until = Offset(disk.cleaner_offsets.get(key, 0))
         return replica
@@ -750,7 +754,7 @@ class Replicas:
     # --- deleting ----------------------------------------------------------------------------
 
     async def _delete(self, topics: set[TopicId]) -> None:
-        """Topics are gone: their partitions too."""
+        """Delete the partitions of topics that are gone."""
         if not topics:
             return
         for wanted in self.offline:
@@ -767,7 +771,7 @@ class Replicas:
             if number % _PARTITIONS_BEFORE_A_PAUSE == _PARTITIONS_BEFORE_A_PAUSE - 1:
                 await asyncio.sleep(0)
             key = replica.topic_partition
-            if self._by_name.pop(key, None) is None:  # its disk failed meanwhile
+            if self._by_name.pop(key, None) is None:  # its disk has failed
                 self.offline.gone(key)
                 continue
             del self._by_id[(replica.topic_id, key.partition)]
@@ -779,7 +783,7 @@ class Replicas:
                 directory.rename(str(key), aside)
             except OSError as error:
                 if not self.storage_failed(directory, "rename in", error):
-                    logger.error("%s: its files stay: %s", key, error)
+                    logger.error("%s: cannot delete its files: %s", key, error)
                 continue
             for disk in self.disks:
                 disk.partitions.discard(key)
@@ -792,13 +796,13 @@ class Replicas:
             self._complain_of_checkpoints(error)
 
     async def _leave(self, numbers: Mapping[Number, None]) -> None:
-        """These were given to other brokers, be it for a moment: what is here is not what may come back."""
+        """Close partitions that were given to other brokers, even for a moment: their data must not come back."""
         await self._let_go([replica for number in numbers if (replica := self._by_id.get(number)) is not None])
         for wanted in [each for each in self.offline if (each.topic.topic_id, each.number) in numbers]:
             await self._discard(wanted)
 
     async def _discard(self, wanted: Wanted) -> None:
-        """Delete what there is of a partition that could not be opened, where its disk is there."""
+        """Delete the directory of a partition that could not be opened, if its disk works."""
         key = wanted.key
         self.offline.gone(key)
         disk = next((disk for disk in self.disks if key in disk.partitions and disk.failure is None), None)
@@ -809,19 +813,19 @@ class Replicas:
             disk.directory.rename(str(key), aside)
         except OSError as error:
             if not self.storage_failed(disk.directory, "rename in", error):
-                logger.error("%s: its files stay: %s", key, error)
+                logger.error("%s: cannot delete its files: %s", key, error)
             return
         disk.partitions.discard(key)
         disk.forget(key)
-        logger.info("%s: what could not be opened is deleted", key)
+        logger.info("%s: deleted its directory, which could not be opened", key)
         await asyncio.to_thread(_delete_quietly, functools.partial(disk.directory.delete, aside))
         self._deletions += 1
 
     async def delete_records(self, replica: Replica, before: Offset) -> None:
         """Hide the records before an offset, durably (DeleteRecords).
 
-        Who asks for what another has asked for already waits for the same checkpoint. Raises KafkaError
-        (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR).
+        Concurrent requests for the same offset share a checkpoint. Raises KafkaError (OFFSET_OUT_OF_RANGE,
+        KAFKA_STORAGE_ERROR).
         """
         replica.advance_log_start(before)
         if replica.log.written_log_start < before:
@@ -831,16 +835,16 @@ class Replicas:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start cannot be written: {error}") from error
 
     async def delete_old_segments(self) -> None:
-        """Take out of the logs what retention lets go, and delete it when nobody can be reading it any more.
+        """Remove segments beyond retention from the logs, and delete them once no reader can be using them.
 
-        Where the logs start then is written down first: else a power loss could leave holes. Raises OSError.
+        The new log start is checkpointed first: otherwise a power loss could leave holes. Raises OSError.
         """
         now = self._clock.now()
         async for replica in self._at_leisure():
             try:
                 if replica.log.advance_log_start_by_retention(now, replica.high_watermark):
                     replica.log_start_advanced()
-            except KafkaError as error:  # a segment that does not hold what it should
+            except KafkaError as error:  # a segment that is damaged
                 logger.error("%s: retention: %s", replica.topic_partition, error)
             except OSError as error:
                 if not self.storage_failed(replica.log_directory, "read", error):
@@ -860,7 +864,7 @@ class Replicas:
                 self._incidents.note(f"{replica.topic_partition}: retention", error, kind="retention")
                 continue
             if gone:
-                logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
+                logger.info("%s: %d files deleted by retention", replica.topic_partition, len(gone))
                 self.delete_files_later(replica, gone)
 
     async def _is_any_start_unwritten(self) -> bool:
@@ -870,10 +874,10 @@ class Replicas:
         return False
 
     async def forget_producers_beyond(self, limit: int) -> int:
-        """Forget those producers that have been silent for longest where there are more than `limit`; how many.
+        """Forget the producers that have been silent longest while there are more than `limit`; return how many.
 
-        Counted are producers of partitions: one that writes to three counts three times. No partition keeps more than
-        a quarter of them. Those with an open transaction stay. Room for a tenth of `limit` is made at once.
+        A producer counts once per partition that it writes to. No partition keeps more than a quarter of the limit.
+        Producers with an open transaction stay. Room for a tenth of `limit` is made at once.
         """
         gone = total = 0
         most = max(1, limit // _PRODUCERS_SHARE)
@@ -891,23 +895,23 @@ class Replicas:
         return gone
 
     async def _at_leisure(self) -> AsyncIterator[Replica]:
-        """The partitions whose log may be changed now, with a pause for others after each few of them."""
+        """Yield the partitions whose log may be changed now, with a pause for others after every few of them."""
         for number, replica in enumerate(self):
             if number % _PARTITIONS_BEFORE_A_PAUSE == 0:
                 await asyncio.sleep(0)
-            if not (replica.is_being_cut or replica.log.is_closed):
+            if not (replica.is_being_truncated or replica.log.is_closed):
                 yield replica
 
     def delete_files_later(self, replica: Replica, names: list[str]) -> None:
-        """Delete files that were taken out of a log when nobody can be reading them any more."""
+        """Delete files that were removed from a log, once no reader can be using them."""
         self._delete_later(replica, functools.partial(delete_files, replica.log.directory, names))
 
     def delete_later(self, replica: Replica, disk: Disk, name: str) -> None:
-        """Delete what was taken out of a log directory when nobody can be reading it any more."""
+        """Delete a directory that was removed from a log directory, once no reader can be using it."""
         self._delete_later(replica, functools.partial(disk.directory.delete, name))
 
     def _delete_later(self, replica: Replica, delete: Callable[[], None]) -> None:
-        """After `file.delete.delay.ms`, in a thread. What a stop forgets, the next start finds by its name."""
+        """Delete after `file.delete.delay.ms`, in a thread. If a stop prevents it, the next start finds it by name."""
         self._call_later(replica.log.config.file_delete_delay_ms / 1000, delete)
 
     def _call_later(self, seconds: float, delete: Callable[[], None]) -> None:
@@ -919,7 +923,7 @@ class Replicas:
                 return
             try:
                 deleting = loop.run_in_executor(self._deleters, _delete_quietly, delete)
-            except OSError:  # no thread
+            except OSError:  # no thread can be started
                 self._call_later(_DELETE_AGAIN_SECONDS, delete)
             else:
                 deleting.add_done_callback(again)
@@ -938,14 +942,14 @@ class Replicas:
         self.complaints.write(logger, logging.ERROR, "checkpoint", "", text, error)
 
     async def checkpoint(self) -> None:
-        """Write down, per log directory, how far each log is durable and where it starts. Raises OSError.
+        """Write, per log directory, how far each log is durable and where it starts. Raises OSError.
 
-        It goes on when the caller is cancelled; two never run at once.
+        Continues if the caller is cancelled; two never run at once.
         """
         await _to_the_end(self._checkpoint())
 
     async def _checkpoint(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """`unless` is asked when its turn comes: one that was written for another may have been enough."""
+        """Write the checkpoints, `unless` another caller's write has made it unnecessary meanwhile."""
         async with self._checkpointing:
             if unless():
                 return
@@ -974,7 +978,7 @@ class Replicas:
             self._deletions_written = deletions
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write down, per log directory, what is committed: a hint for the next start (rule 10). Raises OSError."""
+        """Write the high watermarks, per log directory: a hint for the next start (rule 10). Raises OSError."""
         await _to_the_end(self._checkpoint_high_watermarks())
 
     async def _checkpoint_high_watermarks(self) -> None:
@@ -997,9 +1001,9 @@ class Replicas:
     # --- log directories that fail -----------------------------------------------------------
 
     def storage_failed(self, directory: Directory, what: str, error: OSError, *, is_lasting: bool = False) -> bool:
-        """Something could not be done in a log directory; whether that costs the directory, not only what was asked.
+        """Handle a storage error in a log directory; return whether it takes the directory offline.
 
-        `is_lasting`: it does, whatever the error says: nobody knows what is on the disk after a failed sync.
+        `is_lasting`: it does, whatever the error: after a failed sync the contents of the disk are unknown.
         """
         if not is_lasting and not costs_the_directory(error):
             return False
@@ -1015,7 +1019,7 @@ class Replicas:
             del self._by_id[(replica.topic_id, key.partition)]
             if topic is not None:
                 wanted = Wanted(topic, key.partition, replica.log.config)
-                self.offline.failed(wanted, f"its log directory is: {disk.failure}", may_retry=False)
+                self.offline.failed(wanted, f"its log directory is offline: {disk.failure}", may_retry=False)
             replica.go_offline()
             self._release_later(replica)
         self._fetchers.assign([(replica, NO_LEADER) for replica in lost])
@@ -1026,13 +1030,13 @@ class Replicas:
         return next((disk.failure for disk in self.disks if disk.directory is directory), None)
 
     def _release_later(self, replica: Replica) -> None:
-        """Close its files when nothing uses them any more."""
+        """Close a replica's files once nothing uses them."""
         task = asyncio.get_running_loop().create_task(_release_quietly(replica))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
     async def look_after_directories(self) -> None:
-        """Notice a log directory that vanished or became read-only, though nobody asks for anything in it."""
+        """Notice a log directory that vanished or became read-only, even if it is not in use."""
         for disk in [disk for disk in self.disks if disk.failure is None]:
             try:
                 await asyncio.to_thread(self._directories.check, disk.directory)
@@ -1040,21 +1044,21 @@ class Replicas:
                 self.storage_failed(disk.directory, "use", error)
 
     def reports(self) -> dict[Number, ReplicaState]:
-        """What the metadata is to be told of this broker's replicas (`offline`)."""
+        """Return the states of this broker's replicas that the metadata must be told (`offline`)."""
         return self.offline.reports(self._image, lambda number: number in self._by_id)
 
 
 def _is_short(opened: Replica | Exception) -> bool:
-    """Whether resources of the process were missing, rather than anything of the log."""
+    """Whether the process lacked resources, and the log is not at fault."""
     return isinstance(opened, OSError) and failure_of(opened) is Failure.RESOURCES
 
 
 async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
-    """Forget about `count` producers of these partitions, those that wrote longest ago; how many."""
+    """Forget about `count` producers of these partitions, those that wrote longest ago; return how many."""
     runs: list[list[int]] = []  # times of the last writes, each list sorted
     run: list[int] = []
     for replica in replicas:
-        if replica.log.is_closed or replica.is_being_cut:
+        if replica.log.is_closed or replica.is_being_truncated:
             continue
         run.extend(replica.log.producers.written_at())
         if len(run) >= _SORTED_AT_ONCE:
@@ -1070,7 +1074,7 @@ async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
             await asyncio.sleep(0)
     gone = looked_at = 0
     for replica in replicas:
-        if until is None or replica.log.is_closed or replica.is_being_cut:
+        if until is None or replica.log.is_closed or replica.is_being_truncated:
             continue
         looked_at += len(replica.log.producers)
         gone += len(replica.log.forget_producers(until))
@@ -1081,7 +1085,7 @@ async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
 
 
 def _eligible(image: Image) -> dict[BrokerId, int]:
-    """The brokers that may be in sync, with the epochs of their registrations (rule 13)."""
+    """Return the brokers that may be in sync, with the epochs of their registrations (rule 13)."""
     return {broker.broker_id: broker.broker_epoch for broker in image.brokers() if broker.is_active}
 
 
@@ -1102,18 +1106,18 @@ async def _release_quietly(replica: Replica) -> None:
 
 
 async def _to_the_end(writing: Coroutine[None, None, None]) -> None:
-    """Wait for it; it goes on when the caller is cancelled, and how it ends then is nobody's concern."""
+    """Wait for a write that continues if the caller is cancelled; then its outcome is ignored."""
     task = asyncio.ensure_future(writing)
     task.add_done_callback(lambda task: task.cancelled() or task.exception())
     await asyncio.shield(task)
 
 
 def _delete_quietly(delete: Callable[[], None]) -> bool:
-    """Whether it is over: done, or not to be tried again."""
+    """Delete; return False if it should be retried."""
     try:
         delete()
     except OSError as error:
         if failure_of(error) is Failure.RESOURCES:
             return False
-        logger.error("files that are no longer needed stay: %s", error)
+        logger.error("cannot delete files that are no longer needed: %s", error)
     return True

@@ -1,12 +1,12 @@
-"""How fast moved partitions are copied: the replication throttles of a broker (KIP-73).
+"""The replication throttles of a broker: bounds the rate at which moved partitions are copied (KIP-73).
 
-`leader.replication.throttled.rate` and `follower.replication.throttled.rate` are bytes a second, settings of a broker
-that take effect at once. They hold for the replicas that `leader.replication.throttled.replicas` and
+`leader.replication.throttled.rate` and `follower.replication.throttled.rate` are bytes per second, broker settings that
+take effect at once. They apply to the replicas that `leader.replication.throttled.replicas` and
 `follower.replication.throttled.replicas` of a topic name (`partition:broker`, or `*`), and only while the follower is
-not in sync: a throttle shall slow a move down, never push a replica out of the ISR.
+not in sync: a throttle is meant to slow a move down, never to push a replica out of the ISR.
 
-A rate is an average over about a second: what was not used is saved for that long, and a batch that is larger than what
-is left goes out whole and is made good for afterwards.
+A rate is an average over about a second: unused bytes are saved for that long, and a batch larger than the remaining
+allowance goes out whole and is paid for afterwards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
 _LONGEST_WAIT_MS = 1_000
-"""A new rate, or the end of the throttle, is noticed within that time."""
+"""A new rate, or the end of the throttle, is noticed within this time."""
 
 
 class Allowance:
-    """Bytes that may be copied now: they come back at some rate, and are saved for a second."""
+    """Bytes that may be copied now: they are refilled at some rate, and saved for a second."""
 
     def __init__(self) -> None:
         self._left = 0.0
@@ -37,7 +37,7 @@ class Allowance:
         self._at = Millis(0)
 
     def wait_ms(self, rate: int, now: Millis) -> int:
-        """How long to wait at this rate before more may go; 0 for now."""
+        """Return how long to wait at this rate before more may go; 0 means not at all."""
         if rate != self._rate:
             self._left, self._rate = float(rate), rate
         else:
@@ -50,7 +50,7 @@ class Allowance:
         return max(1, min(_LONGEST_WAIT_MS, int(1 - 1000 * self._left / rate)))
 
     def spend(self, count: int) -> None:
-        """So many bytes went."""
+        """Count bytes that were sent or received."""
         self._left -= count
 
 
@@ -60,7 +60,7 @@ class Throttles:
     def __init__(
         self, node_id: BrokerId, image: Callable[[], Image], clock: Callable[[], Millis], *, static: tuple[int, int]
     ) -> None:
-        """`static`: the leader's and the follower's rate where none was set while the broker runs."""
+        """`static` holds the leader's and the follower's rates that apply if none was set while the broker runs."""
         self._node_id = node_id
         self._image = image
         self._clock = clock
@@ -69,14 +69,14 @@ class Throttles:
         self.following = Allowance()
 
     def leader_wait_ms(self, replica: Replica, follower: BrokerId) -> int | None:
-        """How long to send the follower none of this partition's records; None where it is not throttled."""
+        """Return how long to withhold this partition's records from the follower; None if it is not throttled."""
         throttled = replica.log.config.leader_replication_throttled_replicas
         if not throttled or not self._covers(throttled, replica) or self._is_in_sync(replica, follower):
             return None
         return self.leading.wait_ms(self._rate(LEADER_RATE, self._static[0]), self._clock())
 
     def follower_wait_ms(self, replica: Replica) -> int | None:
-        """How long not to fetch this partition; None where it is not throttled."""
+        """Return how long not to fetch this partition; None if it is not throttled."""
         throttled = replica.log.config.follower_replication_throttled_replicas
         if not throttled or not self._covers(throttled, replica) or self._is_in_sync(replica, self._node_id):
             return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.state_requests import results_of
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.events import Deletion, Initialization
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode

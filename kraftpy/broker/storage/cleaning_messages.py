@@ -1,6 +1,6 @@
-"""What a broker and its cleaner's process say to each other: pickles, each with its length before it.
+"""The messages between a broker and its cleaner process: pickles, each preceded by its length.
 
-Both ends are this program, and nobody else has the pipe.
+Both ends are this program, and no one else has access to the pipe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LENGTH_BYTES: Final = 4
 
 
 class Order(NamedTuple):
-    """A partition's directory, and what to do in it."""
+    """A partition's directory, and the cleaning to do in it."""
 
     path: str
     plan: CleaningPlan
@@ -22,19 +22,19 @@ class Order(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """It could not be done: the text of a `CorruptBatch`, an OSError's number, text and file, or a mistake of ours."""
+    """A failed cleaning: the text of a `CorruptBatch`, an OSError's number, text and file, or an error of ours."""
 
     reason: str
     errno: int | None = None
     filename: str | None = None
     is_unexpected: bool = False
-    """A mistake of ours: it would happen again."""
+    """An error of ours: it would happen again."""
 
 
 Message = Cleaned | Done | Failure
 
 
 def encode(message: Order | Message) -> bytes:
-    """A message with its length."""
+    """Encode a message with its length."""
     body = pickle.dumps(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

@@ -1,6 +1,6 @@
-"""A worker process (`cleaning_worker`) as the event loop sees it: started when needed, killed when a job is abandoned.
+"""A worker process (`cleaning_worker`), controlled from the event loop: started on demand, killed to abandon a job.
 
-It costs nothing until the first log is to be cleaned, and `end` takes back what it cost.
+It costs nothing until the first log is cleaned, and `end` releases its resources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerGone(Exception):
-    """The process has died, or was killed by somebody else."""
+    """The process died or was killed by someone else."""
 
 
 class CleanerFailed(Exception):
@@ -32,20 +32,20 @@ class CleanerFailed(Exception):
 
 
 class SegmentsGone(Exception):
-    """A segment was deleted while it was to be read: what was planned is out of date."""
+    """A segment was deleted before it was read: the plan is out of date."""
 
 
 class CleaningProcess:
-    """One worker. One job at a time."""
+    """One worker process, which does one job at a time."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
         self._process: Process | None = None
 
     async def clean(self, job: CompactionJob, path: str) -> AsyncGenerator[Cleaned | Done, None]:
-        """Have it done; each new segment when it is written, at last that all of them are.
+        """Clean a log: yield each new segment once it is written, and `Done` at the end.
 
-        Whoever stops listening before that, abandons the job or calls `end`, kills the process. Raises OSError,
+        The process is killed if the caller stops iterating early, abandons the job or calls `end`. Raises OSError,
         CorruptBatch, SegmentsGone, CleanerGone, CleanerFailed.
         """
         process = await self._started()
@@ -85,7 +85,7 @@ class CleaningProcess:
         return self._process is not None
 
     async def end(self) -> None:
-        """Kill it, and let go of a job; another one is started when needed."""
+        """Kill the process and with it any job; another is started when needed."""
         process, self._process = self._process, None
         if process is not None:
             _killer(process)()

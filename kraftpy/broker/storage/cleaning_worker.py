@@ -1,10 +1,11 @@
-"""The process that cleans: reads plans from its standard input, writes what became of them to its standard output.
+"""The process that cleans logs: reads plans from its standard input, writes results to its standard output.
 
-Started by `cleaning_process`, never by people. It only reads the segments it is told of, and writes `.log.cleaned`
-files; so it can be killed at any point. It ends when its standard input does: with the broker, however that died.
+Started by `cleaning_process`, never by people. It only reads the segments named in its orders, and writes
+`.log.cleaned` files, so it can be killed at any point. It ends when its standard input does: with the broker, however
+that died.
 
 It is another process because a thread would share the interpreter with the event loop: every producer would wait for
-it. It gives way to whoever wants the processor (`nice`).
+it. It yields the processor to other processes (`nice`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NICENESS: Final = 10
 
 
 class Throttle:
-    """Holds its caller back so that no more than so many bytes a second go through, over any time."""
+    """Slows its caller down to a number of bytes per second, over any period."""
 
     def __init__(self, bytes_per_second: float, now: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._bytes_per_second = bytes_per_second
@@ -40,7 +41,7 @@ class Throttle:
         self._free_at = now()
 
     def spend(self, count: int) -> None:
-        """So many bytes went through: return when they have had their time."""
+        """Return once `count` bytes have had their time."""
         now = self._now()
         self._free_at = max(self._free_at, now) + count / self._bytes_per_second
         if self._free_at > now:
@@ -48,7 +49,7 @@ class Throttle:
 
 
 class _SourceFile(OsFile):
-    """A segment, to be read: never created, whatever has become of it."""
+    """A segment opened for reading only, and never created."""
 
     __slots__ = ()
 
@@ -57,19 +58,19 @@ class _SourceFile(OsFile):
 
 
 class PartitionDirectory(OsDirectory):
-    """A partition's directory as the worker sees it: there, or it is an error."""
+    """A partition's directory as the worker sees it: a missing one is an error."""
 
     def __init__(self, path: str) -> None:
-        self._path = path  # not made, as the base class would
+        self._path = path  # not created, as the base class would
 
     def open(self, name: str) -> OsFile:
-        """A segment to read, or a new one to write."""
+        """Open a segment to read, or create one to write."""
         file = f"{self._path}/{name}"
         return OsFile(file) if name.endswith(CLEANED) else _SourceFile(file)
 
 
 def carry_out(order: Order, say: Callable[[Message], None]) -> None:
-    """Clean, and say each segment that is written, then that it is done or why not."""
+    """Clean, and send a message for each segment written, then one for the success or failure of the whole."""
     throttle = Throttle(order.bytes_per_second, time.monotonic, time.sleep)
     try:
         for message in clean(order.plan, PartitionDirectory(order.path), throttle.spend):
@@ -85,7 +86,7 @@ def carry_out(order: Order, say: Callable[[Message], None]) -> None:
 
 
 def _listen(stream: BinaryIO, orders: SimpleQueue[Order]) -> None:
-    """Pass on what comes; when nothing can come any more, end the process, whatever it is doing."""
+    """Pass on the orders received; when standard input ends, end the process, whatever it is doing."""
     while head := stream.read(LENGTH_BYTES):
         body = stream.read(int.from_bytes(head, "big"))
         try:
@@ -112,7 +113,7 @@ def main() -> None:
         while True:
             carry_out(orders.get(), say)
     except BrokenPipeError:
-        os._exit(0)  # nobody listens
+        os._exit(0)  # the broker no longer reads
 
 
 if __name__ == "__main__":

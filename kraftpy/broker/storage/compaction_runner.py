@@ -1,6 +1,6 @@
-"""One compaction, step by step: what is written elsewhere is put in place here, on the loop (`log.compaction`).
+"""Runs one compaction: segments written elsewhere are put in place here, on the event loop (`log.compaction`).
 
-The caller holds the log for itself as far as closing and cutting go; appends, reads and retention go on.
+The caller keeps the log from being closed or truncated meanwhile; appends, reads and retention continue.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ async def carry_out(
     discard: Callable[[list[str]], None],
     complaints: Complaints,
 ) -> CompactionResult | None:
-    """Have `work` do it; None where the log changed meanwhile, or is to be closed. Old files go to `discard`.
+    """Run a compaction with `work`; return None if the log changed or is to be closed. Old files go to `discard`.
 
-    Raises OSError, and what `work` does.
+    Raises OSError, and whatever `work` raises.
     """
     done: Done | None = None
 

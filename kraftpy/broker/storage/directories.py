@@ -1,15 +1,15 @@
-"""The log directories of one broker: locked, identified, looked after, and marked when the broker stops cleanly.
+"""The log directories of one broker: locked, identified, monitored, and marked when the broker stops cleanly.
 
 Each holds `.lock` (held while the broker runs), `meta.properties` (cluster, node and directory) and Kafka's
 checkpoints; the first also holds the metadata journal. Everything here blocks: call it from a thread.
 
-A directory that cannot be used at start costs what is in it, unless it is the first or the only one. Whether a
-partition that has no directory never had one, or is on a disk that was taken away, nobody can tell by looking at the
-disks that are left. So the first directory keeps the ids of all of them, once the cluster has been told what was not
-found: where one is missing or new, or nothing was accounted for yet, what is not found may be lost (`may_lack`). What
-Kafka keeps for that in the metadata, directory by directory, are the ids of KIP-858.
+If a directory cannot be used at start, its partitions are offline, unless it is the first or the only one, without
+which the broker does not start. The remaining disks do not show whether a partition without a directory never had one,
+or is on a disk that was taken away. So the first directory keeps the ids of all of them, once the cluster has been told
+what was not found: if one is missing or new, or nothing was accounted for yet, partitions that are not found may be
+lost (`may_lack`). Kafka keeps the ids of KIP-858 in the metadata for that, directory by directory.
 
-It also keeps the incarnations that ran with these disks. One that is started after an unclean stop names them when it
+It also keeps the incarnations that ran with these disks. A broker that starts after an unclean stop names them when it
 registers, and the replicas whose records are synced before they are acknowledged: those have lost nothing, if the disks
 are still those of the incarnation that the cluster knows.
 
@@ -40,14 +40,14 @@ METADATA_DIRECTORY = "metadata"
 _LOCK = ".lock"
 _CHECKS_PER_WRITE = 10
 _ALL_IDS = "kraftpy.directory.ids"
-"""In the first directory's `meta.properties`: the ids of all of them, as of the last start that accounted for all."""
+"""In the first directory's `meta.properties`: the ids of all, as of the last start that accounted for all."""
 _INCARNATIONS = "kraftpy.incarnation.ids"
 """In the same file: the last processes that may have registered while the disks were these."""
 _MOST_INCARNATIONS = 64
 
 
 class DirectoryError(Exception):
-    """A log directory that cannot be used; the message is one line for the person who can mend it."""
+    """A log directory cannot be used; the message is one line for the person who can fix it."""
 
 
 class DirectoryFailed(Fatal):
@@ -55,7 +55,7 @@ class DirectoryFailed(Fatal):
 
 
 class LogDirectories:
-    """`log.dirs`, opened by one broker."""
+    """The directories of `log.dirs`, opened by one broker."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
@@ -66,18 +66,18 @@ class LogDirectories:
         self.paths: list[str] = [str(Path(name)) for name in config.log_dirs]
         """Every directory, in order, usable or not."""
         self.failures: dict[str, str] = {}
-        """Those that cannot be used, and why."""
+        """Unusable directories, and why."""
         self.opened: list[OsDirectory] = []
-        """Those that could be used at start."""
+        """The directories that could be used at start."""
         self.clean: list[bool] = []
         self.may_lack = False
         """Partitions that are not found may be on a directory that is not here, or was replaced."""
         self.previous_broker_epoch = -1
         """This broker's epoch when it last stopped, if that was a clean stop of every directory."""
         self.previous_incarnation_ids: tuple[bytes, ...] = ()
-        """Earlier processes of this broker that ran with these disks. Whoever puts back an old disk has older ones."""
+        """Earlier processes of this broker that ran with these disks; an old disk that is put back has older ones."""
         self.cluster_id: str | None = None
-        """The cluster that the directories belong to; None where they are new."""
+        """The cluster that the directories belong to; None if they are new."""
         self._ids: dict[str, str] = {}
         self._first: dict[str, str] = {}
         """The first directory's properties."""
@@ -85,7 +85,7 @@ class LogDirectories:
 
     @property
     def metadata_directory(self) -> OsDirectory:
-        """Where the metadata journal is."""
+        """The directory of the metadata journal."""
         return self.opened[0].child(METADATA_DIRECTORY)
 
     def is_needed(self, path: str) -> bool:
@@ -95,7 +95,7 @@ class LogDirectories:
     # --- start -------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Lock and identify the directories. Raises DirectoryError; one that fails alone is in `failures`."""
+        """Lock and identify the directories. Raises DirectoryError; one that fails alone is put into `failures`."""
         found: dict[str, tuple[OsDirectory, dict[str, str] | None]] = {}
         for path in self.paths:
             try:
@@ -124,9 +124,9 @@ class LogDirectories:
         self.may_lack = self._lacks_any()
 
     def _cannot_use(self, path: str, error: OSError) -> None:
-        """Go on without it, where that can be."""
+        """Go on without a directory, if possible."""
         reason = error.strerror or str(error)
-        if failure_of(error) is Failure.RESOURCES:  # a start that goes without it would take what is in it for lost
+        if failure_of(error) is Failure.RESOURCES:  # starting without it would treat its contents as lost
             raise DirectoryError(f"log.dirs: cannot use {path}: {reason}") from error
         self.failures[path] = reason
         if self.is_needed(path):
@@ -134,7 +134,7 @@ class LogDirectories:
         logger.critical("log directory %s is offline: %s; the node starts without it", path, reason)
 
     def _take(self, path: str) -> OsDirectory:
-        """Have a directory for this broker alone, and its name durably. Raises OSError, DirectoryError."""
+        """Lock a directory for this broker alone and make its name durable. Raises OSError, DirectoryError."""
         missing = [parent for parent in (Path(path), *Path(path).parents) if not parent.exists()]
         directory = OsDirectory(path)
         self._lock(path)
@@ -189,12 +189,12 @@ class LogDirectories:
             raise DirectoryError(f"log.dirs: {place}: {_INCARNATIONS}: {error}") from error
 
     def _lacks_any(self) -> bool:
-        """Whether another directory than the present ones may hold a partition that is not found."""
+        """Whether a directory that is not here may hold partitions that are not found."""
         ids = self._first.get(_ALL_IDS)
         return bool(self.failures or self._new) or ids is None or not {*ids.split(",")} <= {*self._ids.values()}
 
     def adopt(self, cluster_id: str) -> None:
-        """Belong to this cluster from now on, where that was not known yet. Raises DirectoryError, OSError."""
+        """Assign new directories to this cluster. Raises DirectoryError, OSError."""
         if self.cluster_id not in (None, cluster_id):
             raise DirectoryError(
                 f"log.dirs: {self.paths[0]} belongs to cluster {self.cluster_id}, its metadata to cluster {cluster_id}"
@@ -215,9 +215,9 @@ class LogDirectories:
         self._new.clear()
 
     def account(self) -> None:
-        """What was not found is known to the cluster: from the next start on, these are all directories there are.
+        """Record the present directories as complete: the cluster knows about everything that was not found.
 
-        Nothing is written while one of them has failed, or where that is so already. Raises OSError.
+        Nothing is written while one of them has failed, or if it is recorded already. Raises OSError.
         """
         ids = ",".join(sorted(self._ids.values()))
         if self.failures or self._first.get(_ALL_IDS) == ids:
@@ -229,17 +229,17 @@ class LogDirectories:
         layout.write_meta_properties(self.opened[0], properties)
         self._first = properties
 
-    # --- what an unclean stop has left -------------------------------------------------------
+    # --- after an unclean stop ---------------------------------------------------------------
 
     def begin(self, incarnation_id: bytes) -> None:
-        """Durably, before this process registers: it had these disks. Raises OSError."""
+        """Record durably, before this process registers, that it had these disks. Raises OSError."""
         ids = [*self.previous_incarnation_ids, incarnation_id][-_MOST_INCARNATIONS:]
         self._write_first(_INCARNATIONS, ",".join(each.hex() for each in ids))
 
     def synced_replicas(self) -> tuple[SyncedReplicas, ...]:
-        """The replicas that have all they ever acknowledged, whatever ended the last process (`PartitionMetadata`).
+        """Return the replicas that have all they ever acknowledged (`PartitionMetadata`), even after a crash.
 
-        None of them where a directory is missing, or new, or failed. Raises OSError.
+        Returns none if a directory is missing, new or failed. Raises OSError.
         """
         if self.may_lack:
             return ()
@@ -261,10 +261,10 @@ class LogDirectories:
     # --- while it runs -----------------------------------------------------------------------
 
     def check(self, directory: Directory) -> None:
-        """That a directory is the one that was opened, and can be written to. Raises OSError.
+        """Check that a directory is the one that was opened, and is writable. Raises OSError.
 
-        To ask is cheap and tells of a mount; a file system that gave up by itself often says so only to who writes, so
-        that each tenth time the lock's time of change is set, for which there is room on a full disk too.
+        Looking is cheap and notices an unmount. A file system that turned read-only often tells only writers, so every
+        tenth check also sets the lock file's time of change, which works on a full disk too.
         """
         path = directory.path
         before, now = os.fstat(self._handles[path]), os.stat(path)
@@ -279,7 +279,7 @@ class LogDirectories:
     # --- stop --------------------------------------------------------------------------------
 
     def close(self, broker_epoch: int, *, is_clean: bool) -> None:
-        """Mark a clean stop, if it is one, and let go of the locks. The last thing a broker does."""
+        """Mark a clean stop, if it is one, and release the locks. This is the last thing a broker does."""
         if is_clean:
             for directory in self.opened:
                 if directory.path not in self.failures:
@@ -291,7 +291,7 @@ class LogDirectories:
 
 
 def random_id() -> str:
-    """A random id in Kafka's form: 16 bytes, base64 for URLs, without padding, not starting with '-'."""
+    """Return a random id in Kafka's form: 16 bytes, URL-safe base64, without padding, not starting with '-'."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -1,12 +1,12 @@
-"""One log directory of a broker: which partitions it holds, and the checkpoints about all of them.
+"""One log directory of a broker: the partitions it holds, and their checkpoints.
 
-A checkpoint that is damaged costs what it saves, and nothing else: a scan, a look at deleted records, a cleaning from
-the start, a high watermark that is learnt anew.
+A damaged checkpoint costs only what it would have saved: a scan, a look at deleted records, a cleaning from the start,
+or learning the high watermark again.
 
-`ports.failure_of` alone classifies failures (docs/how-to/disks.md has a table). A lack of room, descriptors, memory
-or threads is temporary and fails only the request that met it; a failed disk, which returns wrong data or none, takes
-the directory offline for the rest of this process's life. Kafka takes a directory offline when it is full, too; here
-a full one still serves what it holds.
+`ports.failure_of` alone classifies failures (docs/how-to/disks.md has a table). A lack of room, descriptors, memory or
+threads is temporary and fails only the request that met it; a failed disk, which returns wrong data or none, takes the
+directory offline for the rest of this process's life. Kafka takes a directory offline when it is full, too; here a full
+one still serves what it holds.
 
 Reading and writing checkpoints blocks: call it from a thread.
 """
@@ -34,7 +34,7 @@ def costs_the_directory(error: OSError) -> bool:
 
 @dataclass(slots=True)
 class Disk:
-    """One log directory, and what its checkpoints said when the broker started."""
+    """One log directory, with its checkpoints as of the broker's start."""
 
     directory: Directory
     clean: bool
@@ -43,23 +43,23 @@ class Disk:
     cleaner_offsets: dict[TopicPartition, int]
     high_watermarks: dict[TopicPartition, int]
     partitions: set[TopicPartition] = field(default_factory=set)
-    """Those that have a directory here, or are about to."""
+    """The partitions that have a directory here, or are about to."""
     new: set[TopicPartition] = field(default_factory=set)
-    """Those of them that had none before and are not open yet."""
+    """Partitions that had none before and are not open yet."""
     futures: dict[str, TopicPartition] = field(default_factory=dict)
     """Copies that were being made here when the broker stopped."""
     failure: str | None = None
-    """Why it is out of use."""
+    """Why the directory is out of use."""
 
     def forget(self, key: TopicPartition) -> None:
-        """What the checkpoints say of this partition is of one that is gone."""
+        """Forget a partition's checkpoints, which belong to one that is gone."""
         self.recovery_points.pop(key, None)
         self.log_start_offsets.pop(key, None)
         self.cleaner_offsets.pop(key, None)
         self.high_watermarks.pop(key, None)
 
     def set_aside_if_foreign(self, key: TopicPartition, topic_id: TopicId) -> None:
-        """A partition's directory that is of another topic of that name gets out of the way. Blocks."""
+        """Rename a partition's directory if it belongs to an earlier topic of the same name. Blocks."""
         found = layout.read_topic_id(self.directory.child(str(key)))
         if found is None or found == topic_id:
             return
@@ -71,15 +71,15 @@ class Disk:
     def write_checkpoints(
         self, recovery_points: dict[TopicPartition, int], log_start_offsets: dict[TopicPartition, int]
     ) -> None:
-        """Write down how far its logs are durable and where they start. Raises OSError."""
+        """Write the recovery points and log start offsets of its logs. Raises OSError."""
         layout.write_offsets(self.directory, layout.RECOVERY_POINTS, recovery_points)
         layout.write_offsets(self.directory, layout.LOG_START_OFFSETS, log_start_offsets)
 
 
 def read_disks(directories: LogDirectories) -> list[Disk]:
-    """What the log directories hold, and what their checkpoints say; what is left of deleted partitions goes.
+    """Return the log directories with their partitions and checkpoints; remnants of deleted partitions are removed.
 
-    One that cannot be read is out of use from the start. Raises OSError where the node needs it.
+    A directory that cannot be read is out of use from the start. Raises OSError if the node needs it.
     """
     disks: list[Disk] = []
     for directory, clean in zip(directories.opened, directories.clean, strict=True):
@@ -91,19 +91,19 @@ def read_disks(directories: LogDirectories) -> list[Disk]:
             logger.critical("log directory %s is offline: it cannot be read: %s", directory.path, error)
             directories.failures[directory.path] = str(error)
             directories.may_lack = True
-    _settle_moves(disks)
+    _finish_interrupted_moves(disks)
     return disks
 
 
-def _settle_moves(disks: list[Disk]) -> None:
-    """Of a partition that is in two directories since a move was interrupted, the one that was moved to stays."""
+def _finish_interrupted_moves(disks: list[Disk]) -> None:
+    """Delete the source of a partition that an interrupted move left in two directories."""
     for disk in disks:
         for key in sorted(disk.partitions):
             others = [other for other in disks if other is not disk and key in other.partitions]
             if not others or any(_moved_from(disk, key) != other.directory.path for other in others):
                 continue
             for other in others:
-                logger.warning("%s/%s has moved to %s; it goes", other.directory.path, key, disk.directory.path)
+                logger.warning("%s/%s has moved to %s and is deleted", other.directory.path, key, disk.directory.path)
                 aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
                 other.directory.rename(str(key), aside)
                 other.directory.sync()
@@ -129,7 +129,7 @@ def _read_disk(directory: Directory, *, clean: bool) -> Disk:
     try:
         starts = layout.read_offsets(directory, layout.LOG_START_OFFSETS)
     except layout.CorruptFile as error:
-        logger.warning("%s; deleted records that still have a segment show again", error)
+        logger.warning("%s; deleted records that still have a segment reappear", error)
         starts = {}
     try:
         cleaned = layout.read_offsets(directory, layout.CLEANER_OFFSETS)
@@ -139,7 +139,7 @@ def _read_disk(directory: Directory, *, clean: bool) -> Disk:
     try:
         marks = layout.read_offsets(directory, layout.HIGH_WATERMARKS)
     except layout.CorruptFile as error:
-        logger.warning("%s; what is committed in it is learnt anew", error)
+        logger.warning("%s; its high watermarks have to be learnt again", error)
         marks = {}
     disk = Disk(directory, clean, points, starts, cleaned, marks, set(layout.partitions(directory)))
     disk.futures = layout.future_partitions(directory)

@@ -1,7 +1,7 @@
-"""Mark new log directories as a cluster's before a broker first opens them, as Kafka's `kafka-storage format` does.
+"""Assigns new log directories to a cluster before a broker first opens them, like Kafka's `kafka-storage format`.
 
-A directory that was marked before keeps its mark; one that is another cluster's is refused and nothing is written. What
-a broker finds unmarked it marks itself, with a cluster id of its own making. Everything here blocks.
+A directory that was formatted before is left alone; if it belongs to another cluster, it is refused and nothing is
+written. A broker formats unformatted directories itself, with a cluster id that it makes up. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kraftpy.log import layout
 
 
 def format_directories(config: BrokerConfig, cluster_id: str) -> None:
-    """Give every new directory of `log.dirs` to `cluster_id`. Raises DirectoryError."""
+    """Assign every new directory of `log.dirs` to `cluster_id`. Raises DirectoryError."""
     new = []
     for name in config.log_dirs:
         try:

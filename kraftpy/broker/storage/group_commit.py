@@ -1,18 +1,18 @@
-"""Group commit: on each log directory one round of syncs at a time, shared by everybody who waits for it.
+"""Group commit: each log directory runs one round of syncs at a time, shared by all waiting requests.
 
-What is requested while a round runs goes into the next one, which begins when the round has ended; who waits is told
-when the round that holds his records has ended. So an append waits for two rounds at most, and a round serves all the
+A sync that is requested while a round runs goes into the next one, which begins when the round has ended; waiters are
+answered when the round with their records ends. So an append waits for two rounds at most, and a round serves all the
 requests that came during the one before: the more producers wait for the disk, the fewer syncs each of them costs.
 
 A round is one `FlushJob` for each log that is due (or for as many as may have files open at once), made when the round
 begins, so that it covers all that was appended until then. The jobs run in a few threads of the directory's own: syncs
-of files on one disk that overlap share a commit of its journal. One file's failure is that log's alone.
+of files on one disk that overlap share a commit of its journal. A failure of one file affects its log alone.
 
-Invariants: a log is in one round at a time, and in none while something has it for itself (`Log.is_taken`); nobody is
-told that his records are synced unless a sync that began after their append has ended well.
+Invariants: a log is in one round at a time, and in none while something else holds it (`Log.is_taken`); no waiter is
+told that its records are synced unless a sync that began after their append has succeeded.
 
-A process that is out of descriptors, memory or threads syncs nothing, which is no failed sync: the logs stay due, and
-those who wait go on waiting while it is tried again, and are told KAFKA_STORAGE_ERROR if that takes too long.
+A process that is out of descriptors, memory or threads cannot sync, but that is not a failed sync: the logs stay due,
+their waiters keep waiting while it is retried, and receive KAFKA_STORAGE_ERROR if that takes too long.
 
 Left out: `syncfs`, one call for all of a round: it would also write what every other log, and every other program, has
 in the page cache of that file system, and its error would name no file (decision 15).
@@ -35,38 +35,38 @@ from kraftpy.types import TopicPartition
 _THREADS_PER_DISK = 4
 _LOGS_PER_ROUND = 64
 _FILES_PER_ROUND = 128
-"""Each log has files of its own open, from the round's beginning to its end: not of thousands of logs at once."""
+"""Each log keeps files open from the round's beginning to its end; this bounds them when thousands are due."""
 _PAUSE_SECONDS = 0.1
 _MOST_PAUSES = 100
-"""While nothing can be synced for want of descriptors: how often it is tried before those who wait are told."""
+"""How often a sync is tried without descriptors before its waiters get an error."""
 
 
 class Log(Protocol):
-    """A log that can be synced: what `Replica` is to the rounds."""
+    """A log that can be synced: the interface of `Replica` towards the rounds."""
 
     topic_partition: TopicPartition
 
     @property
     def is_taken(self) -> bool:
-        """Whether something has the log for itself, or waits to; then it calls `Rounds.let_go` in the end."""
+        """Whether something holds the log or waits to; it calls `Rounds.let_go` when it is done."""
         ...
 
     @property
     def synced_end_offset(self) -> int:
-        """Everything before it is synced."""
+        """Everything before this offset is synced."""
         ...
 
     def begin_sync(self) -> FlushJob | None:
-        """Take the job of syncing this log; None if all is synced.
+        """Return the job of syncing this log; None if all is synced.
 
         Raises KafkaError if the log cannot be synced any more, OSError if there are no resources for it now.
         """
         ...
 
     def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
-        """Take over what a job achieved; what those who waited are to be told of a failure.
+        """Apply the result of a job; return the error for the waiters, if it failed.
 
-        An OSError is no failure: there were no resources, and it is to be synced again.
+        An OSError does not count as a failure: there were no resources, and the sync must be repeated.
         """
         ...
 
@@ -82,10 +82,10 @@ class Rounds:
     def __init__(self, path: str, incidents: Incidents | None = None, files_per_round: int = _FILES_PER_ROUND) -> None:
         self._incidents = incidents
         self.rounds = 0
-        """How many there were in which something was synced."""
+        """How many rounds synced something."""
         self._pool = Threads(_THREADS_PER_DISK, thread_name_prefix=f"sync {path}")
         self._files_per_round = files_per_round
-        self._pauses = 0  # one after the other
+        self._pauses = 0  # consecutive ones
         self._due: dict[Log, None] = {}
         self._parked: dict[Log, None] = {}
         self._waiting: dict[Log, list[_Waiter]] = {}
@@ -93,20 +93,20 @@ class Rounds:
 
     @property
     def waiting(self) -> int:
-        """How many wait now."""
+        """How many requests wait now."""
         return sum(map(len, self._waiting.values()))
 
     def request(self, log: Log) -> None:
-        """Sync all that the log holds when the next round begins. Whoever asks before the loop comes around shares."""
+        """Sync all that the log holds when the next round begins. Requests made in the same loop iteration share it."""
         self._due[log] = None
         if not self._is_busy:
             self._is_busy = True
             asyncio.get_running_loop().call_soon(self._begin)
 
     async def wait(self, log: Log, end_offset: int) -> None:
-        """Have everything before `end_offset` synced. Raises KafkaError where that cannot be.
+        """Wait until everything before `end_offset` is synced. Raises KafkaError if it cannot be.
 
-        Who is cancelled meanwhile (its client has gone) holds up nobody.
+        A waiter that is cancelled (its client has gone) holds up no other.
         """
         if log.synced_end_offset >= end_offset:
             return
@@ -116,13 +116,13 @@ class Rounds:
         await told
 
     def let_go(self, log: Log) -> None:
-        """The log is free again: sync it, if that was asked for meanwhile."""
+        """Resume syncing a log that is no longer held, if a sync was requested meanwhile."""
         if log in self._parked:
             del self._parked[log]
             self.request(log)
 
     def hand_over(self, log: Log, to: Rounds) -> None:
-        """A log that is taken is on another disk from now on: who waits for it waits there until it is free."""
+        """Move a held log to another disk's rounds; its waiters wait there until it is free."""
         waiting = self._waiting.pop(log, [])
         is_due = bool(waiting) or log in self._parked or log in self._due
         self._parked.pop(log, None)
@@ -133,7 +133,7 @@ class Rounds:
             to._parked[log] = None
 
     def stop(self) -> None:
-        """No more rounds: every log is closed."""
+        """Stop: every log is closed."""
         self._pool.shutdown(wait=False)
 
     # --- a round -----------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Rounds:
     def _run(self, loop: asyncio.AbstractEventLoop, jobs: list[FlushJob]) -> asyncio.Future[list[Exception | None]]:
         try:
             return loop.run_in_executor(self._pool, _run, jobs)
-        except OSError as error:  # no thread
+        except OSError as error:  # no thread can be started
             for job in jobs:
                 job.give_up()
             failed: asyncio.Future[list[Exception | None]] = loop.create_future()
@@ -192,7 +192,7 @@ class Rounds:
         shares: Sequence[Sequence[tuple[Log, FlushJob]]],
         running: asyncio.Future[list[list[Exception | None] | BaseException]],
     ) -> None:
-        """Tell everybody who waited for the round. An unexpected error is its log's alone; the next round begins."""
+        """Answer the waiters of the round, and begin the next. An unexpected error affects its log alone."""
         shortage: OSError | None = None
         outcomes = [RuntimeError("the round was cancelled")] * len(shares) if running.cancelled() else running.result()
         for share, outcome in zip(shares, outcomes, strict=True):
@@ -205,20 +205,20 @@ class Rounds:
                         self._due[log], shortage = None, error
                         continue
                     if error is None and (log.synced_end_offset < end_offset or job.is_partial):
-                        self._due[log] = None  # what the job could promise was lowered, or there is more: once more
+                        self._due[log] = None  # the job's promise was lowered, or there is more to sync
                 except Exception as unexpected:
                     error = self._unexpected(log, unexpected)
                 self._tell(log, error)
         self._go_on(shortage)
 
     def _unexpected(self, log: Log, error: Exception) -> KafkaError:
-        """Note an unexpected error of a sync; return the error for those who wait for the log."""
+        """Record an unexpected error of a sync; return the error for those who wait for the log."""
         if self._incidents is not None:
             self._incidents.note(f"{log.topic_partition}: sync", error, kind="sync")
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{log.topic_partition} could not be synced")
 
     def _go_on(self, shortage: OSError | None) -> None:
-        """Begin the next round, if there is anything for it; after a pause, where there are no resources for it."""
+        """Begin the next round, if one is due; after a pause, if resources are short."""
         if shortage is None:
             self._pauses = 0
         else:
@@ -237,7 +237,7 @@ class Rounds:
             loop.call_later(_PAUSE_SECONDS, self._begin)
 
     def _tell(self, log: Log, error: Exception | None) -> None:
-        """Answer those whose records are synced; all, where they cannot be."""
+        """Answer the waiters whose records are synced, or all of them if the sync failed."""
         waiting = self._waiting.pop(log, None)
         if waiting is None:
             return
@@ -252,7 +252,7 @@ class Rounds:
             elif log in self._due:
                 later.append(waiter)
             else:
-                message = f"{log.topic_partition} was cut before it was synced"
+                message = f"{log.topic_partition} was truncated before it was synced"
                 waiter.told.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
         if later:
             self._waiting[log] = later
@@ -267,25 +267,25 @@ class Syncs:
         self._rounds: dict[str, Rounds] = {}
 
     def of(self, path: str) -> Rounds:
-        """Those of one log directory."""
+        """Return the rounds of one log directory."""
         rounds = self._rounds.get(path)
         if rounds is None:
             rounds = self._rounds[path] = Rounds(path, self._incidents, self._files_per_round)
         return rounds
 
     def stop(self) -> None:
-        """No more: every log is closed."""
+        """Stop all rounds: every log is closed."""
         for rounds in self._rounds.values():
             rounds.stop()
 
 
 def _run(jobs: list[FlushJob]) -> list[Exception | None]:
-    """Run jobs one after the other, each whatever became of those before it; their failures. In a thread."""
+    """Run jobs one after the other, whether or not earlier ones failed; return their failures. Runs in a thread."""
     failures: list[Exception | None] = []
     for job in jobs:
         try:
             job.run()
-        except Exception as error:  # the log takes nothing more, and who waits is told
+        except Exception as error:  # the log accepts nothing more, and its waiters get an error
             failures.append(error)
         else:
             failures.append(None)

@@ -1,15 +1,15 @@
-"""The partitions that are this broker's and that it cannot use, and what the cluster is to be told of its replicas.
+"""The partitions of this broker that it cannot use, and the reports about its replicas that the cluster needs.
 
-A partition is offline because its log directory failed, because its log could not be opened (that is tried again), or
-because what it held is gone: its directory was on a disk that is not here any more, or was replaced by an empty one.
-The last is never opened, and so made anew, unless the cluster knows: an empty log on the only replica in sync would be
-taken for what the partition holds. Whether it may begin anew the metadata decides (`metadata.partitions`); the mark in
-the image is what says so, and survives.
+A partition is offline because its log directory failed, because its log could not be opened (that is retried), or
+because its data is gone: its directory was on a disk that is not here any more, or was replaced by an empty one. A
+partition of the last kind is not opened, and so not created empty, unless the cluster knows: an empty log on the only
+in-sync replica would be mistaken for the partition's data. The metadata decides whether it may start empty
+(`metadata.partitions`); the mark in the image records that durably.
 
-A log that was found shorter than it was known to be is not offline. The cluster is told as well: it is no longer to be
-counted on for what it had, whatever it said when it registered.
+A log that was found shorter than it was known to be is not offline. The cluster is told as well: it must no longer rely
+on this replica for the missing records, even if the broker claimed them when it registered.
 
-`reports` is what the metadata does not say yet; whoever drives it sends that until there is nothing.
+`reports` returns the states that the metadata does not have yet; its caller sends them until there are none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Number = tuple[TopicId, int]
 
 
 class Wanted(NamedTuple):
-    """A partition that the metadata gives this broker."""
+    """A partition that the metadata assigns to this broker."""
 
     topic: Topic
     number: int
@@ -34,12 +34,12 @@ class Wanted(NamedTuple):
 
     @property
     def key(self) -> TopicPartition:
-        """Its name."""
+        """The partition's name."""
         return TopicPartition(self.topic.name, self.number)
 
     @property
     def partition(self) -> Partition:
-        """Its state, as of now."""
+        """The partition's state as of now."""
         return self.topic.partitions[self.number]
 
 
@@ -48,12 +48,12 @@ class _Reason(NamedTuple):
 
     text: str
     state: ReplicaState | None
-    """What the cluster is to be told; None for nothing: nobody else could do anything about it."""
+    """The state to report to the cluster; None if no one else could do anything about it."""
     may_retry: bool
 
 
 class Offline:
-    """What is offline on one broker."""
+    """The offline partitions of one broker."""
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.broker_id = broker_id
@@ -61,7 +61,7 @@ class Offline:
         self._reasons: dict[TopicPartition, _Reason] = {}
         self._marked: dict[Number, None] = {}
         self._in_doubt: set[TopicPartition] = set()
-        self._cut: dict[Number, None] = {}
+        self._shortened: dict[Number, None] = {}
 
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._wanted
@@ -69,62 +69,62 @@ class Offline:
     def __iter__(self) -> Iterator[Wanted]:
         return iter(list(self._wanted.values()))
 
-    # --- coming and going --------------------------------------------------------------------
+    # --- adding and removing -----------------------------------------------------------------
 
     def opening(self, wanted: Iterable[Wanted]) -> None:
-        """These are about to be opened: until they are, they cannot be used."""
+        """Add partitions that are about to be opened; they cannot be used until then."""
         self._wanted.update((each.key, each) for each in wanted)
 
     def failed(
         self, wanted: Wanted, text: str, state: ReplicaState | None = ReplicaState.OFFLINE, *, may_retry: bool
     ) -> bool:
-        """It cannot be used, for this reason; whether that is news."""
+        """Mark a partition as unusable for this reason; return whether the reason is new."""
         before = self._reasons.get(wanted.key)
         self._wanted[wanted.key] = wanted
         self._reasons[wanted.key] = _Reason(text, state, may_retry)
         return before is None or before.text != text
 
     def gone(self, key: TopicPartition) -> None:
-        """It can be used now, or is no longer this broker's."""
+        """Remove a partition that can be used now, or is no longer this broker's."""
         self._wanted.pop(key, None)
         self._reasons.pop(key, None)
         self._in_doubt.discard(key)
 
     def why(self, key: TopicPartition) -> str:
-        """What stands in its way."""
+        """Explain why a partition cannot be used."""
         reason = self._reasons.get(key)
         return "it is being opened" if reason is None else reason.text
 
     def to_retry(self) -> list[Wanted]:
-        """Those that may be there by now."""
+        """Return the partitions that may be usable by now."""
         reasons = self._reasons
         return [each for key, each in self._wanted.items() if (reason := reasons.get(key)) is None or reason.may_retry]
 
     # --- what may be gone --------------------------------------------------------------------
 
     def doubt(self, keys: Iterable[TopicPartition]) -> None:
-        """These are not found, and may be on a directory that is not here."""
+        """Mark partitions that were not found, and may be on a directory that is not here."""
         self._in_doubt.update(keys)
 
     def may_begin(self, wanted: Wanted) -> bool:
-        """Whether a partition that has no directory here may be made, empty."""
+        """Whether a partition that has no directory here may be created, empty."""
         return wanted.key not in self._in_doubt and self.broker_id not in wanted.partition.offline_replicas
 
-    def cut(self, number: Number) -> None:
-        """It can be used, and lacks something that it had."""
-        self._cut[number] = None
+    def mark_shortened(self, number: Number) -> None:
+        """Mark a usable replica that lacks records it once had."""
+        self._shortened[number] = None
 
-    # --- what the cluster is to know ---------------------------------------------------------
+    # --- reports to the cluster --------------------------------------------------------------
 
-    def noted(self, number: Number, partition: Partition) -> None:
-        """The metadata says this of a partition now."""
+    def follow_metadata(self, number: Number, partition: Partition) -> None:
+        """Update this broker's marks from a partition's new metadata."""
         if self.broker_id in partition.offline_replicas:
             self._marked[number] = None
         else:
             self._marked.pop(number, None)
 
     def reports(self, image: Image, is_open: Callable[[Number], bool]) -> dict[Number, ReplicaState]:
-        """What the metadata is to be told of this broker's replicas."""
+        """Return the states of this broker's replicas that the metadata must be told."""
         found: dict[Number, ReplicaState] = {}
         for key, reason in self._reasons.items():
             partition = image.partition(*key)
@@ -142,17 +142,17 @@ class Offline:
                 del self._marked[number]
             elif is_open(number):
                 found[number] = ReplicaState.ONLINE
-        for number in list(self._cut):
+        for number in list(self._shortened):
             topic = image.topic_by_id(number[0])
             if topic is None or not _counts_on(self.broker_id, topic.partitions[number[1]]):
-                del self._cut[number]
+                del self._shortened[number]
             else:
-                found[number] = ReplicaState.CUT
+                found[number] = ReplicaState.TRUNCATED
         return found
 
     def reported(self, number: Number, image: Image) -> None:
-        """The cluster has been told of a partition, and has decided: what it was in doubt about is settled."""
-        self._cut.pop(number, None)
+        """Handle the cluster's decision on a reported partition, which ends the doubt about it."""
+        self._shortened.pop(number, None)
         topic = image.topic_by_id(number[0])
         if topic is None:
             return
@@ -164,5 +164,5 @@ class Offline:
 
 
 def _counts_on(broker_id: BrokerId, partition: Partition) -> bool:
-    """Whether it might be elected for what it has."""
+    """Whether the replica might be elected because of the records it had."""
     return broker_id in partition.isr or broker_id in partition.eligible_leader_replicas

@@ -1,10 +1,10 @@
-"""Opening logs: the threads that do it, and what people are told while it takes long.
+"""Opens logs: the threads that do it, and the progress reports if it takes long.
 
-Each log is opened by a thread of `num.recovery.threads.per.data.dir`; what has to be scanned after a crash is read
-segment by segment by as many more, so that one large log keeps all of them busy as many small ones do. They are two
-pools because who opens a log waits for its scans.
+Each log is opened by a thread of `num.recovery.threads.per.data.dir`. Scans after a crash run segment by segment in as
+many threads again, so that one large log keeps all of them busy as many small ones do. There are two pools because the
+thread that opens a log waits for its scans.
 
-Whoever waits for longer than a moment is told how far it is, every two seconds, in one line.
+Progress is logged every two seconds, in one line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _TELL_EVERY_S = 2.0
 
 
 class Opening:
-    """Some logs that are opened together. A context: when it is left, its threads have ended."""
+    """Opens some logs together. A context manager: on exit, its threads have ended."""
 
     def __init__(self, logs: int, opening_threads: int, scanning_threads: int, shared: Threads | None = None) -> None:
-        """`shared` opens them instead of threads of its own: to start threads takes the event loop's time."""
+        """`shared` opens the logs instead of threads of its own: starting threads takes the event loop's time."""
         self.logs = logs
         self.opened = 0
         self._is_shared = shared is not None
@@ -41,7 +41,7 @@ class Opening:
         self._running = 0
         self._idle = threading.Condition()
         self._scans = Threads(max(1, scanning_threads), thread_name_prefix="scan-log")
-        self._scanned: list[tuple[int, int]] = []  # per log that is scanned: bytes done, of how many
+        self._scanned: list[tuple[int, int]] = []  # per scanned log: bytes done, and in total
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +57,7 @@ class Opening:
 
     @contextmanager
     def job(self) -> Generator[None, None, None]:
-        """Around what a thread does for it: none does anything once this is left."""
+        """Wrap a thread's work: none is running once the `Opening` is left."""
         with self._idle:
             self._running += 1
         try:
@@ -68,12 +68,12 @@ class Opening:
                 self._idle.notify_all()
 
     def progress(self) -> Progress:
-        """For one log: where its scan tells how far it is. Each log needs one of its own."""
+        """Return a callback for the progress of one log's scan. Each log needs its own."""
         number = -1
 
         def progress(done: int, total: int) -> None:
             nonlocal number
-            if number < 0:  # told first by the thread that opens the log, before any scan has begun
+            if number < 0:  # the first call is by the thread that opens the log, before any scan has begun
                 self._scanned.append((done, total))
                 number = len(self._scanned) - 1
             self._scanned[number] = (done, total)
@@ -81,7 +81,7 @@ class Opening:
         return progress
 
     def side_by_side(self, scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
-        """Carry out the scans of a log in the threads there are for it (`recovery.SideBySide`)."""
+        """Run the scans of a log in the scanning threads (`recovery.SideBySide`)."""
         futures: list[Future[Scanned]] = [self._scans.submit(each) for each in scans]
         try:
             for future in futures:
@@ -91,10 +91,10 @@ class Opening:
                 future.cancel()
             for future in futures:
                 if not future.cancelled():
-                    future.exception()  # waits; whoever closes this no longer cares how it ended
+                    future.exception()  # wait; whoever closes this no longer cares how it ended
 
     async def tell(self, say: Callable[[str], None] = logger.warning) -> None:
-        """Say how far it is, again and again, until cancelled."""
+        """Report the progress regularly, until cancelled."""
         while True:
             await asyncio.sleep(_TELL_EVERY_S)
             say(f"opening logs: {self}")

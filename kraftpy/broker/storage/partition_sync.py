@@ -1,8 +1,9 @@
-"""One partition's log and its disk's rounds of syncs: what must be synced, what became of it, and who keeps it away.
+"""Connects one partition's log with its disk's rounds of syncs.
 
-What is synced counts as acknowledged by this broker itself where the topic says `kraftpy.flush.before.ack`; that is the
-replica's to draw conclusions from (`synced`). A sync that failed is the replica's as well (`failed`): the log takes
-nothing more from then on, for what the kernel dropped cannot be synced again.
+It knows what must be synced, handles the results, and keeps syncs away from a log that is changing. Synced records
+count as acknowledged by this broker if the topic says `kraftpy.flush.before.ack`; the replica draws the conclusions
+(`synced`). The replica also handles a failed sync (`failed`): the log takes nothing more from then on, because data
+that the kernel dropped cannot be synced again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogSyncs:
-    """What `Rounds` knows of a log."""
+    """A log as `Rounds` sees it."""
 
     __slots__ = ("_failed", "_log", "_rounds", "_synced", "_syncing", "_taking", "topic_partition")
 
@@ -42,7 +43,7 @@ class LogSyncs:
         self._synced = synced
         self._failed = failed
         self._taking = asyncio.Lock()
-        self._syncing: asyncio.Event | None = None  # set when it is over; one has a sync once in a while
+        self._syncing: asyncio.Event | None = None  # set when the sync is over; a log has one only now and then
 
     # --- what is synced ----------------------------------------------------------------------
 
@@ -53,37 +54,37 @@ class LogSyncs:
 
     @property
     def synced_end_offset(self) -> int:
-        """Everything before it is synced."""
+        """Everything before this offset is synced."""
         return self._log.recovery_point
 
     @property
     def counted_end_offset(self) -> int | None:
-        """How far the log counts as an acknowledgement of this broker; None: to its end."""
+        """The offset up to which the log counts as acknowledged by this broker; None means to its end."""
         return self._log.recovery_point if self._log.config.kraftpy_flush_before_ack else None
 
     def is_due(self, end_offset: int) -> bool:
-        """Whether what is before an offset must be synced before it is acknowledged, and is not."""
+        """Whether everything before an offset must be synced before it is acknowledged, and is not yet."""
         log = self._log
         if log.config.kraftpy_flush_before_ack:
             return log.recovery_point < end_offset
         return log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
     def request(self) -> None:
-        """Have it synced soon; nobody waits."""
+        """Request a sync without waiting for it."""
         self._rounds().request(self)
 
     def request_what_counts(self) -> None:
-        """What the log holds and has not synced (of before a crash, or of another leader) is to count."""
+        """Sync records that the log already holds (from before a crash, or another leader), so that they count."""
         if self.is_due(self._log.log_end_offset) and self.comes_before_ack:
             self.request()
 
     async def wait(self, end_offset: int) -> None:
-        """Have everything before `end_offset` synced, in a round that others share. Raises KafkaError."""
+        """Sync everything before `end_offset`, in a round that others share. Raises KafkaError."""
         await self._rounds().wait(self, end_offset)
 
     @contextlib.asynccontextmanager
     async def none(self) -> AsyncIterator[None]:
-        """No sync runs meanwhile."""
+        """Keep syncs away while the context is entered."""
         try:
             async with self._taking:
                 if self._syncing is not None:
@@ -94,7 +95,7 @@ class LogSyncs:
                 self._rounds().let_go(self)
 
     def moved(self, log: PartitionLog, before: Rounds) -> None:
-        """The log is another now, on another disk: who waits for a sync waits for that one's. While there is `none`."""
+        """Switch to another log, on another disk; waiters move along. Call it within `none`."""
         self._log = log
         before.hand_over(self, self._rounds())
 
@@ -106,7 +107,7 @@ class LogSyncs:
         return self._taking.locked()
 
     def begin_sync(self) -> FlushJob | None:
-        """Take the job of syncing this log; None if all is synced. Raises KafkaError and OSError as `syncing.Log`."""
+        """Return the job of syncing this log; None if all is synced. Raises what `group_commit.Log` says."""
         if self._log.is_closed:
             message = f"{self.topic_partition} was closed before it was synced"
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
@@ -122,7 +123,7 @@ class LogSyncs:
         return job
 
     def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
-        """Take over what a sync achieved; what those who waited for it are to be told of a failure.
+        """Apply the result of a sync; return the error for its waiters, if it failed.
 
         Raises a failure that is not the disk's.
         """
@@ -137,7 +138,7 @@ class LogSyncs:
             told = self._failed(failure)
             is_short = failure_of(failure) is Failure.RESOURCES and not self._log.is_failed
             return failure if is_short else told
-        if failure is not None:  # a mistake of ours
+        if failure is not None:  # a bug of ours
             raise failure
         self._synced()
         return None

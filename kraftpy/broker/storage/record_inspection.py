@@ -1,13 +1,13 @@
 """Looks into clients' records without holding up other clients (`log.work`).
 
-Short work is done at once. Long work waits for its turn: one is carried out at a time in the whole node, so that only
-one batch is ever expanded. Compressing and expanding happen in a thread, because the codecs let go of the interpreter's
-lock; what Python does itself is done on the loop, slice by slice, with everybody else served in between. (In a thread
-it would cost others more: they would wait for the lock at each of their system calls.)
+Short work is done at once. Long work takes turns: one is carried out at a time in the whole node, so that only one
+batch is ever decompressed. Compression and decompression run in a thread, because the codecs release the interpreter's
+lock; Python's own work runs on the loop, slice by slice, with other clients served in between. (In a thread it would
+cost them more: they would wait for the lock at each of their system calls.)
 
-A waiter holds its request and nothing more. Work that is abandoned, because its connection was lost, keeps
-its turn until its thread is done with it. A second after the last long work the C library is asked to give back the
-memory that it keeps of what was freed, where it can be asked.
+A waiter holds its request and nothing more. Work that is abandoned, because its connection was lost, keeps its turn
+until its thread is done. A second after the last long work, the C library is asked to return the memory that it keeps
+of what was freed, if it can be asked.
 
 Invariant: nothing that was read before `carry_out` may be trusted after it.
 """
@@ -27,7 +27,7 @@ _IDLE_SECONDS: Final = 1.0
 
 
 class Decoding:
-    """The turn of one node."""
+    """Runs the long work of one node, one piece at a time."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -36,7 +36,7 @@ class Decoding:
         """How often others were let in between two steps of some work."""
 
     async def carry_out(self, work: Work[T]) -> T:
-        """Do the work, and give what it gives. Raises what it raises."""
+        """Do the work and return its result. Raises what it raises."""
         try:
             step = next(work)
         except StopIteration as done:
@@ -71,7 +71,7 @@ class Decoding:
 
     def _abandoned(self, running: asyncio.Future[Any]) -> None:
         if not running.cancelled():
-            running.exception()  # nobody waits for it
+            running.exception()  # no one waits for it any more
         self._finished()
 
     def _finished(self) -> None:

@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from kraftpy.broker.containment import Incidents, Tasks
-from kraftpy.broker.groups.coordinators import Coordinators
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.replication.replicas import Replicas
@@ -52,11 +51,18 @@ _MARKER = "marker of a transaction"
 _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
+class GroupMarkers(Protocol):
+    """The group coordinators, which write markers to partitions of `__consumer_offsets`."""
+
+    async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
+        """Append a transaction's marker, and apply it to the groups once it is committed."""
+
+
 class MarkerWriter:
     """Appends markers to partitions that this broker leads."""
 
     def __init__(
-        self, replicas: Replicas, coordinators: Coordinators, clock: Clock, incidents: Incidents, slices: Slices
+        self, replicas: Replicas, coordinators: GroupMarkers, clock: Clock, incidents: Incidents, slices: Slices
     ) -> None:
         self._incidents = incidents
         self._slices = slices

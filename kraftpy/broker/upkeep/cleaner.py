@@ -1,17 +1,17 @@
 """The log cleaner: compacts the logs of topics with `cleanup.policy=compact`, the dirtiest first.
 
-`log.cleaner.threads` workers, each with a process of its own that does the work (`storage.cleaning_process`), so that
-clients do not wait for it. Each takes the log with the largest share of dirty bytes among those that are due, and
-pauses for `log.cleaner.backoff.ms` when there is none. Memory (`log.cleaner.dedupe.buffer.size`,
+There are `log.cleaner.threads` workers, each with a process of its own that does the work (`storage.cleaning_process`),
+so that clients do not wait for it. Each takes the log with the largest share of dirty bytes among those that are due,
+and pauses for `log.cleaner.backoff.ms` when there is none. Memory (`log.cleaner.dedupe.buffer.size`,
 `log.cleaner.io.buffer.size`) and speed (`log.cleaner.io.max.bytes.per.second`) are shared equally among them. A process
 that was not needed for a minute is ended.
 
 A log that cannot be cleaned because it is damaged, or met an unexpected error, is left alone from then on, which is
-said once; it grows until the broker is restarted or the topic deleted. A disk that fails is told to the replica, and
-the log is tried again after a pause.
+logged once; it grows until the broker is restarted or the topic deleted. A failing disk is reported to the replica, and
+the log is retried after a pause.
 
-Where each partition's dirty part begins is in Kafka's `cleaner-offset-checkpoint`, one per log directory; a checkpoint
-that is lost or damaged costs a cleaning from the log's start, nothing else.
+Kafka's `cleaner-offset-checkpoint`, one per log directory, holds the start of each partition's dirty part. If it is
+lost or damaged, logs are cleaned from their start, with no other harm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST_PAUSE_SECONDS = 86_400.0
 
 
 class Cleaner:
-    """Compacts what is due among a broker's partitions."""
+    """Compacts the logs that are due among a broker's partitions."""
 
     def __init__(self, replicas: Replicas, clock: Clock, config: BrokerConfig, incidents: Incidents) -> None:
         self._incidents = incidents
@@ -84,7 +84,7 @@ class Cleaner:
             await process.end()
 
     async def _dirtiest(self) -> Replica | None:
-        """The partition that needs it most, among those that are due and nobody is at."""
+        """Return the dirtiest partition that is due and not being cleaned already."""
         best: tuple[float, Replica] | None = None
         known = list(self._replicas)
         self._uncleanable.intersection_update(known)
@@ -92,7 +92,7 @@ class Cleaner:
         for number, replica in enumerate(known):
             if number % _LOOK_AT_ONCE == _LOOK_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if not replica.log.config.is_compacted or replica.log.is_closed or replica.is_being_cut:
+            if not replica.log.config.is_compacted or replica.log.is_closed or replica.is_being_truncated:
                 continue
             if replica in self._in_progress or replica in self._uncleanable or replica in self._postponed:
                 continue
@@ -106,7 +106,7 @@ class Cleaner:
         return None if best is None else best[1]
 
     async def _clean(self, replica: Replica, process: CleaningProcess) -> None:
-        """Clean one; one that fails is left as it was."""
+        """Clean one partition; a failure leaves it as it was."""
 
         def discard(files: list[str]) -> None:
             self._replicas.delete_files_later(replica, files)

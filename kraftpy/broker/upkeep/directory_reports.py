@@ -1,9 +1,10 @@
-"""What this broker's disks have done to its replicas, told to the cluster until the metadata says the same.
+"""Reports to the cluster how failed disks affected this broker's replicas, until the metadata agrees.
 
-Level, not edge: every second, and at once when a log directory fails, what is (`Replicas.reports`) is compared with
-what the image says, and the difference is submitted as one `ChangeReplicas`. So nothing is lost when a command is
-refused, or nobody leads the quorum for a while. Kafka's broker names its failed directories in its heartbeats
-(KIP-858); here the broker names the replicas, in a command of its own, as leaders do with their in-sync replicas.
+It compares states instead of reacting to events: every second, and at once when a log directory fails, the actual
+states (`Replicas.reports`) are compared with the image, and the difference is submitted as one `ChangeReplicas`. So
+nothing is lost when a command is refused, or the quorum has no leader for a while. Kafka's broker names its failed
+directories in its heartbeats (KIP-858); here the broker names the replicas, in a command of its own, as leaders do with
+their in-sync replicas.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class ReplicaReports:
         self._has_complained = False
 
     def wake(self) -> None:
-        """Something has failed: say so now."""
+        """Report now: something has failed."""
         self._due.set()
 
     async def run(self) -> None:
-        """Report whatever comes up, until cancelled."""
+        """Report changes until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
@@ -64,7 +65,7 @@ class ReplicaReports:
             await self.report()
 
     async def report(self) -> None:
-        """Tell the cluster what it does not know yet. What cannot be told now is told with the next report."""
+        """Tell the cluster what it does not know yet. A report that fails is repeated with the next."""
         reports = self._replicas.reports()
         if not reports:
             await self._account()
@@ -96,11 +97,11 @@ class ReplicaReports:
 
     def _complain(self, count: int, why: str) -> None:
         if not self._has_complained:
-            logger.warning("%d replicas: what the disks did to them is not told yet: %s", count, why)
+            logger.warning("%d replicas: their state is not reported to the cluster yet: %s", count, why)
             self._has_complained = True
 
     async def _account(self) -> None:
-        """Nothing is in doubt any more: the directories that are here are all there are."""
+        """Record the present directories as complete, now that nothing is in doubt."""
         if self._is_accounted:
             return
         self._is_accounted = True

@@ -1,19 +1,19 @@
-"""Replicas on the move between this broker's log directories (AlterReplicaLogDirs, KIP-113).
+"""Moves replicas between this broker's log directories (AlterReplicaLogDirs, KIP-113).
 
     topic-0 in one directory, served;  topic-0.<id>-future in the other, copied until it has the same
     -> one rename: the other is topic-0;  then the old one is topic-0.<id>-delete
 
-The copy is made like a follower's, batch by batch, on the event loop and in small pieces; where the log is cut below
-what was copied, the copy begins anew. When it has all, it is synced, its checkpoint is written, and the rename is the
-moment: until it is durable nothing that was appended to the new log is called synced. The copy carries a note of where
-it came from (`layout.MOVED_FROM`) until the old one is gone, so that a start that finds both knows which one counts. So
-a crash at any point leaves the old one or the new one.
+The copy is made like a follower's, batch by batch, on the event loop and in small pieces; if the log is truncated below
+what was copied, the copy starts over. When it is complete, it is synced, its checkpoint is written, and it is renamed
+into place: until the rename is durable nothing that was appended to the new log counts as synced. The copy carries a
+note of its origin (`layout.MOVED_FROM`) until the old log is gone, so that a start that finds both knows which one
+counts. So a crash at any point leaves the old one or the new one.
 
-What is not finished when the broker stops begins anew at the next start: the directory's name is the memory of it. A
-wish for a replica that is not here yet is kept in memory only, as in Kafka.
+A move that is not finished when the broker stops starts over at the next start, which recognises it by the directory's
+name. A request for a replica that is not here yet is kept in memory only, as in Kafka.
 
-One at a time, in the order they were asked for; throttled by `replica.alter.log.dirs.io.max.bytes.per.second`.
-Left out: going on with what was copied before a restart; several moves at once (`num.replica.alter.log.dirs.threads`).
+Moves run one at a time, in the order of the requests; throttled by `replica.alter.log.dirs.io.max.bytes.per.second`.
+Left out: continuing a copy after a restart; several moves at once (`num.replica.alter.log.dirs.threads`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from kraftpy.types import LeaderEpoch, TopicPartition
 logger = logging.getLogger(__name__)
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-MOST_WISHES = 10_000
+MOST_REQUESTED = 10_000
 _PIECE_BYTES = 256 * 1024
 _LAST_BYTES = 4 << 20
-"""What may be missing when the move is completed: it is copied without a pause."""
+"""How much may be missing when the move is completed: it is copied without a pause."""
 _FLUSH_BYTES = 64 << 20
 _RETRY_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
@@ -56,7 +56,7 @@ _FILES_WHILE_OPENING = 8
 
 
 class Future(NamedTuple):
-    """A copy that is being made, for DescribeLogDirs."""
+    """A copy in progress, for DescribeLogDirs."""
 
     key: TopicPartition
     size_bytes: int
@@ -72,16 +72,16 @@ class _Move:
         self.name = name
         self.log: PartitionLog | None = None
         self.is_over = False
-        """It was done, or given up."""
+        """The move was completed or given up."""
         self.is_done = False
         self.is_busy = False
-        """Something is done to the copy: it is not to be taken away under that."""
+        """The copy is in use and must not be removed now."""
         self.unsynced_bytes = 0
         self.clean_until = replica.clean_until
         self.has_complained = False
 
     def goes_on(self) -> bool:
-        """Whether it is neither done nor given up: asked anew after each await."""
+        """Whether it is neither done nor given up: check again after each await."""
         return not self.is_over
 
 
@@ -89,7 +89,7 @@ _MOVE = "move between log directories"
 
 
 class _NotNow(Exception):
-    """The copy cannot go on: tried again later."""
+    """The copy cannot continue now and is retried later."""
 
 
 class LogMoves:
@@ -107,10 +107,10 @@ class LogMoves:
         self._awake = asyncio.Event()
         self._allowance = Allowance()
 
-    # --- what is asked -----------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------
 
     async def alter(self, path: str, key: TopicPartition) -> ErrorCode:
-        """Have a replica in a log directory; the answer to who asked (AlterReplicaLogDirs)."""
+        """Move a replica to a log directory; return the code to answer AlterReplicaLogDirs with."""
         path = str(Path(path))
         replicas = self._replicas
         if path not in replicas.directories:
@@ -120,9 +120,9 @@ class LogMoves:
             return ErrorCode.KAFKA_STORAGE_ERROR
         replica = replicas.held(key)
         if replica is None:
-            replicas.wishes[key] = path
-            while len(replicas.wishes) > MOST_WISHES:
-                del replicas.wishes[next(iter(replicas.wishes))]
+            replicas.requested_directories[key] = path
+            while len(replicas.requested_directories) > MOST_REQUESTED:
+                del replicas.requested_directories[next(iter(replicas.requested_directories))]
             is_known = self._image().partition(*key) is not None
             return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         name = layout.future_partition_name(key, uuid.uuid4().hex)
@@ -145,7 +145,7 @@ class LogMoves:
         return ErrorCode.NONE
 
     def resume(self) -> None:
-        """Begin anew what was under way when the broker stopped: the copies that the directories hold."""
+        """Restart the moves that were in progress when the broker stopped: the copies found in the directories."""
         for disk in self._replicas.disks:
             for name, key in sorted(disk.futures.items()):
                 replica = self._replicas.held(key)
@@ -155,7 +155,7 @@ class LogMoves:
                     self._delete_later(disk, name)
 
     def futures_in(self, path: str) -> Iterator[Future]:
-        """The copies that are being made in a log directory."""
+        """Yield the copies in progress in a log directory."""
         for key in sorted(self._moves):
             move = self._moves[key]
             if move.disk.directory.path == path:
@@ -165,12 +165,12 @@ class LogMoves:
 
     def _begin(self, replica: Replica, disk: Disk, name: str) -> None:
         key = replica.topic_partition
-        logger.info("%s: is copied from %s to %s", key, replica.log_directory.path, disk.directory.path)
+        logger.info("%s: copying from %s to %s", key, replica.log_directory.path, disk.directory.path)
         self._moves[key] = _Move(replica, disk, name)
         self._awake.set()
 
     def _give_up(self, move: _Move) -> None:
-        """Make the copy no further; its files go, as soon as nothing is done to them."""
+        """Stop making the copy; its files are deleted once nothing uses them."""
         move.is_over = True
         if self._moves.get(move.replica.topic_partition) is move:
             del self._moves[move.replica.topic_partition]
@@ -189,17 +189,17 @@ class LogMoves:
     # --- the work ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Make the moves, until cancelled."""
+        """Make the moves until cancelled."""
         try:
             while True:
                 self._awake.clear()
                 for move in list(self._moves.values()):
-                    if move.goes_on():  # one before it may have taken long
+                    if move.goes_on():  # an earlier one may have taken long
                         await self._advance(move)
                 if not self._moves:
                     await self._awake.wait()
                 else:
-                    await asyncio.sleep(_RETRY_SECONDS)  # those that could not go on
+                    await asyncio.sleep(_RETRY_SECONDS)  # for those that could not continue
         finally:
             for move in self._moves.values():
                 if move.log is not None:
@@ -207,7 +207,7 @@ class LogMoves:
                     move.log = None
 
     async def _advance(self, move: _Move) -> None:
-        """Copy until the move is over or cannot go on for now."""
+        """Copy until the move is over or cannot continue for now."""
         move.is_busy = True
         try:
             while move.goes_on():
@@ -227,7 +227,10 @@ class LogMoves:
             elif not move.has_complained:
                 move.has_complained = True
                 logger.error(
-                    "%s: is not copied to %s for now: %s", move.replica.topic_partition, move.disk.directory.path, error
+                    "%s: cannot be copied to %s for now: %s",
+                    move.replica.topic_partition,
+                    move.disk.directory.path,
+                    error,
                 )
         except Exception as error:
             self._incidents.note(f"{move.replica.topic_partition}: {_MOVE}", error, kind=_MOVE)
@@ -239,15 +242,15 @@ class LogMoves:
                 self._clear(move)
 
     def _is_pointless(self, move: _Move) -> bool:
-        """The replica or the directory has gone meanwhile."""
+        """Whether the replica or the directory is gone."""
         held = self._replicas.held(move.replica.topic_partition)
         return held is not move.replica or move.disk.failure is not None
 
     async def _open(self, move: _Move) -> None:
-        """Begin the copy, empty, where the log begins."""
+        """Begin an empty copy at the log's start offset."""
         replica = move.replica
         start = replica.log.log_start_offset
-        replica.lowest_cut = None
+        replica.lowest_truncation = None
         move.clean_until = replica.clean_until
         log = await asyncio.to_thread(self._open_empty, move, start)
         log.move_to(replica.log.files)
@@ -258,7 +261,7 @@ class LogMoves:
         name = layout.future_partition_name(replica.topic_partition, uuid.uuid4().hex)
         directory = _make(move.disk, name, replica)
         before, move.name = move.name, name
-        move.disk.directory.delete(before)  # not before the other is there: a crash in between would forget the move
+        move.disk.directory.delete(before)  # only once the other is there: a crash in between would forget the move
         log = PartitionLog.open(
             directory,
             replica.log.config,
@@ -272,7 +275,7 @@ class LogMoves:
         return log
 
     async def _copy(self, move: _Move) -> bool:
-        """Copy a piece, in its turn; whether the copy has nearly all there is."""
+        """Copy one piece, within the throttle; return whether the copy is nearly complete."""
         assert move.log is not None
         if wait_ms := self._allowance.wait_ms(self._rate(), self._clock.monotonic_ms()):
             await asyncio.sleep(min(wait_ms / 1000, _LOOK_SECONDS))
@@ -282,24 +285,24 @@ class LogMoves:
             return False
         move.unsynced_bytes += copied
         self._allowance.spend(copied)
-        if move.unsynced_bytes >= _FLUSH_BYTES:  # little by little, so that the last one is short
+        if move.unsynced_bytes >= _FLUSH_BYTES:  # little by little, so that the last sync is short
             await self._flush(move)
         await asyncio.sleep(0)
         return not move.is_over and copied < _PIECE_BYTES // 2
 
     def _copy_piece(self, move: _Move) -> int | None:
-        """Bytes copied now, without a pause: 0 where there is nothing to copy, None where the copy has to begin anew.
+        """Copy one piece without a pause; return its size in bytes, or None if the copy must start over.
 
         Raises OSError, KafkaError, _NotNow.
         """
         log, replica = move.log, move.replica
         assert log is not None
-        if replica.is_being_cut:
-            raise _NotNow("the log is being cut")
+        if replica.is_being_truncated:
+            raise _NotNow("the log is being truncated")
         source = replica.log
-        cut, replica.lowest_cut = replica.lowest_cut, None
-        is_cut = cut is not None and cut < log.log_end_offset
-        if is_cut or source.log_start_offset > log.log_end_offset:  # rare: begin anew rather than cut a copy in two
+        lowest, replica.lowest_truncation = replica.lowest_truncation, None
+        is_truncated = lowest is not None and lowest < log.log_end_offset
+        if is_truncated or source.log_start_offset > log.log_end_offset:  # rare: start over rather than truncate a copy
             log.release()
             move.log = None
             return None
@@ -339,13 +342,13 @@ class LogMoves:
                 log.finish_flush(job)
             is_partial = job.is_partial
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- completion --------------------------------------------------------------------------
 
     async def _complete(self, move: _Move) -> bool:
-        """Put the copy in place of the log, if it still has all; whether that was done."""
+        """Replace the log with the copy, if the copy is still complete; return whether that was done."""
         assert move.log is not None
         await self._flush(move)
-        async with self._replicas.changing:  # nobody opens or deletes partitions meanwhile
+        async with self._replicas.changing:  # no partitions are opened or deleted meanwhile
             if move.is_over or self._is_pointless(move):
                 return False
             async with move.replica.undisturbed():
@@ -357,7 +360,7 @@ class LogMoves:
         return True
 
     async def _has_all(self, move: _Move) -> bool:
-        """Copy the rest, and have durable what is durable of the log. Afterwards nothing may be awaited."""
+        """Copy the rest, and sync all that is synced in the log. Afterwards nothing may be awaited."""
         replica, log, disk = move.replica, move.log, move.disk
         assert log is not None
         await asyncio.to_thread(_note_origin, log, replica)
@@ -384,7 +387,7 @@ class LogMoves:
         return False
 
     def _swap(self, move: _Move) -> PartitionLog:
-        """The moment: at once, on the loop. Returns the log that was."""
+        """Replace the log in one step, on the loop. Returns the old log."""
         replica, log, key = move.replica, move.log, move.replica.topic_partition
         assert log is not None
         move.disk.directory.rename(move.name, str(key))
@@ -397,7 +400,7 @@ class LogMoves:
         return replica.moved(log, move.disk.directory, move.clean_until)
 
     async def _drop(self, move: _Move, old: PartitionLog) -> None:
-        """The old log goes: nothing needs it any more."""
+        """Delete the old log, which nothing needs any more."""
         key, new = move.replica.topic_partition, move.replica.log
         source = next(disk for disk in self._replicas.disks if key in disk.partitions)
         source.partitions.discard(key)
@@ -407,9 +410,9 @@ class LogMoves:
         aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
         try:
             await asyncio.to_thread(_set_aside, source, key, aside)
-        except OSError as error:  # the next start finds both, and by the note which one counts
+        except OSError as error:  # the next start finds both, and the note tells which one counts
             if not self._replicas.storage_failed(source.directory, "rename in", error):
-                logger.error("%s: its old files stay in %s: %s", key, source.directory.path, error)
+                logger.error("%s: cannot delete its old files in %s: %s", key, source.directory.path, error)
         else:
             await asyncio.to_thread(new.directory.delete, layout.MOVED_FROM)
             self._replicas.delete_later(move.replica, source, aside)
@@ -418,7 +421,7 @@ class LogMoves:
 
 
 def _make(disk: Disk, name: str, replica: Replica) -> OsDirectory:
-    """The directory of a copy, with its topic's id: from then on a restart knows of the move. Blocks."""
+    """Create the directory of a copy, with its topic's id: from then on a restart knows of the move. Blocks."""
     directory = OsDirectory(Path(disk.directory.path) / name)
     layout.write_partition_metadata(directory, layout.PartitionMetadata(replica.topic_id))
     disk.directory.sync()
@@ -426,9 +429,9 @@ def _make(disk: Disk, name: str, replica: Replica) -> OsDirectory:
 
 
 def _note_origin(log: PartitionLog, replica: Replica) -> None:
-    """Note where the copy came from, durably, until what it came from is gone. It promises the same. Blocks."""
+    """Record durably where the copy came from, and the same sync promise as its origin's. Blocks."""
     log.promise(synced_before_ack=replica.log.promises_synced)
-    if replica.log.directory.exists(layout.MOVED_FROM):  # a crash left it there: only one of them may say so
+    if replica.log.directory.exists(layout.MOVED_FROM):  # a crash left it there: only one of them may have it
         replica.log.directory.delete(layout.MOVED_FROM)
         replica.log.directory.sync()
     log.directory.replace(layout.MOVED_FROM, f"{replica.log_directory.path}\n".encode())
@@ -443,4 +446,4 @@ def _delete_quietly(disk: Disk, name: str) -> None:
     try:
         disk.directory.delete(name)
     except OSError as error:
-        logger.error("%s/%s, which is no longer needed, stays: %s", disk.directory.path, name, error)
+        logger.error("cannot delete %s/%s, which is no longer needed: %s", disk.directory.path, name, error)

@@ -1,7 +1,7 @@
-"""What a broker does on its own from time to time: retention, compaction, flushes, checkpoints, expiry, lag, idleness.
+"""The periodic work of a broker: retention, compaction, flushes, checkpoints, expiry, lag, idle connections.
 
-Each is a loop of its own. A failure of the disk costs what it hit: the log directory, or on a full disk the try. An
-unexpected error costs the partition that it came from its turn, and the other partitions nothing.
+Each is a loop of its own. A disk failure costs what it hit: the log directory, or, if the disk is full, this attempt.
+An unexpected error costs the partition that it came from its turn, and the other partitions nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECKPOINT_AT_MOST_EVERY_MS = 3000
 _DIRECTORY_CHECK_MS = 1000
 _PRODUCERS_CHECK_MS = 1_000
 _BEFORE_A_PAUSE = 500
-"""Partitions that a loop looks at before others have the event loop."""
+"""Partitions that a loop looks at before others get the event loop."""
 _IDLE_CHECK_MS = 30_000
 
 
@@ -54,7 +54,7 @@ class Maintenance:
         self._complaints = incidents.complaints
 
     def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops, by name, each to be kept running until it is cancelled."""
+        """Return the loops by name; each must be kept running until it is cancelled."""
         loops = {
             "retention": self.retention,
             "flushes": self.flushes,
@@ -71,7 +71,7 @@ class Maintenance:
         return loops
 
     async def retention(self) -> None:
-        """Delete what `retention.ms` and `retention.bytes` let go."""
+        """Delete segments beyond `retention.ms` and `retention.bytes`."""
         config = self._config
         await _pause(config.log_initial_task_delay_ms)
         while True:
@@ -79,17 +79,17 @@ class Maintenance:
                 await self._replicas.delete_old_segments()
             except OSError as error:
                 self._complaints.own(
-                    logger, "retention", "nothing goes out of retention: the checkpoints cannot be written: %s", error
+                    logger, "retention", "no segments are deleted: the checkpoints cannot be written: %s", error
                 )
             await _pause(config.log_retention_check_interval_ms)
 
     async def flushes(self) -> None:
         """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet.
 
-        Those that are to be synced before they acknowledge anything promise it, once they can.
+        Logs that must be synced before they acknowledge anything promise so, once they can.
 
-        That sealed segments are synced is written down within seconds, so that a start after a crash does not read them
-        again. What could not be opened is tried again here too.
+        Synced sealed segments are recorded in the checkpoints within seconds, so that a start after a crash does not
+        read them again. Logs that could not be opened are retried here too.
         """
         interval_ms = min(self._config.log_flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
         is_news, written_at = False, self._clock.monotonic_ms()
@@ -108,9 +108,9 @@ class Maintenance:
                 written_at = self._clock.monotonic_ms()
 
     async def _flush(self, replica: Replica, now: Millis) -> bool:
-        """Sync the log if it is due; whether sealed segments were not synced before."""
+        """Sync the log if it is due; return whether it had unsynced sealed segments."""
         log = replica.log
-        if log.is_failed or log.is_closed or replica.is_being_cut:
+        if log.is_failed or log.is_closed or replica.is_being_truncated:
             return False
         if log.recovery_point >= log.log_end_offset:
             replica.flushed_at_ms = now
@@ -119,7 +119,7 @@ class Maintenance:
         if (
             is_sealed
             or now - replica.flushed_at_ms >= log.config.flush_ms
-            or replica.syncs.comes_before_ack  # what found no room is tried again
+            or replica.syncs.comes_before_ack  # a sync that lacked room is retried
         ):
             try:
                 await replica.flush(log.log_end_offset)
@@ -162,13 +162,13 @@ class Maintenance:
             for number, replica in enumerate(self._replicas):
                 if number % _BEFORE_A_PAUSE == 0:
                     await asyncio.sleep(0)
-                if replica.is_being_cut:
+                if replica.is_being_truncated:
                     continue
                 with self._incidents.contained_in(replica.topic_partition, "expiry of producers"):
                     replica.log.expire_producers(self._clock.now())
 
     async def producers(self) -> None:
-        """Keep no more producers than `kraftpy.max.producers`: those that wrote last."""
+        """Keep no more producers than `kraftpy.max.producers`: the most recently active ones."""
         limit = self._config.kraftpy_max_producers
         while True:
             await _pause(_PRODUCERS_CHECK_MS)
@@ -177,13 +177,13 @@ class Maintenance:
                 logger.info("%d producers are forgotten early: kraftpy.max.producers=%d", gone, limit)
 
     async def followers(self) -> None:
-        """Propose to drop from the in-sync replicas whoever lags for `replica.lag.time.max.ms` (rule 12)."""
+        """Propose to drop replicas from the ISR that lag for longer than `replica.lag.time.max.ms` (rule 12)."""
         while True:
             await _pause(max(1, self._config.replica_lag_time_max_ms // 2))
             await self._replicas.look_after_followers()
 
     async def high_watermarks(self) -> None:
-        """Write down what is committed, every `replica.high.watermark.checkpoint.interval.ms`."""
+        """Write the high watermarks, every `replica.high.watermark.checkpoint.interval.ms`."""
         while True:
             await _pause(max(1, self._config.replica_high_watermark_checkpoint_interval_ms))
             try:
@@ -192,13 +192,13 @@ class Maintenance:
                 self._complaints.own(logger, "high watermarks", "the high watermarks cannot be written: %s", error)
 
     async def directories(self) -> None:
-        """Look whether the log directories are still there."""
+        """Check whether the log directories are still there."""
         while True:
             await _pause(_DIRECTORY_CHECK_MS)
             await self._replicas.look_after_directories()
 
     async def idle_connections(self) -> None:
-        """Close connections that have said nothing for `connections.max.idle.ms`, or whose requests or answers hang."""
+        """Close connections that are idle for `connections.max.idle.ms`, or whose requests or responses are stuck."""
         idle_ms, receive_ms = self._config.connections_max_idle_ms, self._config.kraftpy_request_receive_timeout_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         while True:

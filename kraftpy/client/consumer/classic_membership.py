@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from kraftpy.client.consumer.assignors import Assignment, Assignor, RebalanceProtocol
+from kraftpy.client.assignors import Assignment, Assignor, RebalanceProtocol
 from kraftpy.client.consumer.membership_events import (
     Assign,
     Close,

@@ -16,8 +16,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, assert_never
 
+from kraftpy.client.assignors import ASSIGNORS
 from kraftpy.client.cluster import COORDINATOR_MOVED, Cluster
-from kraftpy.client.consumer.assignors import ASSIGNORS
 from kraftpy.client.consumer.classic_membership import Membership, MembershipOptions, State
 from kraftpy.client.consumer.heartbeat_membership import HeartbeatMembership
 from kraftpy.client.consumer.membership_events import (

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from kraftpy.client.consumer.visibility import Visibility
 from kraftpy.client.model import ConsumerRecord, TimestampType
+from kraftpy.client.visibility import Visibility
 from kraftpy.ports import Buffer
 from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, Record, check_crc, iter_records, split_batches
 from kraftpy.types import TopicPartition

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kraftpy.client.consumer.visibility import Visibility
+from kraftpy.client.visibility import Visibility
 from kraftpy.ports import Buffer
 from kraftpy.protocol.record_batch import (
     HEADER_BYTES,

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kraftpy.groups.appends import StoreStaticMember
-from kraftpy.groups.classic.group import Group, Member, Protocols, State, Waiting
 from kraftpy.groups.classic.rebalance import Rebalance, join_answer, join_error, sync_answer
 from kraftpy.groups.events import Request
+from kraftpy.groups.group import Group, Member, Protocols, State, Waiting
 from kraftpy.groups.records import group_record
 from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode

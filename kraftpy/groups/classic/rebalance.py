@@ -18,9 +18,9 @@ KIP-394 (member ids).
 from __future__ import annotations
 
 from kraftpy.groups.appends import StoreAssignment, StoreEmpty, StoreStaticMember, group_error
-from kraftpy.groups.classic.group import Group, Member, State, Waiting
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
+from kraftpy.groups.group import Group, Member, State, Waiting
 from kraftpy.groups.records import group_record
 from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode

@@ -13,18 +13,20 @@ from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreConsumerGroup
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
-from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import migration
 from kraftpy.groups.consumer.classic_members import ClassicMembers
-from kraftpy.groups.consumer.group import NEVER, ConsumerGroup, Draft, Topics
-from kraftpy.groups.consumer.protocol import JOINING, ConsumerProtocol, heartbeat_error
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft
+from kraftpy.groups.consumer.protocol import ConsumerProtocol, heartbeat_error
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.events import GroupResponse, Request
+from kraftpy.groups.group import Group, State
+from kraftpy.groups.member_epochs import JOINING
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.step import Step
 from kraftpy.groups.topic_matches import AGAIN_MS, TopicMatches
+from kraftpy.groups.topics import NEVER, Topics
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -12,7 +12,7 @@ Left out: `sync` and `join` barriers; members do not wait for each other.
 
 from __future__ import annotations
 
-from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE
+from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.classic.membership import (
     FIRST_JOIN_WITH_MEMBER_ID_REQUIRED,
     FIRST_LEAVE_WITH_MEMBERS,
@@ -21,10 +21,12 @@ from kraftpy.groups.classic.membership import (
     member_id_for,
 )
 from kraftpy.groups.classic.rebalance import join_error
-from kraftpy.groups.consumer.group import ConsumerGroup, Draft, Topics
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
-from kraftpy.groups.consumer.records import Assignment, ClassicMember, MemberState, MemberValue, TopicIdPartition
+from kraftpy.groups.consumer.records import ClassicMember, MemberState, MemberValue
 from kraftpy.groups.events import Request
+from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE
+from kraftpy.groups.topics import Topics
 from kraftpy.protocol.consumer_protocol import Subscription, decode_subscription, encode_assignment
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

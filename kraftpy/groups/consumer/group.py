@@ -13,15 +13,13 @@ revoke and has not; only partitions that no member holds are assigned.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, assert_never
+from typing import assert_never
 
+from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.groups.consumer.records import (
-    NOTHING,
-    Assignment,
     ConsumerKey,
     ConsumerValue,
     CurrentKey,
@@ -37,67 +35,10 @@ from kraftpy.groups.consumer.records import (
     TargetMemberValue,
     TargetMetadataKey,
     TargetMetadataValue,
-    TopicIdPartition,
     consumer_record,
 )
 from kraftpy.groups.drafts import AnyDraft
-from kraftpy.types import TopicId
-
-
-class TopicInfo(NamedTuple):
-    """The facts about a topic that a group needs."""
-
-    topic_id: TopicId
-    partition_count: int
-
-
-class Topics(Protocol):
-    """The cluster's topics, as they are now."""
-
-    @property
-    def version(self) -> int:
-        """A number that changes with every change visible here."""
-
-    def topic(self, name: str) -> TopicInfo | None:
-        """Return the topic with this name, or None."""
-
-    def name(self, topic_id: TopicId) -> str | None:
-        """Return the name of the topic with this id, or None."""
-
-    def names(self) -> list[str]:
-        """Return all topics, in order."""
-
-
-class NoTopics:
-    """A cluster without topics."""
-
-    version = 0
-
-    def topic(self, name: str) -> TopicInfo | None:
-        """Return None."""
-        return None
-
-    def name(self, topic_id: TopicId) -> str | None:
-        """Return None."""
-        return None
-
-    def names(self) -> list[str]:
-        """Return an empty list."""
-        return []
-
-
-NEVER = -1
-
-
-def hash_of_topics(names: Iterable[str], topics: Topics) -> int:
-    """Hash which of these topics exist, their ids and their partition counts."""
-    known = [(name, info) for name in sorted(names) if (info := topics.topic(name)) is not None]
-    if not known:
-        return 0
-    digest = hashlib.blake2b(digest_size=8)
-    for name, info in known:
-        digest.update(info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00")
-    return int.from_bytes(digest.digest(), "big", signed=True)
+from kraftpy.groups.topics import NEVER, Topics, hash_of_topics
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from kraftpy.groups.assignment import Assignment
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.classic_members import to_ids, to_names
-from kraftpy.groups.consumer.group import ConsumerGroup, Draft, Topics
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft
 from kraftpy.groups.consumer.records import (
-    Assignment,
     ClassicMember,
     CurrentKey,
     CurrentValue,
@@ -33,7 +32,9 @@ from kraftpy.groups.consumer.records import (
     TargetMetadataKey,
     TargetMetadataValue,
 )
+from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from kraftpy.groups.records import GroupMetadataValue, MemberMetadata, group_record
+from kraftpy.groups.topics import Topics
 from kraftpy.protocol.consumer_protocol import (
     Subscription,
     assignment_user_data,

@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer.assignors import ASSIGNORS, Subscriber
-from kraftpy.groups.consumer.group import NEVER, ConsumerGroup, Draft, Topics
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft
 from kraftpy.groups.consumer.reconciliation import reconciled
 from kraftpy.groups.consumer.records import (
-    Assignment,
     CurrentKey,
     CurrentValue,
     GroupKey,
@@ -43,13 +43,13 @@ from kraftpy.groups.consumer.records import (
     TargetMemberValue,
     TargetMetadataKey,
     TargetMetadataValue,
-    TopicIdPartition,
-    by_topic,
 )
 from kraftpy.groups.events import Request
+from kraftpy.groups.member_epochs import JOINING, LEAVING_FOR_NOW
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import NEVER, Topics
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -58,11 +58,6 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupTopicPartitions,
 )
 from kraftpy.types import Millis, TopicId
-
-JOINING = 0
-LEAVING = -1
-LEAVING_FOR_NOW = -2
-"""The epochs with which a member joins, leaves, or (if static) leaves temporarily."""
 
 FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kraftpy.groups.classic.group import Group, State
-from kraftpy.groups.consumer.group import ConsumerGroup, Topics
+from kraftpy.groups.assignment import Assignment, by_topic
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
-from kraftpy.groups.consumer.records import Assignment, by_topic
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
+from kraftpy.groups.topics import Topics
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kraftpy.groups.consumer.group import ConsumerGroup, Topics
-from kraftpy.groups.consumer.records import NOTHING, Assignment, CurrentValue, MemberState
+from kraftpy.groups.assignment import NOTHING, Assignment
+from kraftpy.groups.consumer.group import ConsumerGroup
+from kraftpy.groups.consumer.records import CurrentValue, MemberState
+from kraftpy.groups.topics import Topics
 from kraftpy.types import TopicId
 
 

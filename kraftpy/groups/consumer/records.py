@@ -19,35 +19,28 @@ Left out: the creation time of a group, the timestamp of an assignment, the epoc
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
+from kraftpy.groups.assignment import (
+    NOTHING,
+    Assignment,
+    read_partitions,
+    read_strings,
+    write_partitions,
+    write_strings,
+)
 from kraftpy.groups.records import Record, RecordReader
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
 from kraftpy.protocol.primitives import compact_nullable_string, compact_string, string, uvarint
-from kraftpy.types import TopicId
 
 VERSION = 0
 _NO_TAGS = b"\x00"
 _HASH_TAG = 0
 _CLASSIC_TAG = 0
 _NOT_NULL = b"\x01"
-
-
-class TopicIdPartition(NamedTuple):
-    """A partition, identified by its topic's id and its index from 0."""
-
-    topic_id: TopicId
-    partition: int
-
-
-Assignment = frozenset[TopicIdPartition]
-"""Partitions of any topics. Sort before iterating."""
-
-NOTHING: Assignment = frozenset()
 
 
 class MemberState(Enum):
@@ -209,29 +202,6 @@ def write_key(key: ConsumerKey) -> bytes:
             assert_never(key)
 
 
-def write_strings(values: Iterable[str]) -> bytes:
-    """Encode strings as a compact array."""
-    items = [compact_string(value) for value in values]
-    return uvarint(len(items) + 1) + b"".join(items)
-
-
-def by_topic(assignment: Assignment) -> list[tuple[TopicId, list[int]]]:
-    """Group partitions by topic, all in order."""
-    found: dict[TopicId, list[int]] = {}
-    for topic_id, partition in sorted(assignment):
-        found.setdefault(topic_id, []).append(partition)
-    return list(found.items())
-
-
-def write_partitions(assignment: Assignment) -> bytes:
-    """Encode partitions as a compact array of topics."""
-    topics = [
-        topic_id + uvarint(len(partitions) + 1) + struct.pack(f">{len(partitions)}i", *partitions) + _NO_TAGS
-        for topic_id, partitions in by_topic(assignment)
-    ]
-    return uvarint(len(topics) + 1) + b"".join(topics)
-
-
 def _classic(value: ClassicMember) -> bytes:
     protocols = [
         compact_string(name) + uvarint(len(metadata) + 1) + metadata + _NO_TAGS for name, metadata in value.protocols
@@ -306,21 +276,6 @@ def read_key(data: Buffer) -> ConsumerKey | None:
         case 16:
             return RegexKey(reader.string(), reader.string())
     return None
-
-
-def read_strings(reader: RecordReader) -> tuple[str, ...]:
-    """Parse what `write_strings` wrote."""
-    return tuple(reader.string() for _ in range(reader.array_length()))
-
-
-def read_partitions(reader: RecordReader) -> Assignment:
-    """Parse what `write_partitions` wrote."""
-    found = []
-    for _ in range(reader.array_length()):
-        topic_id = TopicId(reader.raw(16))
-        found += [TopicIdPartition(topic_id, reader.int32()) for _ in range(reader.array_length())]
-        reader.tagged_fields()
-    return frozenset(found)
 
 
 def _read_member(reader: RecordReader) -> MemberValue:

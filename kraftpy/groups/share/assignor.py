@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kraftpy.groups.consumer.records import NOTHING, Assignment, TopicIdPartition
+from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.types import TopicId
 
 SIMPLE = "simple"

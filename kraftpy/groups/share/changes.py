@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreShareGroup
+from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
-from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer.group import NEVER, Topics
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import ChangeState, Deletion, GroupResponse, Initialization, Request, StateChanged
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.share import partitions as share_partitions
@@ -29,6 +28,7 @@ from kraftpy.groups.share.group import ShareDraft, ShareGroup
 from kraftpy.groups.share.operations import Alteration, OffsetDeletion, Operation, StateDeletion
 from kraftpy.groups.share.protocol import ShareProtocol, share_heartbeat_error
 from kraftpy.groups.step import Step
+from kraftpy.groups.topics import NEVER, Topics
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest

@@ -20,8 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from kraftpy.groups.consumer.group import NEVER
-from kraftpy.groups.consumer.records import NOTHING, Assignment
+from kraftpy.groups.assignment import NOTHING, Assignment
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.share.records import (
     ShareCurrentKey,
@@ -41,6 +40,7 @@ from kraftpy.groups.share.records import (
     partitions_of,
     share_record,
 )
+from kraftpy.groups.topics import NEVER
 
 _NEW = ShareCurrentValue()
 _NO_STATE = ShareStateValue()

@@ -13,12 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from kraftpy.groups.consumer.group import Topics
-from kraftpy.groups.consumer.records import TopicIdPartition
+from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.events import Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.group import ShareDraft
 from kraftpy.groups.share.records import ShareGroupKey, ShareGroupValue
+from kraftpy.groups.topics import Topics
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

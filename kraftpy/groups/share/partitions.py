@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kraftpy.groups.consumer.group import Topics
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.share.records import ShareStateValue, TopicState, partitions_of
+from kraftpy.groups.topics import Topics
 from kraftpy.types import Millis, TopicId
 
 UNKNOWN_TOPIC = "<UNKNOWN>"

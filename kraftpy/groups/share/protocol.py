@@ -16,10 +16,10 @@ Left out: racks, which Kafka's assignor ignores as well.
 
 from __future__ import annotations
 
+from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer.group import Topics, hash_of_topics
-from kraftpy.groups.consumer.records import Assignment, by_topic
 from kraftpy.groups.events import Request
+from kraftpy.groups.member_epochs import JOINING, LEAVING
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
@@ -37,6 +37,7 @@ from kraftpy.groups.share.records import (
     ShareTargetMetadataValue,
     partitions_of,
 )
+from kraftpy.groups.topics import Topics, hash_of_topics
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
@@ -45,10 +46,6 @@ from kraftpy.protocol.messages.share_group_heartbeat import (
     ShareGroupTopicPartitions,
 )
 from kraftpy.types import Millis, TopicId
-
-JOINING = 0
-LEAVING = -1
-"""The epochs with which a member joins or leaves."""
 
 
 def share_heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ShareGroupHeartbeatResponse:

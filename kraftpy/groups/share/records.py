@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
-from kraftpy.groups.consumer.records import (
+from kraftpy.groups.assignment import (
     NOTHING,
     Assignment,
     TopicIdPartition,

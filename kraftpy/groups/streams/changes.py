@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from operator import attrgetter
+from typing import Protocol
 
 from kraftpy.groups.appends import Answers, StoreStreamsGroup
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
-from kraftpy.groups.classic.group import Group, State
-from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer.group import Topics
-from kraftpy.groups.deadlines import Key
+from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import CreateInternalTopics, GroupResponse, Request
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.step import Step
-from kraftpy.groups.streams.group import NEVER, StreamsDraft, StreamsGroup
+from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup
 from kraftpy.groups.streams.protocol import StreamsProtocol, streams_error
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import NEVER, Topics
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.types import Millis
@@ -31,6 +31,17 @@ STREAMS_REVOCATION = "streams-revocation"
 STREAMS_DELAY = "streams-delay"
 
 
+class ClassicGroups(Protocol):
+    """The part of the classic protocol needed when a classic group becomes a streams group."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """The timers of all groups."""
+
+    def dissolve(self, group: Group, step: Step) -> None:
+        """Empty the group's classic half and tell its waiting members to join again."""
+
+
 class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
     """The streams groups in one partition."""
 
@@ -38,7 +49,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         self,
         config: GroupConfig,
         settings: Settings,
-        rebalance: Rebalance,
+        rebalance: ClassicGroups,
         topics: Topics,
         reconsider: Reconsider,
         matches: TopicMatches,

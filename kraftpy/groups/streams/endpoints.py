@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kraftpy.groups.consumer.group import Topics
 from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.groups.streams.records import TaskSet
+from kraftpy.groups.topics import Topics
 from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, EndpointToPartitions, TopicPartitions
 
 

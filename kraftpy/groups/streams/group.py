@@ -38,8 +38,8 @@ from kraftpy.groups.streams.records import (
     streams_record,
 )
 from kraftpy.groups.streams.topology import Configured, Topology
+from kraftpy.groups.topics import NEVER
 
-NEVER = -1
 TaskOffsets = dict[Task, int]
 
 

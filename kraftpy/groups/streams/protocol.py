@@ -18,13 +18,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer.group import Topics
-from kraftpy.groups.consumer.protocol import JOINING, LEAVING
 from kraftpy.groups.events import Request
+from kraftpy.groups.member_epochs import JOINING, LEAVING
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.streams.assignor import Worker, assign
 from kraftpy.groups.streams.endpoints import endpoints
-from kraftpy.groups.streams.group import NEVER, StreamsDraft, StreamsGroup, TaskOffsets
+from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup, TaskOffsets
 from kraftpy.groups.streams.reconciliation import reconciled_tasks
 from kraftpy.groups.streams.records import (
     StreamsCurrentKey,
@@ -58,6 +57,7 @@ from kraftpy.groups.streams.topology import (
     hash_of,
 )
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import NEVER, Topics
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import streams_group_heartbeat as wire
 from kraftpy.protocol.messages.streams_group_heartbeat import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.groups.streams.group import StreamsGroup, TaskOffsets
 from kraftpy.groups.streams.protocol import StreamsProtocol, task_ids

@@ -17,9 +17,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kraftpy.groups.consumer.group import Topics
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import Topics
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 STALE_TOPOLOGY = 0

@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from kraftpy.groups.consumer.group import NEVER, ConsumerGroup
-from kraftpy.groups.consumer.subscription import subscribed_topics
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.events import Request
 from kraftpy.groups.memory import GROUP_BYTES, MEMBER_BYTES
 from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata, OffsetCommitValue
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.streams.group import StreamsGroup
+from kraftpy.groups.subscription import subscribed_topics
+from kraftpy.groups.topics import NEVER
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import Millis, TopicPartition
 
