@@ -410,10 +410,10 @@ async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, m
     rounds = 0
     set_positions = _Fetcher._set_positions
 
-    def counted(fetcher: _Fetcher, now: int) -> None:
+    async def counted(fetcher: _Fetcher, now: int) -> None:
         nonlocal rounds
         rounds += fetcher.leader == 1
-        set_positions(fetcher, now)
+        await set_positions(fetcher, now)
 
     async with clusters(tmp_path, 1, 2) as cluster:
         await cluster.create("safe", (1, 2), **SYNCED)

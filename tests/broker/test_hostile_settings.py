@@ -215,7 +215,7 @@ def test_a_duration_that_an_earlier_version_stored_is_survived(start_broker: Sta
         assert broker.stop() == 0
     lines = [line for line in broker.log_text.splitlines() if "share.auto.offset.reset" in line]
     assert len(lines) == 2 * len(DURATIONS), "one for each group and run"
-    assert all("is not used" in line and "'g" in line for line in lines)
+    assert all("ignoring an invalid stored setting" in line and "'g" in line for line in lines)
     broker.start()
     with connect(broker.bootstrap) as connection:
         for number in range(len(DURATIONS)):
