@@ -14,7 +14,7 @@ The range cleaned runs from the log's start to the first segment (exclusive) tha
 offset, or is active, or is younger than `min.compaction.lag.ms` (rule 39). All of it must be durable first, and so must
 the markers that decide its transactions: the caller calls `decide`, then flushes the log, then calls `begin`.
 Otherwise a power loss could bring back an open transaction whose records, or whose end, are gone. For the same reason
-no producer snapshot survives the cleaning of the log before it.
+no producer snapshot survives the cleaning of the log after it.
 
 Invariants: offsets never change; a job interrupted anywhere leaves a log that lacks no record it should have.
 KIP-58 (min lag), KIP-354 (max lag).

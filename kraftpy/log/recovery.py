@@ -411,7 +411,7 @@ class _Loader:
             self.directory.delete(name)
 
     def _drop_before(self, log_start_offset: int) -> None:
-        """Finish an interrupted deletion, which may have left holes among the segments wholly before the log's start."""
+        """Finish an interrupted deletion, which may have left holes in the segments wholly before the log's start."""
         kept = max(0, bisect_right([segment.base_offset for segment in self.segments], log_start_offset) - 1)
         for segment in self.segments[:kept]:
             self._delete(segment)
