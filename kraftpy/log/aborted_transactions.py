@@ -1,4 +1,4 @@
-"""The aborted transactions of a log: what readers of committed records are told, and the `.txnindex` files.
+"""The aborted transactions of a log, as reported to readers of committed records, and the `.txnindex` files.
 
 All of a log's are held in the order of their markers, so that a read finds those that matter to it by a search and not
 by a look at the log. On the disk each segment has those whose marker it holds, in Kafka's form: 34 bytes for each, and
@@ -65,12 +65,12 @@ class AbortedTransactions:
         return self._producer_ids, self._first_offsets, self._last_offsets, self._last_stable_offsets
 
     def add(self, ended: EndedTransaction) -> None:
-        """One more, whose marker comes after all others."""
+        """Add a transaction, whose marker comes after all others."""
         for column, value in zip(self._columns, ended, strict=True):
             column.append(value)
 
     def between(self, start_offset: int, end_offset: int) -> list[EndedTransaction]:
-        """Those with records in [start, end)."""
+        """Return the aborted transactions with records in [start, end)."""
         found: list[EndedTransaction] = []
         first_offsets, last_stable_offsets = self._first_offsets, self._last_stable_offsets
         for number in range(self._from(start_offset), len(first_offsets)):
@@ -90,13 +90,13 @@ class AbortedTransactions:
         return ranges
 
     def truncate(self, end_offset: int) -> None:
-        """Markers from an offset on are gone: their transactions are no longer aborted."""
+        """Forget the transactions whose markers were at `end_offset` or beyond, after a truncation."""
         number = self._from(end_offset)
         for column in self._columns:
             del column[number:]
 
     def forget_before(self, offset: int) -> None:
-        """The segments before an offset are gone."""
+        """Forget the transactions whose markers were before an offset, because those segments are gone."""
         number = self._from(offset)
         for column in self._columns:
             del column[:number]
@@ -122,7 +122,7 @@ class AbortedTransactions:
 
 
 def decode(data: bytes) -> list[EndedTransaction]:
-    """What a `.txnindex` says. CorruptFile where that cannot be."""
+    """Decode a `.txnindex`. Raises CorruptFile if its contents are impossible."""
     if len(data) % _ENTRY.size:
         raise CorruptFile(f"{len(data)} bytes are not whole entries of {_ENTRY.size}")
     found: list[EndedTransaction] = []

@@ -1,8 +1,8 @@
 """Checks a batch before it is appended to a log: record count, size, timestamps, keys. No state.
 
 A topic that keeps the producer's codec and is not compacted demands nothing of the records in a batch (`demand_of`).
-Otherwise they are checked without an object for any of them, and their bytes, which are the same in every codec, are
-compressed again if the topic has another codec (`prepared`).
+Otherwise they are checked without creating an object per record, and if the topic has another codec, their bytes, which
+are the same in every codec, are recompressed (`prepared`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class BatchLimits(NamedTuple):
     """The most that one produced batch may hold: more than any ordinary producer sends."""
 
     max_records: int = MAX_BATCH_RECORDS
-    """Of `kraftpy.batch.max.records`."""
+    """From `kraftpy.batch.max.records`."""
     max_headers: int = 1 << 22
-    """Of `kraftpy.batch.max.headers`; of all its records together."""
+    """From `kraftpy.batch.max.headers`; counted over all records of the batch."""
     max_expanded_bytes: int = MAX_DECOMPRESSED_BYTES
-    """Of `kraftpy.batch.max.expanded.bytes`."""
+    """From `kraftpy.batch.max.expanded.bytes`."""
 
 
 class Demand(NamedTuple):
@@ -49,7 +49,7 @@ class Demand(NamedTuple):
 
     needs_keys: bool
     codec: Compression | None
-    """None for the producer's."""
+    """None to keep the producer's codec."""
     level: int | None
 
 
@@ -58,7 +58,7 @@ KEYS: Final = Demand(needs_keys=True, codec=None, level=None)
 
 
 class Prepared(NamedTuple):
-    """A batch as it is to be stored, and what its records were checked for."""
+    """A batch in its stored form, and the demand that its records were checked against."""
 
     demand: Demand
     header: BatchHeader
@@ -66,7 +66,7 @@ class Prepared(NamedTuple):
 
 
 def only_batch(records: Buffer) -> tuple[BatchHeader, memoryview]:
-    """The one batch a producer may send per partition (since Produce v3). INVALID_RECORD for none or several."""
+    """Return the one batch a producer may send per partition (since Produce v3). INVALID_RECORD for none or several."""
     batches = split_batches(records)
     if len(batches) != 1:
         raise CorruptBatch(f"{len(batches)} batches where one is expected", ErrorCode.INVALID_RECORD)
@@ -74,17 +74,17 @@ def only_batch(records: Buffer) -> tuple[BatchHeader, memoryview]:
 
 
 def log_append_time(config: TopicConfig, now: Millis) -> int | None:
-    """The time to stamp, or None where the topic keeps the producer's."""
+    """Return the time to stamp on a batch, or None if the topic keeps the producer's timestamps."""
     return now if config.message_timestamp_type == _LOG_APPEND_TIME else None
 
 
 def roll_ms(config: TopicConfig) -> int:
-    """Age at which a segment is no longer written to; of a compacted topic also the largest lag (KIP-354)."""
+    """Return the age (ms) at which a segment is rolled; a compacted topic's largest lag bounds it too (KIP-354)."""
     return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
 
 
 def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> None:
-    """INVALID_TIMESTAMP where the batch's first or largest timestamp is too far from the broker's time (KIP-937)."""
+    """Raise INVALID_TIMESTAMP if a batch's first or largest timestamp is too far from the broker's time (KIP-937)."""
     for timestamp in (header.base_timestamp, header.max_timestamp):
         if timestamp < 0:
             continue
@@ -99,7 +99,7 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> N
 
 
 def demand_of(config: TopicConfig) -> Demand | None:
-    """A topic's demands on the records in a batch; None if nobody looks below the header."""
+    """Return a topic's demands on the records in a batch; None if only the header needs to be inspected."""
     name = config.compression_type
     if name == "producer":
         return KEYS if config.is_compacted else None
@@ -113,7 +113,7 @@ def demand_of(config: TopicConfig) -> Demand | None:
 
 
 def checked(records: Buffer, config: TopicConfig, limits: BatchLimits) -> tuple[BatchHeader, memoryview]:
-    """The one batch that a producer sends, its size and header checked. Raises KafkaError, as `validate_batch`."""
+    """Return the one batch that a producer sent, after checking size and header. Raises as `validate_batch` does."""
     header, batch = only_batch(records)
     _check_size(batch, config)
     validate_batch(header, batch, limits.max_records)
@@ -130,10 +130,10 @@ def _check_size(batch: memoryview, config: TopicConfig) -> None:
 def prepared(
     header: BatchHeader, batch: memoryview, demand: Demand, config: TopicConfig, limits: BatchLimits
 ) -> Work[Prepared]:
-    """Check the records of a `checked` batch, and compress them as the topic wants.
+    """Check the records of a `checked` batch, and recompress them if the topic has another codec.
 
-    INVALID_RECORD where a record has no key in a compacted topic, or there are too many headers; MESSAGE_TOO_LARGE
-    where the records expand beyond a limit, or the new batch does; CorruptBatch where they are malformed.
+    Raises INVALID_RECORD if a record in a compacted topic has no key or there are too many headers, MESSAGE_TOO_LARGE
+    if the expanded records or the new batch exceed a limit, and CorruptBatch if the records are malformed.
     """
     is_recompressed = demand.codec is not None and demand.codec is not header.compression
     if not is_recompressed and not demand.needs_keys:
@@ -187,11 +187,11 @@ def prepared(
 def fitting_copies(
     records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int
 ) -> tuple[list[tuple[BatchHeader, int]], int]:
-    """The batches a follower may append of what its leader sent, each with its position, and their size together.
+    """Return the leader's batches that a follower may append, each with its position, and their total size.
 
-    They must follow a log that ends before `log_end_offset` with a record of `last_epoch`.
-    A last batch that is cut short is left out; so is one of a leader epoch above the one that was asked for (-1: any),
-    and all after it (KAFKA-18723). CorruptBatch where one does not follow the batch before, or its CRC does not match.
+    They must continue a log that ends before `log_end_offset` with a record of `last_epoch`. A truncated last batch is
+    left out; so is the first batch whose leader epoch is above `leader_epoch` (-1: any), and all after it
+    (KAFKA-18723). Raises CorruptBatch if one does not follow the batch before it, or its CRC does not match.
     """
     batches: list[tuple[BatchHeader, int]] = []
     position, expected, epoch = 0, log_end_offset, last_epoch

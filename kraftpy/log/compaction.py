@@ -1,22 +1,22 @@
-"""Compaction by key: of all records with a key, a compacted log keeps the last one, at the offset it always had.
+"""Compaction by key: a compacted log keeps the last record of each key, at its original offset.
 
-What is here is the part of the log's owner: which logs are due, what a cleaning is told, and putting what it wrote in
-place. The long part is `log.compaction_work`, in another process or wherever its caller likes.
+This module is the log owner's part: it decides which logs are due, plans a cleaning, and puts the new segments in
+place. The long part is `log.compaction_work`, which may run in another process or wherever its caller likes.
 
-`begin` (quick) makes the plan, of what `decide` found. For each new segment, which lies there as `.log.cleaned`,
-synced: `stage` renames it to `.log.swap`; `put_in_place` takes the old segments out and the new one in; `complete`
-gives it its name; and in between, twice, the caller syncs the directory, in a thread. `finish` ends the job, whatever
-became of it. A crash before the first sync leaves the old segments, after it the new one (`recovery`), and so each
-replacement is whole or has not happened (rule 42). They happen in the order of offsets: a key and its tombstone, a
-record and its transaction's marker never go in the wrong order, wherever it is cut off.
+`begin` (quick) makes the plan, from what `decide` returned. Each new segment arrives as a synced `.log.cleaned` file:
+`stage` renames it to `.log.swap`; `put_in_place` swaps it with the old segments; `complete` gives it its final name.
+After each of the first two the caller syncs the directory, in a thread. `finish` ends the job, successful or not. A
+crash before the first sync leaves the old segments, a crash after it the new one (`recovery`), so each replacement
+happens wholly or not at all (rule 42). Replacements happen in offset order: wherever the job is interrupted, a key and
+its tombstone, or a record and its transaction's marker, are never removed in the wrong order.
 
-Cleaned is [the log's start, the first segment that is not whole below the last stable offset, or is being written, or
-is younger than `min.compaction.lag.ms`) (rule 39). All of that has to be durable first, and so do the markers that
-decide its transactions: the caller asks `decide` what is decided, then flushes the log, then calls `begin`. Or a power
-cut could bring back an open transaction of which nothing, or whose end, is left. For the same reason no producer
-snapshot outlives a cleaning of what stands behind it.
+The range cleaned runs from the log's start to the first segment (exclusive) that is not wholly below the last stable
+offset, or is active, or is younger than `min.compaction.lag.ms` (rule 39). All of it must be durable first, and so must
+the markers that decide its transactions: the caller calls `decide`, then flushes the log, then calls `begin`.
+Otherwise a power loss could bring back an open transaction whose records, or whose end, are gone. For the same reason
+no producer snapshot survives the cleaning of the log after it.
 
-Invariants: offsets never change; a job cut off anywhere leaves a log in which nothing is missing that should be there.
+Invariants: offsets never change; a job interrupted anywhere leaves a log that lacks no record it should have.
 KIP-58 (min lag), KIP-354 (max lag).
 """
 
@@ -41,84 +41,84 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """What one cleaning may take of the machine."""
+    """The resources that one cleaning may use."""
 
     buffer_bytes: int = 128 << 20
-    """Of `log.cleaner.dedupe.buffer.size`."""
+    """From `log.cleaner.dedupe.buffer.size`."""
     load_factor: float = 0.9
     io_buffer_bytes: int = 512 << 10
-    """Of `log.cleaner.io.buffer.size`."""
+    """From `log.cleaner.io.buffer.size`."""
 
 
 class Decided(NamedTuple):
-    """What of a log will not change, however its transactions end."""
+    """The part of a log that will not change, however its open transactions end."""
 
     stable_offset: int
     aborted: dict[int, list[tuple[int, int]]]
     """Producer id -> (first offset, offset of the marker) of each aborted transaction, in order."""
     log_end_offset: int
-    """Where the log ended then: it has to be durable up to there."""
+    """The log's end at that time: the log must be durable up to it before `begin`."""
 
 
 class Dirtiness(NamedTuple):
     """How much a log needs to be cleaned."""
 
     ratio: float
-    """Dirty bytes among those that may be cleaned."""
+    """The share of dirty bytes among those that may be cleaned."""
     is_due: bool
     first_dirty: int
     segments: tuple[Segment, ...]
-    """From the log's first on: those that may be cleaned."""
+    """The segments that may be cleaned, starting with the log's first."""
     end_offset: int
-    """Of those."""
+    """The end offset of those segments."""
 
 
 class CompactionJob:
-    """One compaction under way."""
+    """One compaction in progress."""
 
     __slots__ = ("bytes_after", "bytes_before", "is_abandoned", "on_abandon", "plan", "segments", "staged", "unnamed")
 
     def __init__(self, plan: CleaningPlan, segments: dict[int, Segment]) -> None:
         self.plan = plan
         self.segments = segments
-        """By base offset: what the plan's sources are."""
+        """Base offset -> segment, for each of the plan's sources."""
         self.staged: Cleaned | None = None
         self.unnamed: Segment | None = None
-        """It is in place, and not yet called what it will be."""
+        """The new segment that is in place but does not have its final name yet."""
         self.bytes_before = self.bytes_after = 0
         self.is_abandoned = False
         self.on_abandon: Callable[[], None] | None = None
-        """To be set by whoever runs it: how to end that soon."""
+        """Stops the cleaning soon; set by the code that runs the job."""
 
     def abandon(self) -> None:
-        """The log is to be closed, cut or deleted: end soon."""
+        """Tell the job to end soon, because the log will be closed, truncated or deleted."""
         self.is_abandoned = True
         if self.on_abandon is not None:
             self.on_abandon()
 
 
 class CompactionResult(NamedTuple):
-    """What a compaction did."""
+    """The outcome of a compaction."""
 
     end_offset: int
-    """All before it is clean: where the next one begins. To be kept in the cleaner's checkpoint."""
+    """Everything before it is clean: the next compaction begins here. Kept in the cleaner's checkpoint."""
     bytes_before: int
     bytes_after: int
-    """Of the segments that were replaced."""
+    """The size of the replaced segments, before and after."""
 
 
 _NOTHING: Final = Dirtiness(0.0, False, 0, (), 0)
 
 
 def decide(log: PartitionLog, high_watermark: int) -> Decided:
-    """What is decided now. Quick."""
+    """Return the part of a log that is decided now. Quick."""
     return Decided(log.last_stable_offset(high_watermark), log.producers.aborted.ranges(), log.log_end_offset)
 
 
 def dirtiness(log: PartitionLog, first_dirty: int, now: Millis, *, stable_offset: int) -> Dirtiness:
-    """How dirty a log is from an offset on (of the cleaner's checkpoint), and whether cleaning is due. Quick.
+    """Return how dirty a log is from the cleaner checkpoint's offset on, and whether cleaning is due. Quick.
 
-    A checkpoint beyond the log's end or below its start says nothing: then all of it is dirty.
+    A checkpoint beyond the log's end or below its start is ignored: the whole log then counts as dirty.
     """
     config = log.config
     segments = log.segments
@@ -149,9 +149,9 @@ def dirtiness(log: PartitionLog, first_dirty: int, now: Millis, *, stable_offset
 def begin(
     log: PartitionLog, first_dirty: int, now: Millis, decided: Decided, limits: Limits | None = None
 ) -> CompactionJob | None:
-    """A job that compacts what is dirty from an offset on, where that is due and what is decided is durable; else None.
+    """Return a job that compacts the log's dirty part, from `first_dirty` on; None if that is not due or not durable.
 
-    One job at a time. Quick. Call `finish` at the end, whatever became of it.
+    Only one job per log runs at a time. Quick. Call `finish` at the end, whether or not the job succeeded.
     """
     if log.is_compacting or log.recovery_point < decided.log_end_offset:
         return None
@@ -186,7 +186,7 @@ def begin(
 
 
 def _codec(config: TopicConfig) -> Codec | None:
-    """What the topic wants its batches compressed with; None where it keeps the producer's."""
+    """Return the topic's own codec for its batches; None if it keeps the producer's."""
     name = config.compression_type
     if name == "producer":
         return None
@@ -202,12 +202,12 @@ def _codec(config: TopicConfig) -> Codec | None:
 
 
 def forget_gone_markers(log: PartitionLog) -> None:
-    """After a crash: the snapshot that was found may know transactions whose markers have been compacted away since."""
+    """Forget, after a crash, transactions that a snapshot still has but whose markers were compacted away since."""
     log.markers_removed({each.last_offset for each in log.producers.aborted if not _has_batch(log, each.last_offset)})
 
 
 def _has_batch(log: PartitionLog, last_offset: int) -> bool:
-    """Whether a batch ends at that offset; also where that cannot be told."""
+    """Return whether a batch ends at that offset; True if damage makes that unknowable."""
     segment = log.segment_of(last_offset)
     if segment is None:
         return True
@@ -219,14 +219,14 @@ def _has_batch(log: PartitionLog, last_offset: int) -> bool:
 
 
 def stage(log: PartitionLog, job: CompactionJob, cleaned: Cleaned) -> bool:
-    """Say of a new segment that it is whole: `.log.swap`. The caller then syncs the directory.
+    """Mark a new segment as whole by renaming it to `.log.swap`. The caller then syncs the directory.
 
-    False where an old segment has been truncated or deleted meanwhile: then nothing is changed, and the job is to end.
+    Returns False, and changes nothing, if an old segment was truncated or deleted meanwhile: the job must then end.
     Until `complete` or `finish` no segment is deleted.
 
-    Producer snapshots before the new segment's end go first. Where one has a transaction open, what follows may lack
-    its marker from now on, and a start that believed it would leave that transaction open for good. The batches that
-    are left tell all of it without them (rule 41).
+    Producer snapshots before the new segment's end are deleted first. If a snapshot has a transaction open, the log
+    after it may now lack that transaction's marker, and a start that trusted the snapshot would leave the transaction
+    open forever. The remaining batches are enough to rebuild the state without snapshots (rule 41).
     """
     if not _is_current(log, job, cleaned):
         return False
@@ -239,10 +239,10 @@ def stage(log: PartitionLog, job: CompactionJob, cleaned: Cleaned) -> bool:
 
 
 def put_in_place(log: PartitionLog, job: CompactionJob) -> list[str] | None:
-    """Put the staged segment, durable by now, in place of the old ones; the names of files, to be deleted later.
+    """Replace the old segments with the staged one, durable by now; return the names of files to delete later.
 
-    The caller then syncs the directory once more, and calls `complete`. None where that is no longer possible, as with
-    `stage`.
+    The caller then syncs the directory once more and calls `complete`. Returns None if the old segments have changed,
+    as with `stage`.
     """
     cleaned = job.staged
     assert cleaned is not None
@@ -267,7 +267,7 @@ def put_in_place(log: PartitionLog, job: CompactionJob) -> list[str] | None:
 
 
 def complete(log: PartitionLog, job: CompactionJob) -> None:
-    """The old segments are durably gone: the new one gets its name. Segments may be deleted again."""
+    """Give the new segment its final name, once the old ones are durably gone. Segments may be deleted again."""
     new, job.unnamed = job.unnamed, None
     assert new is not None
     log.replaced(new)
@@ -283,13 +283,13 @@ def _is_current(log: PartitionLog, job: CompactionJob, cleaned: Cleaned) -> bool
 
 
 def finish(log: PartitionLog, job: CompactionJob, done: Done | None = None) -> CompactionResult | None:
-    """The job is over: all its segments are in place where it is `done`, else what it left is removed.
+    """End a job; unless it is `done`, with all segments in place, remove the files it left behind.
 
-    None where it failed. What was put in place stays so, and the next job begins where this one did.
+    Returns None if the job failed. Segments already put in place stay, and the next job begins where this one did.
     """
     log.is_compacting = False
     if job.unnamed is not None:
-        complete(log, job)  # a disk that could not sync; what it has lost, the next start will see
+        complete(log, job)  # the disk could not sync; the next start will see what was lost
     log.is_swapping = False
     if done is not None:
         return CompactionResult(done.end_offset, job.bytes_before, job.bytes_after)

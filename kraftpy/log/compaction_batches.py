@@ -1,10 +1,10 @@
-"""Batches under compaction: their keys, fast, and the same batch with fewer records.
+"""Batches under compaction: extracting their keys fast, and rewriting a batch with fewer records.
 
-`keys_of` is the cleaner's hot loop: it looks at lengths and keys alone. `raw_records` cuts every record out whole, for
-the few batches that are written anew. A batch keeps its offsets, sequence numbers, leader epoch, and what it says of
-its timestamps; only its record count, largest timestamp, CRC and, where asked for, its codec and delete horizon change.
+`keys_of` is the cleaner's hot loop: it reads lengths and keys only. `raw_records` extracts each record whole, for the
+few batches that are rewritten. A rewritten batch keeps its offsets, sequence numbers, leader epoch and timestamp type;
+only its record count, largest timestamp, CRC and, on request, its codec and delete horizon change.
 
-CorruptBatch where records are malformed. KIP-98 (format), KIP-534 (delete horizon).
+Raises CorruptBatch if records are malformed. KIP-98 (format), KIP-534 (delete horizon).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DELETE_HORIZON: Final = 0x40
 
 
 class Keys(NamedTuple):
-    """The keys of a batch's records, as a `KeyMap` knows them, None for a record without one; and their offsets."""
+    """The keys of a batch's records in the form of a `KeyMap` (None for a record without a key), and their offsets."""
 
     keys: list[bytes | None]
     offsets: Sequence[int]
@@ -41,33 +41,33 @@ class Keys(NamedTuple):
 
 
 class RawRecord(NamedTuple):
-    """A record and its bytes, cut where a new delete horizon changes them."""
+    """A record and its bytes, split where a new delete horizon changes them."""
 
     offset_delta: int
     timestamp_delta: int
     key: bytes | None
     is_tombstone: bool
     raw: bytes
-    """Without its length."""
+    """The record's bytes without its length field."""
     rest: int
-    """Where `raw` goes on behind the timestamp delta."""
+    """The position in `raw` just after the timestamp delta."""
 
 
 class Codec(NamedTuple):
-    """What rewritten batches are compressed with, where the topic says it."""
+    """The codec and level of rewritten batches, if the topic sets its own."""
 
     compression: Compression
     level: int | None
 
 
 def keys_of(header: BatchHeader, batch: bytes) -> Keys:
-    """The keys of one whole batch."""
+    """Return the keys of one whole batch."""
     data = bytes(record_payload(header, batch))
     keys: list[bytes | None] = []
     has_tombstones, position, end = False, 0, 0
     try:
         for number in range(header.records_count):
-            # Varints of one and two bytes in line: a call costs as much as all the rest.
+            # One- and two-byte varints are decoded inline: a call costs as much as everything else here.
             size = data[position]
             if size < 128:
                 position += 1
@@ -119,7 +119,7 @@ def keys_of(header: BatchHeader, batch: bytes) -> Keys:
 
 
 def _sparse_keys(header: BatchHeader, batch: bytes) -> Keys:
-    """The keys of a batch that has lost records already."""
+    """Return the keys of a batch that has already lost records."""
     records = list(raw_records(header, batch))
     return Keys(
         [record.key for record in records],
@@ -129,8 +129,9 @@ def _sparse_keys(header: BatchHeader, batch: bytes) -> Keys:
 
 
 def raw_records(header: BatchHeader, batch: bytes, numbers: Container[int] | None = None) -> Iterator[RawRecord]:
-    """The records of one whole batch with their bytes, or of them those of these numbers, from 0; long keys as a
-    `KeyMap` knows them.
+    """Yield the records of one whole batch with their bytes, or only those with the given numbers, counted from 0.
+
+    Long keys have the form of a `KeyMap`.
     """
     data = bytes(record_payload(header, batch))
     position = 0
@@ -175,9 +176,9 @@ def rewritten(
     horizon: int | None = None,
     codec: Codec | None = None,
 ) -> bytes:
-    """The batch with these of its records, at least one; in that codec, else in its own.
+    """Return the batch with only these of its records, at least one, in the given codec or else its own.
 
-    With a delete horizon, to which the records' times become relative.
+    With a delete horizon, the records' times become relative to it.
     """
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is not None:
@@ -203,12 +204,12 @@ def rewritten(
 
 
 def _in_64_bits(number: int) -> int:
-    """The nearest number that a field for a time can hold: a producer may have said anything."""
+    """Clamp a time to the range of its 64-bit field: a producer may have sent anything."""
     return max(-_TIME_BOUND, min(number, _TIME_BOUND - 1))
 
 
 def emptied(header: BatchHeader, batch: bytes) -> bytes:
-    """The batch without any record: what it says of offsets and of its producer stays, and its largest timestamp."""
+    """Return the batch without any record; its offsets, producer fields and largest timestamp stay."""
     attributes = header.attributes & ~(_CODEC_MASK | _DELETE_HORIZON)
     return _assembled(batch, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 

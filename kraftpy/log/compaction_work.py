@@ -1,23 +1,24 @@
-"""The long part of a compaction: read the keys of what is dirty, then write each group of segments anew.
+"""The long part of a compaction: read the keys of the dirty segments, then rewrite each group of segments.
 
-It is told everything in a `CleaningPlan` and touches nothing but the segments named there, which it only reads, and
-`.log.cleaned` files of its own. So it may run in another process, and may be killed at any point. Each new segment is
-synced and handed out (`Cleaned`) before the next one is begun; last comes `Done`.
+A `CleaningPlan` has all the input. The cleaning touches only the segments named there, which it only reads, and
+`.log.cleaned` files of its own, so it may run in another process and may be killed at any point. Each new segment is
+synced and yielded (`Cleaned`) before the next one is begun; `Done` comes last.
 
-What stays, in a segment that is cleaned (rules 40 and 41):
-* a record behind the map's end; a record whose key the map does not know, or knows at no later offset;
-* a record without a value only until its batch's delete horizon: the first cleaning writes now + `delete.retention.ms`
-  into the batch, a later one removes the record (KIP-534), so that readers have that long to see the deletion;
-* of an aborted transaction nothing; a transaction's marker for as long as a batch of it was there when the cleaning
-  began, and then until a delete horizon of its own;
-* the last batch of each new segment, so that segments go on without holes, and of each producer the one that proves
-  its last sequence number, or the marker that proves its epoch. Batches stay without records where none stay, markers
-  stay whole.
-Records without a key go.
+A cleaned segment keeps the following (rules 40 and 41):
+* a record at or beyond the map's end; a record whose key the map does not know, or knows at no later offset;
+* a record without a value, but only until its batch's delete horizon: the first cleaning writes now +
+  `delete.retention.ms` into the batch, a later one removes the record (KIP-534), so that readers have that long to see
+  the deletion;
+* nothing from an aborted transaction; a transaction's marker as long as a batch of the transaction was there when the
+  cleaning began, and from then on until a delete horizon of its own;
+* the last batch of each new segment, so that there are no holes between segments, and for each producer the batch that
+  proves its last sequence number, or the marker that proves its epoch. Such a batch stays without records if none of
+  its records stay; a marker stays whole.
+Records without a key are removed.
 
-Speed: the keys of a dirty batch are read once. Whether any of its records stay is then a search in the sorted offsets
-that the map holds, and most of a dirty log is dropped without being looked at again. A batch all of which stays is
-copied as it is.
+Speed: the keys of a dirty batch are read once. A search in the sorted offsets of the map then decides whether any of
+its records stay, so most of a dirty log is dropped without being read in detail again. A batch that stays entirely is
+copied unchanged.
 
 Memory: the map (`KeyMap`), and two buffers. KIP-98, KIP-534.
 """
@@ -51,11 +52,11 @@ _SMALLEST_BUFFER_BYTES: Final = 4096
 _LARGEST_SEGMENT_BYTES: Final = 2**31 - 1
 
 Spend = Callable[[int], None]
-"""Told of every so many bytes that were read or written; it may take its time, which is the throttle."""
+"""Called with the number of bytes just read or written; it throttles the cleaning by taking its time to return."""
 
 
 class Source(NamedTuple):
-    """A segment to be cleaned, as it was when the job was planned."""
+    """A segment to clean, as it was when the job was planned."""
 
     base_offset: int
     end_offset: int
@@ -68,15 +69,15 @@ class Source(NamedTuple):
 
 
 _LAST_HORIZON: Final = 1 << 62
-"""Records keep their times relative to it, so there is as much room beyond it."""
+"""The latest delete horizon. Record times are stored relative to the horizon, so it leaves them room beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningPlan:
-    """All that is to be known for cleaning one partition's log."""
+    """The complete input for cleaning one partition's log."""
 
     sources: tuple[Source, ...]
-    """Whole neighbours from the log's first segment on."""
+    """Adjacent whole segments, starting with the log's first."""
     first_dirty: int
     now: Millis
     delete_retention_ms: int
@@ -84,48 +85,48 @@ class CleaningPlan:
     segment_index_bytes: int
     index_interval_bytes: int
     codec: Codec | None
-    """What rewritten batches are compressed with; None for their own codec."""
+    """The codec of rewritten batches; None to keep each batch's own."""
     aborted: Mapping[int, Sequence[tuple[int, int]]]
     """Producer id -> (first offset, offset of the marker) of each aborted transaction, in order."""
     proofs: Mapping[int, tuple[int, int]]
-    """Producer id -> (epoch, last offset of its last batch, or -1) of each producer that is remembered."""
+    """Producer id -> (epoch, last offset of its last batch, or -1) of each producer in the producer state."""
     buffer_bytes: int
-    """For the key map."""
+    """The memory for the key map."""
     load_factor: float
     io_buffer_bytes: int
 
 
 class Cleaned(NamedTuple):
-    """A new segment, whole and synced in its `.log.cleaned`, in place of `sources`."""
+    """A new segment that replaces `sources`, whole and synced in its `.log.cleaned` file."""
 
     sources: tuple[Source, ...]
     size: int
     offset_index: bytes
     time_index: bytes
     largest: tuple[int, int]
-    """The largest timestamp, and the last offset of the batch that brought it."""
+    """The largest timestamp, and the last offset of the batch that has it."""
     gone_markers: tuple[int, ...]
-    """Offsets of transaction markers that are no longer there."""
+    """The offsets of transaction markers that were removed."""
 
     @property
     def base_offset(self) -> int:
-        """Where the new segment begins."""
+        """The base offset of the new segment."""
         return self.sources[0].base_offset
 
 
 class Done(NamedTuple):
-    """Everything is written."""
+    """The end of a cleaning: all new segments are written."""
 
     end_offset: int
-    """All before it is clean."""
+    """Everything before this offset is clean."""
     read_bytes: int
     keys: int
 
 
 def clean(plan: CleaningPlan, directory: Directory, spend: Spend = lambda count: None) -> Iterator[Cleaned | Done]:
-    """Do all of it, each new segment when it is asked for; a group that would stay what it is gives none. Blocks.
+    """Carry out a plan, one new segment per iteration; a group that would not change yields none. Blocks.
 
-    Raises OSError as the disk does, CorruptBatch where a segment is damaged.
+    Raises OSError if the disk fails, CorruptBatch if a segment is damaged.
     """
     yield from _Cleaning(plan, directory, spend).run()
 
@@ -139,8 +140,8 @@ class _Cleaning:
         self.end_offset = plan.first_dirty
         self.read_bytes = 0
         self.buffer_bytes = max(_SMALLEST_BUFFER_BYTES, plan.io_buffer_bytes // 2)
-        self.gone_markers: list[int] = []  # of the segment that is being written
-        self.with_data: set[int] = set()  # producers of whose present transaction a batch was seen
+        self.gone_markers: list[int] = []  # removed from the segment being written
+        self.with_data: set[int] = set()  # producers with a batch of their current transaction seen
 
     def run(self) -> Iterator[Cleaned | Done]:
         self._map_keys()
@@ -154,7 +155,7 @@ class _Cleaning:
     # --- the map ---
 
     def _map_keys(self) -> None:
-        """Put in what is dirty, until the map is full; sets `end_offset`."""
+        """Enter the keys of dirty records until the map is full; set `end_offset` accordingly."""
         first_dirty = self.plan.first_dirty
         for source in self.plan.sources:
             if source.end_offset <= first_dirty:
@@ -190,7 +191,7 @@ class _Cleaning:
         return number > 0 and header.base_offset <= ranges[number - 1][1]
 
     def _groups(self) -> Iterator[tuple[Source, ...]]:
-        """Neighbours that fit into one segment together: by bytes, index entries and relative offsets."""
+        """Yield groups of adjacent sources that fit into one segment, by bytes, index entries and relative offsets."""
         plan = self.plan
         interval = max(plan.index_interval_bytes, HEADER_BYTES)
         most_bytes = min(plan.segment_bytes, interval * (plan.segment_index_bytes // TIME_ENTRY_BYTES - 1))
@@ -212,7 +213,7 @@ class _Cleaning:
     # --- the new segments ---
 
     def _clean(self, group: tuple[Source, ...]) -> Cleaned | None:
-        """One new segment out of a group; None where it would be what it was."""
+        """Write one new segment from a group; return None if nothing would change."""
         base_offset = group[0].base_offset
         name = layout.file_name(base_offset, layout.LOG + layout.CLEANED)
         writer = _Writer(
@@ -242,7 +243,7 @@ class _Cleaning:
         return Cleaned(group, writer.size, writer.offsets.encode(), writer.times.encode(), largest, gone)
 
     def _proves(self, header: BatchHeader) -> bool:
-        """Whether it is what remains of a producer that is remembered: its last sequence number, or its epoch."""
+        """Return whether a batch proves a known producer's last sequence number, or its epoch."""
         proof = self.plan.proofs.get(header.producer_id) if header.producer_id >= 0 else None
         if proof is None:
             return False
@@ -252,7 +253,7 @@ class _Cleaning:
         return header.is_control and header.producer_epoch == producer_epoch
 
     def _kept(self, header: BatchHeader, batch: bytes, *, must_stay: bool) -> bytes | None:
-        """A batch as it is to be written: itself, one with fewer records, or None."""
+        """Return the batch to write: the same one, one with fewer records, or None."""
         if header.is_control:
             return self._kept_marker(header, batch, must_stay=must_stay)
         if header.is_transactional:
@@ -280,19 +281,19 @@ class _Cleaning:
         return rewritten(header, batch, records, horizon=horizon, codec=self.plan.codec)
 
     def _new_horizon(self) -> int:
-        """When what is written now may go: a time that fits its field, however long `delete.retention.ms` is."""
+        """Return when tombstones and markers written now may go, bounded to fit the field for any retention time."""
         return min(self.plan.now + self.plan.delete_retention_ms, _LAST_HORIZON)
 
     def _is_in_map(self, header: BatchHeader) -> bool:
-        """Whether the map was told of all its records."""
+        """Return whether all the batch's records are within the map's range."""
         return self.plan.first_dirty <= header.base_offset and header.next_offset <= self.end_offset
 
     def _is_superseded(self, header: BatchHeader) -> bool:
-        """Whether the map alone says that each of its records has a later one."""
+        """Return whether the map alone shows that every record of the batch has a later one."""
         return self._is_in_map(header) and not self.map.count_kept(header.base_offset, header.next_offset)
 
     def _stays_whole(self, header: BatchHeader, keys: list[bytes | None], offsets: Sequence[int]) -> bool:
-        """Whether none of its records, which have keys and values, has a later one."""
+        """Return whether no record of the batch has a later one; all of them have keys and values."""
         if self._is_in_map(header):
             return self.map.count_kept(header.base_offset, header.next_offset) == len(offsets)
         return not self.map.knows_any(keys)
@@ -319,14 +320,14 @@ class _Cleaning:
         ]
 
     def _kept_marker(self, header: BatchHeader, batch: bytes, *, must_stay: bool) -> bytes | None:
-        """A marker goes when no batch of its transaction was left and the horizon that was then set has passed."""
+        """Keep a marker until its transaction has no batch left and the horizon set at that time has passed."""
         if header.base_offset >= self.end_offset:
             return batch
         if header.records_count:
             try:
                 marker = next(read_markers(header, batch))
             except CorruptBatch:
-                return batch  # of a kind we do not know
+                return batch  # a marker of an unknown kind
             if marker.type not in (ControlType.ABORT, ControlType.COMMIT):
                 return batch
             has_data = header.producer_id in self.with_data
@@ -346,7 +347,7 @@ class _Cleaning:
 
 
 class _Writer:
-    """A segment being written anew, with the index entries its batches bring."""
+    """Writes a new segment and builds the index entries of its batches."""
 
     def __init__(self, file: File, base_offset: int, interval_bytes: int, buffer_bytes: int, spend: Spend) -> None:
         self.file = file
@@ -387,7 +388,7 @@ class _Writer:
 
 
 def _read_batches(file: File, source: Source, buffer_bytes: int, spend: Spend) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The batches of a segment: form, CRC, and the base offset, which no checksum covers (`log.verifying`)."""
+    """Yield a segment's batches; verify form, CRC, and the base offset, which no checksum covers (`log.verifying`)."""
     window, start, position = b"", 0, 0
     expected = source.base_offset
     while position < source.size:

@@ -1,4 +1,4 @@
-"""Which leader wrote what: leader epoch -> first offset of that epoch, and where two logs part.
+"""The leader epochs of a log: the first offset of each, and from them the offset at which two logs diverge.
 
 Two logs agree up to the end of the last epoch both know (KIP-101, KIP-279, KIP-320), so a follower truncates by epochs
 and never by high watermark.
@@ -52,14 +52,14 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, -1 where none is known."""
+        """The newest epoch; -1 if none is known."""
         return self._epochs[-1] if self._epochs else -1
 
     def assign(self, leader_epoch: int, start_offset: int) -> bool:
-        """Epoch `leader_epoch` begins at `start_offset`. True where that is news.
+        """Let `leader_epoch` begin at `start_offset`; return whether that changed anything.
 
-        Entries of the same or a later epoch, or that begin at or after the offset, are of a history that did not
-        happen.
+        Existing entries of the same or a later epoch, or that begin at or after the offset, are dropped: their history
+        did not happen.
         """
         if leader_epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {leader_epoch} at offset {start_offset}")
@@ -85,7 +85,7 @@ class LeaderEpochs:
         return self.version
 
     def to_store(self, log_end_offset: int) -> bytes:
-        """What `leader-epoch-checkpoint` is to hold then: all but an epoch without a record."""
+        """Return the contents for `leader-epoch-checkpoint`: all epochs except one without a record."""
         entries = self.entries()
         if entries and entries[-1][1] >= log_end_offset:
             self._has_empty = True
@@ -106,7 +106,7 @@ class LeaderEpochs:
             del self._starts[keep:]
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch in which a record of the log was written, -1 where that is not known."""
+        """Return the epoch in which a record of the log was written; -1 if unknown."""
         found = bisect_right(self._starts, offset)
         return self._epochs[found - 1] if found else -1
 
@@ -146,12 +146,12 @@ class LeaderEpochs:
             self.version += 1
 
     def clear(self) -> None:
-        """Forget everything: the log starts anew."""
+        """Forget everything, because the log starts over."""
         self._drop(0)
 
     @classmethod
     def decode(cls, data: bytes) -> LeaderEpochs:
-        """From the bytes of a checkpoint. CorruptFile where they are damaged."""
+        """Decode the bytes of a checkpoint. Raises CorruptFile if they are damaged."""
         try:
             pairs = [(int(epoch), int(start)) for epoch, start in decode_entries(data, 2)]
         except CorruptFile:

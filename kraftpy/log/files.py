@@ -1,14 +1,14 @@
-"""Open files, few of them: handles that open themselves when used and are closed when many others were used since.
+"""A bounded cache of open files: handles that open on use and are closed once many others have been used since.
 
 A broker has thousands of partitions with three files per segment and perhaps 1024 descriptors. Each segment keeps a
 `LazyFile`; one `FileCache` for the whole broker bounds how many are open. It is a clock: a handle used since the hand
 last passed gets another round, which makes the use of an open file cost one attribute.
 
-A transfer that outlives a call (sendfile) pins its file: eviction and deletion then wait for the unpin. Only so many
-may be pinned at once (`LazyFile.may_pin`); beyond that, what would be transferred is to be copied. Where no file
-can be opened for want of descriptors, the cache closes some of its own and tries once more.
+A transfer that outlives a call (sendfile) pins its file: eviction and deletion then wait for the unpin. The number of
+pinned files is limited (`LazyFile.may_pin`); beyond the limit, data must be copied instead. If a file cannot be opened
+for lack of descriptors, the cache closes some of its own and tries once more.
 
-Nothing here is safe to use from two threads: the loop owns it. Threads are given plain files opened for them
+Nothing here is safe to use from two threads: the loop owns it. Threads get plain files opened for them
 (`LazyFile.open_private`).
 """
 
@@ -27,7 +27,7 @@ _GIVEN_BACK: Final = 8
 
 
 class FileCache:
-    """At most `capacity` open files; those that were deleted or moved while they were pinned come on top."""
+    """At most `capacity` open files, not counting those that were deleted or moved while they were pinned."""
 
     __slots__ = ("_open", "capacity", "max_pinned", "pinned")
 
@@ -45,7 +45,7 @@ class FileCache:
         return len(self._open)
 
     def admit(self, handle: LazyFile) -> None:
-        """Count `handle`, just opened, and close what that makes too many."""
+        """Count `handle`, just opened, and close other files if that exceeds the capacity."""
         chances = len(self._open)
         while len(self._open) >= self.capacity and chances:
             chances -= 1
@@ -55,7 +55,7 @@ class FileCache:
             else:
                 del self._open[oldest]
                 oldest.evict()
-        if len(self._open) >= self.capacity:  # all were in use: the oldest go anyway, but for pinned ones
+        if len(self._open) >= self.capacity:  # all were in use: close the oldest anyway, except pinned ones
             unpinned = [each for each in self._open if not each.pins]
             for oldest in unpinned[: len(self._open) - self.capacity + 1]:
                 del self._open[oldest]
@@ -63,7 +63,7 @@ class FileCache:
         self._open[handle] = None
 
     def open(self, directory: Directory, name: str) -> File:
-        """Open a file; where descriptors are lacking, once more after some others were closed. Raises OSError."""
+        """Open a file; if descriptors run out, close some others and try once more. Raises OSError."""
         try:
             return directory.open(name)
         except OSError as error:
@@ -72,7 +72,7 @@ class FileCache:
         return directory.open(name)
 
     def _give_back(self) -> bool:
-        """Close a few files that are not pinned; whether there were any."""
+        """Close a few files that are not pinned; return whether there were any."""
         unpinned = [each for each in self._open if not each.pins][:_GIVEN_BACK]
         for each in unpinned:
             del self._open[each]
@@ -90,7 +90,7 @@ class FileCache:
             raise
 
     def forget(self, handle: LazyFile) -> None:
-        """No longer count `handle`."""
+        """Stop counting `handle`."""
         self._open.pop(handle, None)
 
 
@@ -103,14 +103,14 @@ class LazyFile:
         self._directory = directory
         self._cache = cache
         self._file: File | None = None
-        # Closed for everybody but those who had pinned it: how many, and whose cache counts it.
+        # Files that stay open only for those who pinned them: the number of pins, and the cache that counts the file.
         self._left: dict[File, tuple[int, FileCache]] | None = None
         self._recent = False
         self.name = name
         self.pins = 0
 
     def get(self) -> File:
-        """The file, opened where it was not. Valid until the caller returns to the loop, or while pinned."""
+        """Return the file, opening it if necessary. Valid until the caller returns to the loop, or while pinned."""
         self._recent = True
         if self._file is None:
             self._file = self._cache.open(self._directory, self.name)
@@ -118,11 +118,11 @@ class LazyFile:
         return self._file
 
     def open_private(self) -> File:
-        """Another handle of the same file, for a thread. The caller closes it."""
+        """Open another handle of the same file, for a thread. The caller closes it."""
         return self._cache.open(self._directory, self.name)
 
     def open_temporary(self) -> File:
-        """A file to be renamed to this one's name, for a thread. The caller closes it."""
+        """Open a temporary file that will be renamed to this one, for a thread. The caller closes it."""
         return self._cache.open(self._directory, self.name + layout.TEMPORARY)
 
     @property
@@ -132,7 +132,7 @@ class LazyFile:
         return limit is None or self.pins > 0 or self._cache.pinned < limit
 
     def pin(self) -> File:
-        """The file, kept open until `unpin`, whatever becomes of its name and of this object."""
+        """Return the file and keep it open until `unpin`, even if it is renamed, deleted or closed meanwhile."""
         file = self.get()
         if not self.pins:
             self._cache.pinned += 1
@@ -140,7 +140,7 @@ class LazyFile:
         return file
 
     def unpin(self, file: File) -> None:
-        """One user less of what `pin` gave; closes it where `close` was waiting for that."""
+        """Give back a file from `pin`; close it if `close` was called and this was the last pin."""
         if file is self._file:
             self.pins -= 1
             if not self.pins:
@@ -156,23 +156,23 @@ class LazyFile:
         file.close()
 
     def is_spared(self) -> bool:
-        """Asked by the cache: pinned, or used since it last asked."""
+        """Return, to the cache, whether the file is pinned or was used since the last call."""
         recent, self._recent = self._recent, False
         return recent or self.pins > 0
 
     def evict(self) -> None:
-        """Closed by the cache, to be opened again at the next use."""
+        """Close the file on behalf of the cache; it reopens on the next use."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def move_to(self, cache: FileCache) -> None:
-        """Close it; from the next use on it counts there, and is another file than those who pinned it have."""
+        """Close the file and join another cache; from the next use on it is a different file than earlier pins hold."""
         self.close()
         self._cache = cache
 
     def close(self) -> None:
-        """Close it, now or when the last pin goes. The name may be gone after this."""
+        """Close the file, now or with the last unpin. The name may disappear after this."""
         file, self._file = self._file, None
         if file is None:
             return

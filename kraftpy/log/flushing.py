@@ -1,17 +1,16 @@
-"""What of a log is durable, and making it so: the part of a flush that blocks is an object a thread can run on its own.
+"""Flushing a log and tracking how much of it is durable; the blocking part of a flush is a job that a thread can run.
 
-Order: segments, then the indexes made from them, then `.txnindex` files, producer snapshots and leader
-epochs, then the directory's names. Only when all of it is done may the recovery point move. The job owns its handles:
-they were opened on the loop, so a segment that is renamed or deleted meanwhile is synced all the same and no file is
-created by mistake. Indexes go to temporary files; the loop renames them when it takes the job back, if the segment
-still is what they were made from.
+Order: segments, then the indexes built from them, then `.txnindex` files, producer snapshots and leader epochs, then
+the directory's names. Only when all of it is done may the recovery point move. The job owns its handles, which were
+opened on the loop: a segment that is renamed or deleted meanwhile is still synced, and no file is created by mistake.
+Indexes go to temporary files; the loop renames them when it takes the job back, if the segment is unchanged since.
 
-An index or a snapshot that is missing after a crash is made anew, and a recovery point that does not cover them is
-safe; a wrong one would not be, which is why nothing is ever written over in place. So a disk that is full once the
-segments are synced, or a process that is out of descriptors, costs nothing but another try.
+An index or a snapshot that is missing after a crash is rebuilt, and a recovery point that does not cover them is safe;
+a wrong one would not be, so files are never overwritten in place. If the disk is full once the segments are synced, or
+the process is out of descriptors, the only cost is another try.
 
-A job opens a bounded number of files. Where more segments wait than that, it is partial: it makes the oldest of them
-durable, and the next one goes on.
+A job opens a bounded number of files. If more segments are waiting, the job is partial: it makes the oldest of them
+durable, and the next job continues.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class IndexWrite(NamedTuple):
 
 
 class FlushJob:
-    """What one flush has to do."""
+    """The blocking work of one flush, with the handles and data it needs."""
 
     __slots__ = (
         "can_retry",
@@ -61,9 +60,9 @@ class FlushJob:
     def __init__(self, directory: Directory, end_offset: int) -> None:
         self.directory = directory
         self.end_offset = end_offset
-        """The records before it are durable once the job is done; lowered where some of them are cut meanwhile."""
+        """Records before this offset are durable once the job is done; a concurrent truncation lowers it."""
         self.promised_end_offset = end_offset
-        """What that was when the job began."""
+        """The value of `end_offset` when the job began."""
         self.logs: list[File] = []
         self.indexes: list[IndexWrite] = []
         self.transactions: dict[int, bytes] = {}
@@ -73,17 +72,17 @@ class FlushJob:
         self.sync_directory = False
         self.is_done = False
         self.can_retry = False
-        """It failed, but what it synced is synced, and what it did not write can be written again."""
+        """The job failed, but whatever it synced is durable, and the rest can be written again."""
         self.is_partial = False
-        """It leaves segments for the next one."""
+        """The job leaves segments for the next one."""
 
     @property
     def open_files(self) -> int:
-        """How many files it holds open."""
+        """The number of files that the job holds open."""
         return len(self.logs) + 2 * len(self.indexes)
 
     def add_indexes(self, segment: Segment) -> None:
-        """Store a sealed segment's index too."""
+        """Add the index of a sealed segment to the job."""
         offsets, times = segment.load_indexes()
         index = segment.index_file.open_temporary()
         try:
@@ -94,7 +93,7 @@ class FlushJob:
         self.indexes.append(IndexWrite(segment, offsets.frozen(), times.frozen(), *files))
 
     def run(self) -> None:
-        """Sync everything, and close the handles. Blocks; for a thread. Raises OSError as the disk does."""
+        """Sync everything and close the handles. Blocks: run it in a thread. Raises OSError if the disk fails."""
         try:
             for log in self.logs:
                 log.sync()
@@ -108,7 +107,7 @@ class FlushJob:
                     (write.index_file, write.offset_index.encode()),
                     (write.time_index_file, write.time_index.encode()),
                 ):
-                    file.truncate(0)  # of an earlier try
+                    file.truncate(0)  # remains of an earlier attempt
                     file.write(0, data)
                     file.sync()
             for base_offset, data in self.transactions.items():
@@ -128,7 +127,7 @@ class FlushJob:
             self.close()
 
     def _put(self, name: str, data: bytes) -> None:
-        """Make a small file hold this, as `Directory.replace` does, but for the directory's sync."""
+        """Replace a small file's contents as `Directory.replace` does, without syncing the directory."""
         file = self.directory.open(name + layout.TEMPORARY)
         try:
             file.truncate(0)
@@ -139,11 +138,11 @@ class FlushJob:
         self.directory.rename(name + layout.TEMPORARY, name)
 
     def doubtful_snapshots(self) -> list[int]:
-        """Offsets of snapshots it may write although what they describe has been truncated."""
+        """Return the offsets of snapshots that the job may write although their records have been truncated."""
         return [offset for offset in self.snapshots if offset > self.end_offset]
 
     def give_up(self) -> None:
-        """It is not run: nothing of it is synced, and all of it is still to be."""
+        """Discard the job without running it: nothing was synced, and all of it remains to be done."""
         self.can_retry = True
         self.close()
 
@@ -157,7 +156,7 @@ class FlushJob:
 
 
 class Durability:
-    """How far a log is durable, and what is not yet. For the loop; only its jobs go to threads."""
+    """Tracks how far a log is durable and what is still unwritten. For the loop; only its jobs go to threads."""
 
     __slots__ = (
         "_directory",
@@ -178,9 +177,9 @@ class Durability:
         self.sealed: list[Segment] = []
         """Segments whose index is in memory and not yet on disk."""
         self.transactions: dict[int, bytes] = {}
-        """By base offset the `.txnindex` files that are not yet on disk."""
+        """Base offset -> contents of each `.txnindex` file that is not yet on disk."""
         self.snapshots: dict[int, bytes] = {}
-        """Producer snapshots that are not yet on disk."""
+        """Offset -> contents of each producer snapshot that is not yet on disk."""
         self.names_changed = False
         self.job: FlushJob | None = None
         self.is_failed = False
@@ -190,10 +189,10 @@ class Durability:
     def begin(
         self, segments: Sequence[Segment], bases: Sequence[int], end_offset: int, epochs: LeaderEpochs
     ) -> FlushJob | None:
-        """The job that makes a log of these segments durable up to `end_offset`.
+        """Return the job that makes a log of these segments durable up to `end_offset`.
 
-        None where nothing is to be done, or a job is under way. OSError where an earlier one failed: what the kernel
-        dropped then cannot be synced any more.
+        Returns None if there is nothing to do or a job is running. Raises OSError if an earlier one failed: pages that
+        the kernel dropped then can no longer be synced.
         """
         if self.is_failed:
             raise OSError(f"an earlier flush of {self._directory.path} failed")
@@ -234,11 +233,11 @@ class Durability:
         return job
 
     def epochs_replaced(self) -> None:
-        """The log has other leader epochs: what is on disk is not of them."""
+        """Note that the log's leader epochs were replaced: those on disk are outdated."""
         self._stored_epochs = -1
 
     def finish(self, job: FlushJob, *, is_closing: bool = False) -> None:
-        """Take over what a job achieved. Where it failed for good, nothing can be promised any more."""
+        """Take over the results of a job. If it failed for good, no further durability can be promised."""
         self.job = None
         if not job.is_done:
             self.is_failed = not job.can_retry
@@ -267,7 +266,7 @@ class Durability:
     def close(self, segments: Sequence[Segment], bases: Sequence[int], end_offset: int, epochs: LeaderEpochs) -> None:
         """Make everything durable, the active segment's index too, so that the log can be opened as clean. Blocks.
 
-        An index without entries is not stored: it is made again by reading less than one interval.
+        An index without entries is not stored: rebuilding it takes reading less than one interval.
         """
         active = segments[-1]
         if active.needs_closing:
@@ -290,9 +289,9 @@ class Durability:
             self._directory.sync()
 
     def cut(self, last_base_offset: int) -> None:
-        """The log was truncated within the segment of that base offset, which is written to again.
+        """Note that the log was truncated within the segment of that base offset, which is active again.
 
-        What a job under way writes about that segment and what came after it may be of before the cut.
+        Whatever a running job writes about that segment and later ones may predate the truncation.
         """
         self.names_changed = True
         self.sealed = [segment for segment in self.sealed if segment.base_offset < last_base_offset]
@@ -302,19 +301,21 @@ class Durability:
             self.job.end_offset = min(self.job.end_offset, last_base_offset)
 
     def lower(self, offset: int) -> None:
-        """From here on the file was written to, or cut, and must be synced again: what a job under way syncs of it may
-        be of before that."""
+        """Note that the log was written to or truncated at `offset` and must be synced again from there.
+
+        Whatever a running job syncs of it may predate the change.
+        """
         self.recovery_point = min(self.recovery_point, offset)
         if self.job is not None:
             self.job.end_offset = min(self.job.end_offset, offset)
 
     def removed(self, segments: Sequence[Segment]) -> None:
-        """Segments were taken out of the log."""
+        """Note that segments were removed from the log."""
         self.names_changed = True
         self.sealed = [segment for segment in self.sealed if segment not in segments]
         for segment in segments:
             self.transactions.pop(segment.base_offset, None)
 
     def doubtful_snapshots(self) -> list[int]:
-        """Offsets of snapshots on disk that must not be read."""
+        """Return the offsets of snapshots on disk that must not be read."""
         return [] if self.job is None else self.job.doubtful_snapshots()

@@ -49,7 +49,7 @@ class OffsetIndex:
         self.positions.append(position)
 
     def last_position(self) -> int:
-        """The last entry's position, 0 where there is none."""
+        """Return the last entry's position; 0 if there is none."""
         return self.positions[-1] if self.positions else 0
 
     def position_of(self, relative_offset: int) -> int:
@@ -118,7 +118,7 @@ class TimeIndex:
         return len(self.timestamps)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry where the timestamp is larger than the last one's and not below 0; else do nothing."""
+        """Add an entry if the timestamp is larger than the last one's and not below 0; else do nothing."""
         if timestamp > (self.timestamps[-1] if self.timestamps else -1):
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)

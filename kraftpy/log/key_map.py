@@ -1,12 +1,11 @@
-"""The last offset of each key, in bounded memory: what one pass of compaction can know.
+"""The last offset of each key, in bounded memory, for one pass of compaction.
 
-A dict, because the interpreter's own table is several times as fast as one in arrays, and its price is known:
-`ENTRY_BYTES`, measured, the moment of a resize included. A buffer of 128 MiB holds half a million keys; Kafka's table
-of MD5 digests would hold ten times as many (docs/decisions/0014). What does not fit
-is left to the next pass.
+The map is a dict, because the interpreter's own table is several times as fast as one in arrays. Its cost is measured:
+`ENTRY_BYTES`, including the peak during a resize. A buffer of 128 MiB holds half a million keys; Kafka's table of MD5
+digests would hold ten times as many (docs/decisions/0014). Keys that do not fit are left to the next pass.
 
 Keys of up to 40 bytes are held as they are, so they cannot collide. A longer one is held as its BLAKE2b digest of 41
-bytes: it is told from a short one by its length, and two of them never meet, by chance or by intent.
+bytes: its length distinguishes it from a short key, and two digests never collide, by chance or by intent.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _DIGEST_BYTES: Final = WHOLE_KEY_BYTES + 1
 
 
 def short_key(key: bytes) -> bytes:
-    """What a key longer than `WHOLE_KEY_BYTES` is known by."""
+    """Return the digest that stands for a key longer than `WHOLE_KEY_BYTES`."""
     return blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -41,7 +40,7 @@ class KeyMap:
         return len(self._latest)
 
     def put(self, keys: Sequence[bytes | None], offsets: Sequence[int]) -> int:
-        """Take in keys as `keys_of` gives them, with rising offsets; how many: fewer than all when the map is full."""
+        """Add keys in the form of `keys_of`, with rising offsets; return how many: fewer if the map is full."""
         latest = self._latest
         if len(latest) + len(keys) <= self.capacity:
             latest.update(zip(keys, offsets, strict=True))
@@ -56,23 +55,23 @@ class KeyMap:
         return len(keys)
 
     def freeze(self) -> None:
-        """Nothing is put in any more: from here on `count_kept` may be asked."""
+        """End the adding of keys; from here on `count_kept` and `kept_offsets` may be called."""
         self._offsets = array("q", sorted(self._latest.values()))
 
     def count_kept(self, offset: int, end_offset: int) -> int:
-        """How many keys have their last record in [offset, end_offset)."""
+        """Return how many keys have their last record in [offset, end_offset)."""
         first = bisect_left(self._offsets, offset)
         return bisect_left(self._offsets, end_offset, first) - first
 
     def kept_offsets(self, offset: int, end_offset: int) -> frozenset[int]:
-        """Which offsets in [offset, end_offset) are the last of their key."""
+        """Return the offsets in [offset, end_offset) that are the last of their key."""
         first = bisect_left(self._offsets, offset)
         return frozenset(self._offsets[first : bisect_left(self._offsets, end_offset, first)])
 
     def knows_any(self, keys: Sequence[bytes | None]) -> bool:
-        """Whether any of these keys is in the map."""
+        """Return whether any of these keys is in the map."""
         return not self._latest.keys().isdisjoint(keys)
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
-        """Whether the key has a record after that offset."""
+        """Return whether the key has a record after that offset."""
         return self._latest.get(key, -1) > offset

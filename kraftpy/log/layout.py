@@ -1,4 +1,4 @@
-"""What a log directory looks like: names of files, and the small files that are replaced as a whole.
+"""The layout of a log directory: names of files, and the small files that are replaced as a whole.
 
 ```
 <log dir>/meta.properties                   which cluster, node and directory this is
@@ -98,13 +98,13 @@ def parse_partition(name: str) -> TopicPartition | None:
 
 
 def deleted_partition_name(partition: TopicPartition, unique: str) -> str:
-    """What a deleted partition's directory is renamed to until it is removed; at most 255 characters."""
+    """Return the name of a deleted partition's directory until it is removed; at most 255 characters."""
     suffix = f".{unique}{DELETED_PARTITION}"
     return str(partition)[: 255 - len(suffix)] + suffix
 
 
 def future_partition_name(partition: TopicPartition, unique: str) -> str:
-    """What the copy of a partition is called while it is made; longer than a name may be for the longest topics."""
+    """Return the name of a partition's copy while it is made; too long for a file name with the longest topics."""
     return f"{partition}.{unique}{FUTURE_PARTITION}"
 
 
@@ -196,7 +196,7 @@ def take_clean_shutdown(log_directory: Directory) -> int | None:
 
 
 def read_clean_shutdown(log_directory: Directory) -> int | None:
-    """What `take_clean_shutdown` would return, and the marker stays."""
+    """Return what `take_clean_shutdown` would, but leave the marker in place."""
     try:
         fields = json.loads(log_directory.read(CLEAN_SHUTDOWN))
         epoch, proof = fields["brokerEpoch"], fields.get(_PROOF)
@@ -244,11 +244,11 @@ def write_meta_properties(log_directory: Directory, properties: Mapping[str, str
 
 
 class PartitionMetadata(NamedTuple):
-    """What `partition.metadata` says."""
+    """The contents of `partition.metadata`."""
 
     topic_id: TopicId
     synced_before_ack: bool = False
-    """Whatever this replica acknowledged was synced before, since there is anything in its log."""
+    """Every record that this replica ever acknowledged, since its log was empty, had been synced before."""
 
 
 def read_partition_metadata(directory: Directory) -> PartitionMetadata | None:

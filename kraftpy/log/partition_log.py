@@ -1,22 +1,22 @@
 """The log of one partition: ordered segments, what may be appended to them, and how they are read.
 
-Appending checks the batch header and the CRC, stamps offset and leader epoch in place and writes once; it looks at
-records only for the keys of a compacted topic, or to change the codec if the topic has its own; that is prepared
-before (`prepare`), because it may take long. Reading finds a position through an index, walks at most one index
-interval of headers, and reads whole batches in one go. Neither depends on how long the log is.
+Appending checks the batch header and the CRC, stamps offset and leader epoch in place, and writes once. It inspects
+records only to check the keys of a compacted topic or to recompress a batch for a topic with its own codec; that can
+take long, so it is done beforehand (`prepare`). Reading finds a position through an index, walks at most one index
+interval of headers, and reads whole batches in one go. The cost of neither depends on the length of the log.
 
-Flushing has three parts, so that only one of them needs a thread: `begin_flush` (on the loop, quick) collects what is
-not synced and opens its own handles; `FlushJob.run` (in a thread, blocking) syncs segments, then writes indexes,
-snapshots and epochs, then syncs the directory; `finish_flush` (on the loop, quick) moves the recovery point. This is
-safe while appends go on because the thread shares nothing with the loop but the disk: its handles are its own, a sealed
-segment's entries do not change, and it promises only offsets below the end the log had when it began. A truncation
-meanwhile lowers that promise.
+Flushing has three parts, so that only one of them needs a thread: `begin_flush` (on the loop, quick) collects the
+unsynced files and opens its own handles; `FlushJob.run` (in a thread, blocking) syncs segments, then writes indexes,
+snapshots and epochs, then syncs the directory; `finish_flush` (on the loop, quick) moves the recovery point. Appends
+may continue meanwhile because the thread shares nothing with the loop except the disk: its handles are its own, a
+sealed segment's entries do not change, and it promises only offsets below the log's end when the job began. A
+concurrent truncation lowers that promise.
 
-Invariants: `log_start_offset <= log_end_offset`; `recovery_point <= log_end_offset`; a segment begins where the one
-before ends; when an append raises, the log is as it was.
+Invariants: `log_start_offset <= log_end_offset`; `recovery_point <= log_end_offset`; each segment begins where the
+previous one ends; an append that raises leaves the log unchanged.
 
-Everything but `open`, `close`, `flush` and the `run` of jobs is for the event loop, one thread, and does not block but
-for the page cache. `high_watermark` belongs to the replica, which passes it where it matters.
+Except for `open`, `close`, `flush` and the `run` of jobs, everything runs on the event loop, in one thread, and blocks
+on nothing beyond the page cache, except where noted. The replica owns `high_watermark` and passes it in when needed.
 
 Left out: deleting records inside a segment (DeleteRecords hides them until the whole segment can go).
 KIP-98 (idempotence), KIP-101/279/320 (epochs), KIP-107 (DeleteRecords), KIP-734 (largest timestamp).
@@ -91,7 +91,7 @@ _NEVER: Final = 1 << 62
 
 
 class _Asked(NamedTuple):
-    """A read: see `PartitionLog.read`. `limit` is where it must end."""
+    """The arguments of a read (see `PartitionLog.read`). `limit` is the offset at which it must end."""
 
     offset: int
     max_bytes: int
@@ -100,11 +100,11 @@ class _Asked(NamedTuple):
 
 
 class _Unsure(CorruptSegment):
-    """Headers alone do not tell what there is to read: most likely nothing, or what lies behind a gap."""
+    """Headers alone cannot decide what to return: most likely nothing, or a batch that lies behind a gap."""
 
 
 class PartitionLog:
-    """One partition's log. Made by `open`."""
+    """One partition's log. Create it with `open`."""
 
     def __init__(
         self,
@@ -119,29 +119,29 @@ class PartitionLog:
         self.config = config
         self._demand = demand_of(config)
         self._demand_is_of = config
-        """May be replaced at any time when the topic's settings change."""
+        """The config `_demand` was computed from; `config` may be replaced whenever the topic's settings change."""
         self.report: RecoveryReport = loaded.report
         self.epochs: LeaderEpochs = loaded.epochs
-        """To be read; `assign_epoch` and `truncate_to` change it."""
+        """Read-only to callers; `assign_epoch` and `truncate_to` change it."""
         self.producers: ProducerStates = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.written_log_start = loaded.log_start_offset
-        """The log start that the owner's checkpoint says, durably; the owner sets it."""
+        """The log start recorded durably in the owner's checkpoint; the owner sets it."""
         self.metadata: layout.PartitionMetadata | None = None
-        """What `partition.metadata` says; None for a log whose topic has no id."""
+        """The contents of `partition.metadata`; None for a log whose topic has no id."""
         self.limits = BatchLimits()
         """Bounds on a producer's batch; the owner sets them."""
         self.checks_reads = True
-        """Whether what is read is checked (`verifying`); else a reader may be given damaged bytes."""
+        """Whether reads are verified (`verifying`); if not, a reader may be given damaged bytes."""
         self.remade_indexes = 0
-        """Indexes of sealed segments that were found damaged and made anew."""
+        """The number of sealed segments whose indexes were found damaged and rebuilt."""
         self.is_closed = False
         self.is_half_cut = False
-        """A truncation failed in between: nothing is appended until it has gone through."""
+        """A truncation failed halfway: nothing may be appended until it has been completed."""
         self.is_compacting = False
         self.is_swapping = False
-        """Compaction is about to replace segments: until then none may go (`compaction.stage`)."""
+        """Compaction is about to replace segments: until it has, none may be removed (`compaction.stage`)."""
         self._files = files
         self._expiration_ms = expiration_ms
         self._segments = loaded.segments
@@ -153,7 +153,7 @@ class PartitionLog:
         self._durability.transactions.update(loaded.transactions)
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
         self._trash: list[str] = []  # files renamed by a truncation
-        self._last_write_at = now  # or when it was opened: the time of what happens without being told the time
+        self._last_write_at = now  # or the time of opening; serves operations that are not passed the time
         if not loaded.report.clean:
             compaction.forget_gone_markers(self)
 
@@ -173,16 +173,16 @@ class PartitionLog:
         progress: Progress | None = None,
         side_by_side: SideBySide | None = None,
     ) -> PartitionLog:
-        """Open a partition's directory, or make its first segment. Blocks: run it in a thread.
+        """Open a partition's directory, or create its first segment. Blocks: run it in a thread.
 
         `clean`, `recovery_point` and `log_start_offset` come from the log directory's marker and checkpoints
-        (`layout.take_clean_shutdown`, `layout.read_offsets`). `files` may be used by this thread alone: a broker opens
-        each log with one of its own, and moves it (`move_to`) to the one that all its logs share. `topic_id` is written
-        where none is yet. Where `kraftpy.flush.before.ack` is another than before, all is synced first. Raises OSError,
-        and layout.CorruptFile for a damaged or foreign `partition.metadata`.
+        (`layout.take_clean_shutdown`, `layout.read_offsets`). Only this thread may use `files`: a broker opens each log
+        with a cache of its own, then moves it (`move_to`) to the one that all its logs share. `topic_id` is written if
+        the directory has none yet. If `kraftpy.flush.before.ack` differs from what the directory says, everything is
+        synced first. Raises OSError, and layout.CorruptFile for a damaged or foreign `partition.metadata`.
         """
         files = FileCache() if files is None else files
-        with files.closed_on_failure():  # what cannot be opened is tried again and again
+        with files.closed_on_failure():  # a log that cannot be opened is retried again and again
             metadata = layout.read_partition_metadata(directory)
             if topic_id is not None:
                 if metadata is None:
@@ -217,14 +217,14 @@ class PartitionLog:
 
     @property
     def promises_synced(self) -> bool:
-        """Whether its directory says that whatever this replica acknowledged was synced before."""
+        """Whether the directory promises that every record this replica acknowledged had been synced by then."""
         return self.metadata is not None and self.metadata.synced_before_ack
 
     def promise(self, *, synced_before_ack: bool) -> None:
-        """Say so in its directory, durably, or no longer. Blocks. Raises OSError.
+        """Promise durably in the directory that acknowledged records are synced, or no longer. Blocks. Raises OSError.
 
-        To be said once everything acknowledged is synced, and `kraftpy.flush.before.ack` holds for what follows; to be
-        taken back before that no longer holds.
+        Make the promise once everything acknowledged is synced and `kraftpy.flush.before.ack` applies to whatever
+        follows; withdraw it before that ceases to hold.
         """
         if self.metadata is not None and self.promises_synced != synced_before_ack:
             metadata = self.metadata._replace(synced_before_ack=synced_before_ack)
@@ -235,7 +235,7 @@ class PartitionLog:
 
     @property
     def demand(self) -> Demand | None:
-        """The topic's demands on the records in a batch; None if nobody looks below the header."""
+        """The topic's demands on the records in a batch; None if only the header needs to be inspected."""
         if self._demand_is_of is not self.config:
             self._demand, self._demand_is_of = demand_of(self.config), self.config
         return self._demand
@@ -243,7 +243,8 @@ class PartitionLog:
     def prepare(self, records: Buffer) -> Work[Prepared] | None:
         """Return the work to do on a producer's batch before it is appended; None if there is none.
 
-        Pass its result to `append`. It does not touch the log. Raises KafkaError as `append` does, now or later.
+        Pass its result to `append`. The work does not touch the log. Raises KafkaError as `append` does, either at once
+        or while the work runs.
         """
         demand = self.demand
         if demand is None:
@@ -251,7 +252,7 @@ class PartitionLog:
         return prepared(*checked(records, self.config, self.limits), demand, self.config, self.limits)
 
     def is_prepared(self, batch: Prepared | None) -> bool:
-        """Whether `append` may have it as it is: the topic's settings may have changed since."""
+        """Whether `append` can take the batch as it is: the topic's settings may have changed since `prepare`."""
         demand = self.demand
         return demand is None or (batch is not None and batch.demand == demand)
 
@@ -264,14 +265,15 @@ class PartitionLog:
         origin: Origin = Origin.CLIENT,
         batch: Prepared | None = None,
     ) -> AppendResult:
-        """Append record batches; `records` itself is stamped where it is writable.
+        """Append record batches; if `records` is writable, it is stamped in place.
 
-        One batch, which gets the next offsets and `leader_epoch`, unless the origin is a replica: then any number, kept
-        as they are, those of a leader epoch above `leader_epoch` and all after them left out (KAFKA-18723). `batch` is
-        what `prepare` made of a client's, which is else prepared here and now. Raises KafkaError: what `validate_batch`
-        names, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH, and the
-        producer's errors (`ProducerStates.check`); KAFKA_STORAGE_ERROR for a log that is closed or failed. Raises
-        OSError as the disk does.
+        Clients and coordinators append one batch, which gets the next offsets and `leader_epoch`. A replica appends any
+        number, unchanged, up to the first whose leader epoch is above `leader_epoch`; that one and all that follow are
+        left out (KAFKA-18723). `batch` is the result of `prepare` for a client's batch; without it the batch is
+        prepared right here. Raises KafkaError with the codes of `validate_batch`, MESSAGE_TOO_LARGE,
+        RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH and the producer's errors
+        (`ProducerStates.check`), and KAFKA_STORAGE_ERROR if the log is closed or has failed. Raises OSError if the disk
+        fails.
         """
         if self.is_closed or self.is_failed or self.is_half_cut:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
@@ -324,7 +326,7 @@ class PartitionLog:
         )
 
     def _of_client(self, records: Buffer, batch: Prepared | None) -> tuple[BatchHeader, memoryview]:
-        """A producer's batch as it is to be stored; only `stamp` still has to fill in its fields."""
+        """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields."""
         if self.demand is None:
             return checked(records, self.config, self.limits)
         if batch is None or not self.is_prepared(batch):
@@ -335,7 +337,7 @@ class PartitionLog:
 
     def _of_coordinator(self, records: Buffer) -> tuple[BatchHeader, memoryview]:
         header, data = only_batch(records)
-        if header.producer_id < 0:  # a coordinator's own have no sequence numbers
+        if header.producer_id < 0:  # a coordinator's own batches have no sequence numbers
             validate_batch(header, data)
         elif not check_crc(data):
             raise CorruptBatch("the CRC does not match")
@@ -344,7 +346,7 @@ class PartitionLog:
         return header, data
 
     def _append_copies(self, records: Buffer, leader_epoch: int, now: Millis) -> AppendResult:
-        """Append what a leader sent. CorruptBatch where it does not fit behind this log; nothing is appended then."""
+        """Append a leader's batches. If they do not continue this log, append nothing and raise CorruptBatch."""
         view = memoryview(records)
         self._reach_back(view, leader_epoch)
         batches, size = fitting_copies(
@@ -359,7 +361,7 @@ class PartitionLog:
             if header.producer_id < 0:
                 continue
             if header.is_control:
-                with suppress(CorruptBatch):  # as when it is replayed: of a kind we do not know, it ends nothing
+                with suppress(CorruptBatch):  # as in a replay: a marker of an unknown kind ends no transaction
                     for marker in read_markers(header, view[start : start + header.size_bytes]):
                         self.producers.ended(header, marker, now)
             else:
@@ -367,9 +369,10 @@ class PartitionLog:
         return self._result(batches[0][0].base_offset, batches[-1][0].last_offset, NO_TIMESTAMP, rolled=rolled)
 
     def _reach_back(self, records: memoryview, leader_epoch: int) -> None:
-        """Let an empty log begin before its start, where the first batch does: a leader's log start may lie within one.
+        """Let an empty log begin at the base offset of the first batch, if its log start lies inside that batch.
 
-        After DeleteRecords, or a follower that starts over there could never begin.
+        DeleteRecords can move a leader's log start into the middle of a batch. Without this, a follower that starts
+        over from there could never append its first batch.
         """
         if self.log_start_offset < self.log_end_offset or len(records) < HEADER_BYTES:
             return
@@ -380,7 +383,7 @@ class PartitionLog:
             self.log_start_offset = start
 
     def _write(self, data: Buffer, batches: list[tuple[BatchHeader, int]], now: Millis) -> bool:
-        """Write to the active segment, rolling it first where it is due; whether it was."""
+        """Write to the active segment, rolling it first if due; return whether it was rolled."""
         config = self.config
         self._last_write_at = now
         last = batches[-1][0]
@@ -402,14 +405,14 @@ class PartitionLog:
         try:
             active.append(data, batches, config.index_interval_bytes)
         except OSError:
-            # What the write left is cut off but not durably so: the file is to be synced again.
+            # The remains of the write were cut off, but not durably: the file must be synced again.
             self._lower_recovery_point(active.base_offset)
             raise
         self.log_end_offset = last.next_offset
         return rolled
 
     def _jitter_ms(self, segment: Segment) -> int:
-        """Up to `segment.jitter.ms`, so that partitions do not all roll at once; always the same for a segment."""
+        """Return up to `segment.jitter.ms`, so that partitions do not all roll at once; constant for each segment."""
         limit = self.config.segment_jitter_ms
         if limit <= 0:
             return 0
@@ -431,13 +434,13 @@ class PartitionLog:
         )
 
     def roll(self, now: Millis) -> Segment:
-        """Seal the active segment and begin the next one. Does nothing while the active one is empty."""
+        """Seal the active segment and begin the next one. Do nothing if the active one is empty."""
         active = self._segments[-1]
         if not active.size:
             return active
         active.cut_torn_tail()
         if len(self._segments) == 1 and (self._durability.names_changed or self._durability.job is not None):
-            self.directory.sync()  # a log whose first file is lost, and its second is not, would seem to begin there
+            self.directory.sync()  # if only the second file survived a crash, the log would seem to begin there
         following = Segment.create(self.directory, self.log_end_offset, self._files, created_at=now)
         active.seal()
         active.offsets = following.base_offset - active.base_offset
@@ -454,12 +457,13 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, out of one segment, with records in one of them at least.
+        """Read whole batches from one segment, starting with the batch that holds `offset`.
 
-        `max_bytes` may be exceeded by the first batch where `min_one_batch`. No batch reaches beyond `end_offset`
-        (exclusive: the high watermark or last stable offset; None for the log's end). Nothing there to read is no
-        error. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [log_start_offset, log_end_offset], CorruptSegment where
-        the batch that holds `offset` is damaged: everything returned is as it was appended.
+        At least one of them has records, if any follow. With `min_one_batch` the first batch may exceed `max_bytes`. No
+        batch reaches beyond `end_offset` (exclusive: the high watermark or last stable offset; None for the log's end).
+        Finding nothing to read is no error. Raises KafkaError OFFSET_OUT_OF_RANGE outside [log_start_offset,
+        log_end_offset], and CorruptSegment if the batch that holds `offset` is damaged: whatever is returned is as it
+        was appended.
         """
         read = self._read(_Asked(offset, max_bytes, self._limit(offset, end_offset), min_one_batch), _NEVER)
         assert isinstance(read, ReadResult)
@@ -468,16 +472,16 @@ class PartitionLog:
     def read_or_slice(
         self, offset: int, max_bytes: int, slice_from: int, *, end_offset: int | None = None, min_one_batch: bool = True
     ) -> ReadResult | LogSlice:
-        """As `read`; where that is at least `slice_from` bytes, which are not 0, as a slice that must be released."""
+        """Do as `read`, but return a non-empty result of at least `slice_from` bytes as a slice, to be released."""
         limit = self._limit(offset, end_offset)
-        if offset >= limit:  # most of what is asked: by readers that have all there is
+        if offset >= limit:  # the most frequent case: readers that have caught up
             return ReadResult(b"", offset)
         return self._read(_Asked(offset, max_bytes, limit, min_one_batch), max(1, slice_from))
 
     def read_slice(
         self, offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True
     ) -> LogSlice | None:
-        """What `read` would return as file, position and length; None where there is nothing, or it must be copied."""
+        """Return the result of `read` as file, position and length; None if it is empty or has to be copied."""
         read = self.read_or_slice(offset, max_bytes, 1, end_offset=end_offset, min_one_batch=min_one_batch)
         return read if isinstance(read, LogSlice) else None
 
@@ -485,8 +489,8 @@ class PartitionLog:
         read, has_records = self._read_segment(asked, slice_from)
         if has_records or not self.config.is_compacted:
             return read
-        # Batches that compaction emptied, and nothing else: a client may take an answer without records for one that
-        # its size limit cut short, so what follows is read instead, if anything does.
+        # Compaction has emptied all of these batches. A client may take a response without records for one that its
+        # size limit cut short, so return later batches that have records instead, if there are any.
         following = read
         while following.next_offset > asked.offset and not has_records:
             asked = asked._replace(offset=following.next_offset)
@@ -494,7 +498,7 @@ class PartitionLog:
         return following if has_records else read
 
     def _read_segment(self, asked: _Asked, slice_from: int) -> tuple[ReadResult | LogSlice, bool]:
-        """What there is, out of one segment, and whether there are records in it."""
+        """Read from one segment; also return whether the result has any records."""
         try:
             found = self._locate(asked)
         except CorruptSegment as error:
@@ -523,7 +527,7 @@ class PartitionLog:
         return LogSlice(segment.log, position, length, next_offset), is_with_records
 
     def _passed(self, segment: Segment, position: int, next_offset: int) -> int:
-        """A reader was given a segment's batches up to there: where it will go on."""
+        """Note that a reader was given a segment's batches up to `position`; return the offset it will read next."""
         segment.expect(next_offset, position)
         if position < segment.size:
             return next_offset
@@ -539,10 +543,10 @@ class PartitionLog:
         return log_end_offset if end_offset is None or end_offset > log_end_offset else end_offset
 
     def _locate(self, asked: _Asked) -> tuple[Segment, int, int, int, int] | None:
-        """Segment, position and length, the offset at which the first batch must begin, and where the next one begins.
+        """Return segment, position, length, the offset at which the first batch must begin, and the next read's offset.
 
-        Found by headers and index entries alone, so to be checked. CorruptSegment where they contradict each other, or
-        do not tell.
+        The result rests on headers and index entries alone, so the caller must verify it. Raises CorruptSegment if they
+        contradict each other or are inconclusive.
         """
         offset, max_bytes, limit, min_one_batch = asked
         if offset >= limit:
@@ -562,7 +566,7 @@ class PartitionLog:
             stop, next_offset = segment.size, segment_end_offset
         else:
             last = segment.find(limit)
-            if last is None:  # nothing there reaches the limit: compaction took what did
+            if last is None:  # no batch reaches the limit: compaction removed those that did
                 stop, next_offset = segment.size, segment_end_offset
             else:
                 stop, next_offset = last.position, last.base_offset
@@ -575,7 +579,7 @@ class PartitionLog:
                 cut_offset = segment.batch_at(cut).base_offset if cut < segment.size else segment_end_offset
             stop, next_offset = cut, min(cut_offset, segment_end_offset)
         if stop <= start or base_offset > offset:
-            # The batch reaches beyond the limit, or lies behind a gap; or a damaged header makes it seem so.
+            # The batch reaches beyond the limit or lies behind a gap, or a damaged header makes it seem so.
             raise _Unsure(segment.log.name, start, f"no batch of offset {offset}")
         return segment, start, stop - start, expected, next_offset
 
@@ -583,7 +587,7 @@ class PartitionLog:
         return self._bases[number + 1] if number + 1 < len(self._bases) else self.log_end_offset
 
     def _read_around(self, asked: _Asked, *, is_index_suspect: bool) -> tuple[ReadResult, bool]:
-        """As `_read_segment`, the slow and sure way: every batch from an index entry on that is true is looked at."""
+        """Do as `_read_segment`, the slow and sure way: check every batch, starting from a verified index entry."""
         offset, max_bytes, limit, min_one_batch = asked
         batches: list[IntactBatch] = []
         for number in range(max(0, bisect_right(self._bases, offset) - 1), len(self._segments)):
@@ -618,7 +622,7 @@ class PartitionLog:
         return ReadResult(data, next_offset), has_records(data)
 
     def _remake_indexes(self, segment: Segment, end_offset: int) -> bool:
-        """A sealed segment's index files seem damaged: make them anew, to be stored by the next flush. Once."""
+        """Rebuild a sealed segment's indexes, which seem damaged; the next flush stores them. Happens at most once."""
         if not segment.remake_indexes(end_offset, self.epochs, self.config.index_interval_bytes):
             return False
         if segment is not self._segments[-1]:
@@ -627,26 +631,25 @@ class PartitionLog:
         return True
 
     def segment_of(self, offset: int) -> Segment | None:
-        """The segment an offset falls to, None before the first."""
+        """Return the segment whose range includes an offset; None if it is before the first segment."""
         number = bisect_right(self._bases, offset) - 1
         return None if number < 0 else self._segments[number]
 
     def leader_epoch_of(self, offset: int) -> int:
-        """The leader epoch in which a record was written, -1 where it is not known."""
+        """Return the leader epoch in which a record was written, or -1 if unknown."""
         return self.epochs.epoch_of(offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where a reader of committed records must stop."""
+        """Return the offset (exclusive) at which a reader of committed records must stop."""
         return self.producers.last_stable_offset(high_watermark)
 
     # --- by time ---
 
     def search_timestamp(self, timestamp: int, *, end_offset: int | None = None) -> Work[TimestampAndOffset | None]:
-        """The work that finds the first record at or after `timestamp` (ms) and below `end_offset`; None where there is
-        none.
+        """Find, in steps, the first record at or after `timestamp` (ms) and below `end_offset`; None if none exists.
 
-        Between two steps the log may change, and be closed: the caller sees to it. Raises CorruptBatch where records
-        cannot be read, CorruptSegment where a batch is damaged that it may be in.
+        The log may change, or even be closed, between two steps: the caller has to handle that. Raises CorruptBatch if
+        records cannot be read, and CorruptSegment if a batch that may hold the record is damaged.
         """
         log_end_offset = self.log_end_offset
         limit = log_end_offset if end_offset is None else min(end_offset, log_end_offset)
@@ -663,8 +666,10 @@ class PartitionLog:
             yield None
 
     def search_max_timestamp(self) -> Work[TimestampAndOffset | None]:
-        """The work that finds the first record that has the largest timestamp of all (KIP-734); None where no record
-        has one. As `search_timestamp`."""
+        """Find, in steps, the first record with the largest timestamp (KIP-734); None if no record has a timestamp.
+
+        The caveats of `search_timestamp` apply.
+        """
         start_offset, max_bytes = self.log_start_offset, self.limits.max_expanded_bytes
         found = self._by_time(partial(by_time.latest_batch, self, start_offset))
         if found is None:
@@ -687,7 +692,7 @@ class PartitionLog:
         return (yield from by_time.latest_record(found, start_offset, max_bytes))
 
     def _by_time(self, search: Callable[[], by_time.FoundBatch | None]) -> by_time.FoundBatch | None:
-        """Search; once more where an index of what seems to be damaged can be made anew."""
+        """Run a search; if a segment seems damaged and its index can be rebuilt, rebuild it and search again."""
         for _ in self._segments:
             try:
                 return search()
@@ -700,13 +705,13 @@ class PartitionLog:
     # --- cutting ---
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop everything from the batch that holds `offset` on, durably. Blocks for a sync; it happens at failovers.
+        """Drop, durably, the batch that holds `offset` and everything after it. Blocks for a sync; used in failovers.
 
-        Durably, because what is appended next may reach the disk before the cut does, and a crash could leave records
-        of two histories side by side. True where the recovery point or the log start fell: the owner must write its
-        checkpoints before anything is appended. An offset at or beyond the end still drops leader epochs that began
-        there (of a leader that wrote nothing). After an OSError the log is half cut (`is_half_cut`): it takes nothing
-        until the same call, or `truncate_fully_and_start_at`, has gone through.
+        The truncation must be durable because later appends could otherwise reach the disk before it, and a crash could
+        leave records of two histories side by side. Returns True if the recovery point or the log start fell: the owner
+        must then write its checkpoints before anything is appended. An offset at or beyond the end still drops leader
+        epochs that began there (of a leader that wrote nothing). An OSError leaves the log half cut (`is_half_cut`): it
+        takes no records until this call is repeated, or `truncate_fully_and_start_at` called, successfully.
         """
         if offset >= self.log_end_offset and not self.is_half_cut:
             self.epochs.truncate_from_end(offset)
@@ -730,26 +735,26 @@ class PartitionLog:
 
     def _begin_to_cut(self) -> None:
         if self.is_half_cut:
-            self.directory.sync()  # what an earlier try took out
+            self.directory.sync()  # for the segments that an earlier attempt removed
         self.is_half_cut = True
 
     def _lower_recovery_point(self, offset: int) -> None:
         self._durability.lower(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next record is `offset`. What a follower does that is out of its leader's range. Blocks.
+        """Drop everything and continue at `offset`. A follower outside its leader's range does this. Blocks.
 
         The owner must write its checkpoints before anything is appended.
         """
         self._begin_to_cut()
-        for stored in snapshot_offsets(self.directory):  # before the records, or they could be believed without them
+        for stored in snapshot_offsets(self.directory):  # before the records: a crash must not leave snapshots alone
             self.directory.delete(layout.file_name(stored, layout.SNAPSHOT))
         self._cut_off(0)
         first = Segment.create(self.directory, offset, self._files, created_at=self._last_write_at)
         self.directory.sync()
         self._segments, self._bases = [first], [offset]
         self._cut_at(offset)
-        self._durability.cut(-1)  # nothing that a job under way writes is of this log any more
+        self._durability.cut(-1)  # whatever a running job still writes no longer belongs to this log
         self.log_start_offset = self._durability.recovery_point = offset
         self.epochs.clear()
         self.producers = ProducerStates()
@@ -763,7 +768,7 @@ class PartitionLog:
         self._durability.cut(self._bases[-1])
 
     def _reload_producers(self) -> None:
-        """Producer state as of the log's end, after a truncation: from the newest snapshot left, and the log."""
+        """Rebuild the producer state as of the log's end after a truncation, from the newest snapshot and the log."""
         end_offset, pending = self.log_end_offset, self._durability.snapshots
         for offset in [offset for offset in pending if offset > end_offset]:
             del pending[offset]
@@ -781,13 +786,13 @@ class PartitionLog:
         self.producers = states
 
     def _cut_off(self, keep: int) -> None:
-        """Take all segments out but so many, the newest first, each durably before the next: no hole can be left."""
+        """Remove all but the first `keep` segments, newest first, each durably before the next, to leave no hole."""
         for number in range(len(self._segments) - 1, keep - 1, -1):
             self._trash += self._remove(range(number, number + 1))
             self.directory.sync()
 
     def _remove(self, numbers: range) -> list[str]:
-        """Take segments, by descending or ascending number, out of the log: their files are renamed; the new names."""
+        """Remove segments (numbers ascending or descending) and rename their files; return the files' new names."""
         gone: list[str] = []
         for number in numbers:
             segment = self._segments[number]
@@ -806,27 +811,27 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """Everything before this offset is durable: to be checkpointed by the log directory's owner."""
+        """The offset before which everything is durable; the log directory's owner checkpoints it."""
         return self._durability.recovery_point
 
     @property
     def is_failed(self) -> bool:
-        """Whether a flush failed: nothing more is accepted until the log was recovered."""
+        """Whether a flush failed: the log then takes no more records until it has been recovered."""
         return self._durability.is_failed
 
     def begin_flush(self) -> FlushJob | None:
-        """What must be synced for all records up to now to be durable; None where nothing must, or a job is under way.
+        """Return the job that makes all records up to now durable; None if all are, or if another job is running.
 
-        Quick. Run the job in a thread, then call `finish_flush`. OSError where an earlier flush failed.
+        Quick. Run the job in a thread, then call `finish_flush`. Raises OSError if an earlier flush failed.
         """
         return self._durability.begin(self._segments, self._bases, self.log_end_offset, self.epochs)
 
     def finish_flush(self, job: FlushJob) -> None:
-        """The job's thread is done, in whatever way: take over what it achieved. Quick."""
+        """Take over the results of a flush job whose thread has ended, successfully or not. Quick."""
         self._durability.finish(job)
 
     def flush(self) -> None:
-        """Make everything up to now durable. Blocks: for threads that own the log, and tests."""
+        """Make everything up to now durable. Blocks; meant for threads that own the log, and for tests."""
         while (job := self.begin_flush()) is not None:
             try:
                 job.run()
@@ -838,8 +843,8 @@ class PartitionLog:
     def close(self) -> None:
         """Make everything durable, with a producer snapshot and all indexes, and close the files. Blocks.
 
-        After this the log can be opened as clean. No flush may be under way; a second call does nothing. OSError where
-        an earlier flush failed: then the stop was not clean.
+        The log can then be opened as clean. No flush may be running; a second call does nothing. Raises OSError if an
+        earlier flush failed: the stop is then not clean.
         """
         if self.is_closed:
             return
@@ -856,16 +861,15 @@ class PartitionLog:
             self.release()
 
     def move_to(self, files: FileCache) -> None:
-        """Use that cache from now on: a log that was opened in a thread, with a cache of its own, joins the others on
-        the loop."""
+        """Switch to another file cache: a log opened in a thread, with its own cache, joins the others on the loop."""
         self._files = files
         for segment in self._segments:
             segment.move_to(files)
 
     def take_over(self, other: PartitionLog) -> None:
-        """Know of producers and leader epochs what `other` knows: this is a copy of it, with all that it has.
+        """Adopt the producers and leader epochs of `other`, of which this log is a complete copy.
 
-        Its batches alone would not tell of producers and epochs whose records are gone.
+        The batches alone would not show producers and epochs whose records are gone.
         """
         if self.log_end_offset != other.log_end_offset:
             raise ValueError(f"a copy that ends at {self.log_end_offset}, not at {other.log_end_offset}")
@@ -878,7 +882,7 @@ class PartitionLog:
         self._stored_snapshot = self.log_end_offset
 
     def release(self) -> None:
-        """Close the files without writing anything: the end of a log that is deleted, or whose disk failed."""
+        """Close the files without writing anything, because the log is deleted or its disk has failed."""
         self.is_closed = True
         for segment in self._segments:
             segment.close()
@@ -886,19 +890,18 @@ class PartitionLog:
     # --- keeping ---
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """This broker leads from here on: the epoch begins at the log's end. Before it serves anybody. Quick."""
+        """Begin a leader epoch at the log's end. A new leader calls this before it serves any request. Quick."""
         self.epochs.assign(leader_epoch, self.log_end_offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEnd:
-        """What OffsetForLeaderEpoch answers (`LeaderEpochs.end_offset_for`)."""
+        """Return the answer to OffsetForLeaderEpoch (`LeaderEpochs.end_offset_for`)."""
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def advance_log_start(self, offset: int) -> bool:
-        """Records before `offset` are no longer to be read (DeleteRecords, or the leader's log start). Whether that is
-        news.
+        """Hide the records before `offset` (DeleteRecords, or the leader's log start); return whether the start moved.
 
-        To survive a restart the owner writes its log start checkpoint. KafkaError OFFSET_OUT_OF_RANGE beyond the log's
-        end.
+        It survives a restart once the owner has written its log start checkpoint. Raises KafkaError
+        OFFSET_OUT_OF_RANGE if `offset` is beyond the log's end.
         """
         if offset > self.log_end_offset:
             raise KafkaError(
@@ -911,7 +914,7 @@ class PartitionLog:
         return True
 
     def advance_log_start_by_retention(self, now: Millis, high_watermark: int) -> bool:
-        """Move the log's start to where retention wants it; whether that is news.
+        """Move the log's start as retention demands; return whether it moved.
 
         `remove_before_log_start` acts on it once the owner has written its checkpoint.
         """
@@ -926,11 +929,12 @@ class PartitionLog:
         return going > 0 and self.advance_log_start([*self._bases, self.log_end_offset][going])
 
     def remove_before_log_start(self, now: Millis) -> list[str]:
-        """Take out of the log the segments wholly before its start, as far as that is written down.
+        """Remove the segments that lie wholly before the log's start, up to the start that is checkpointed.
 
-        A power loss may undo the removal of some segments and not of others; only before the start that is no hole.
-        Returns the names of the files, renamed, that are to be deleted after `file.delete.delay.ms` with
-        `delete_files`, so that readers under way are not hurt; those of truncations since the last call among them.
+        A power loss may undo the removal of some segments but not of others; that leaves a hole unless all of them are
+        before the checkpointed start. Returns the new names of the renamed files, including those of truncations since
+        the last call. Delete them with `delete_files` after `file.delete.delay.ms`, so as not to disturb reads in
+        progress.
         """
         trash, self._trash = self._trash, []
         if self.is_swapping:
@@ -956,26 +960,26 @@ class PartitionLog:
         return gone
 
     def delete_old_segments(self, now: Millis, high_watermark: int) -> list[str]:
-        """Both at once: for logs whose start nobody writes down."""
+        """Apply retention and remove segments in one call, for logs whose start is not checkpointed."""
         self.advance_log_start_by_retention(now, high_watermark)
         self.written_log_start = self.log_start_offset
         return self.remove_before_log_start(now)
 
     def has_snapshot_to_write(self, end_offset: int) -> bool:
-        """Whether a producer snapshot before an offset is still to be written, or is being written."""
+        """Whether a producer snapshot before an offset is still unwritten or being written."""
         return any(offset < end_offset for offset in self._durability.snapshots)
 
     def markers_removed(self, offsets: Collection[int]) -> None:
-        """Transaction markers at these offsets are no longer there: nor may what readers are told of them be."""
+        """Forget the aborted transactions whose markers were at these offsets and have been removed."""
         if offsets:
             self.producers.aborted.forget(offsets)
             self._stored_snapshot = -1
 
     def replace(self, old: Sequence[Segment], new: Segment) -> list[str]:
-        """Put a segment, which is durable and still called `.swap`, in place of sealed neighbours.
+        """Replace adjacent sealed segments with one that is durable and still has its `.swap` name.
 
-        What compaction ends with, once the caller has synced the directory and called `replaced`. Returns the names of
-        files to be deleted later.
+        This is the last step of compaction; the caller then syncs the directory and calls `replaced`. Returns the names
+        of files to delete later.
         """
         number = self._segments.index(old[0])
         new.log.name += layout.SWAP
@@ -987,7 +991,7 @@ class PartitionLog:
         return gone
 
     def replaced(self, new: Segment) -> None:
-        """The old segments are durably gone, so the new one may have its name, or both could be there side by side."""
+        """Give the new segment its final name, once the old ones are durably gone: both must not exist at once."""
         swap_name = new.log.name
         new.log.name = swap_name.removesuffix(layout.SWAP)
         self.directory.rename(swap_name, new.log.name)
@@ -1000,7 +1004,7 @@ class PartitionLog:
             self._durability.transactions[base_offset] = data
 
     def _ages(self) -> Iterator[SegmentAge]:
-        """Of the segments in order; each is looked at when it is asked for."""
+        """Yield the age of each segment in order, inspecting each one lazily."""
         for number, segment in enumerate(self._segments):
             is_last = number == len(self._segments) - 1
             if is_last and not segment.size:
@@ -1013,45 +1017,45 @@ class PartitionLog:
             )
 
     def forget_producers(self, until: Millis) -> list[int]:
-        """Forget producers that have written nothing since then and have no transaction open; their ids.
+        """Forget producers that have written nothing since `until` and have no open transaction; return their ids.
 
-        Should one of them go on it is let in at any sequence, like one that expired.
+        If such a producer continues, it may do so with any sequence number, like one that expired.
         """
         return self.producers.expire(until, 0)
 
     def expire_producers(self, now: Millis) -> list[int]:
-        """Forget producers that were silent for too long; their ids."""
+        """Forget producers that were silent for too long; return their ids."""
         return self.producers.expire(now, self._expiration_ms)
 
     @property
     def is_start_unwritten(self) -> bool:
-        """Whether segments wait for the owner's checkpoint to be removed."""
+        """Whether segments cannot be removed until the owner has written its checkpoint."""
         return self.written_log_start < self.log_start_offset and self._segments[0].base_offset < self.log_start_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """The total size of all segments in bytes."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def files(self) -> FileCache:
-        """What its segments' files are opened by."""
+        """The cache that opens the files of this log's segments."""
         return self._files
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments in order, for looking at."""
+        """The segments in order, as a copy for inspection."""
         return list(self._segments)
 
 
 def delete_files(directory: Directory, names: list[str]) -> None:
-    """Delete files that were taken out of a log. Blocks."""
+    """Delete files that were removed from a log. Blocks."""
     for name in names:
         directory.delete(name)
 
 
 def has_records(batches: bytes) -> bool:
-    """Whether any of these whole batches has a record."""
+    """Return whether any of these whole batches has a record."""
     position = 0
     while position < len(batches):
         header = read_header(batches, position)

@@ -1,4 +1,4 @@
-"""What a log knows of its producers, from its snapshots and its batches: at a start, and after a truncation.
+"""Rebuilds a log's producer state from its snapshots and batches, at a start and after a truncation.
 
 A snapshot is believed where it is whole, and where the `.txnindex` files of the segments before it hold what it says
 (`log.aborted_transactions`). The batches behind it are applied by their headers; of markers the record is read.

@@ -1,4 +1,4 @@
-"""What a partition knows of its producers: the idempotence window, open transactions, aborted ranges.
+"""The producer state of a partition: the idempotence window, open transactions, aborted ranges.
 
 Per producer id the last five batches are kept. A batch that is one of them is a duplicate and is answered with the
 offsets it got the first time. Otherwise its epoch may not be older, a new epoch begins at sequence 0, and within an
@@ -132,7 +132,7 @@ class ProducerStates:
     # --- batches ---
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """The batch this one is a duplicate of, or None where it may be appended. Changes nothing.
+        """Return the batch that this one duplicates, or None if it may be appended. Changes nothing.
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER,
         INVALID_TXN_STATE.
@@ -165,7 +165,7 @@ class ProducerStates:
         return None
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """That the producer of a coordinator's batch is not fenced. Raises KafkaError (INVALID_PRODUCER_EPOCH)."""
+        """Check that the producer of a coordinator's batch is not fenced. Raises INVALID_PRODUCER_EPOCH."""
         producer = self._producers.get(header.producer_id)
         if producer is not None and header.producer_epoch < producer.epoch:
             raise KafkaError(
@@ -193,7 +193,7 @@ class ProducerStates:
         )
 
     def appended(self, header: BatchHeader, now: Millis) -> None:
-        """A data batch with a producer id is in the log, at the offsets in its header."""
+        """Apply a data batch with a producer id that is now in the log, at the offsets in its header."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, now)
@@ -224,7 +224,7 @@ class ProducerStates:
     # --- transactions ---
 
     def verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
-        """What has to be verified before this producer may write in a transaction; None where it has one open."""
+        """Return the verification needed before this producer may write in a transaction; None if it has one open."""
         producer = self._producers.get(producer_id)
         if producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch:
             return None
@@ -282,7 +282,7 @@ class ProducerStates:
             )
 
     def ended(self, header: BatchHeader, marker: ControlRecord, now: Millis) -> None:
-        """A marker is in the log. Other control records change nothing here."""
+        """Apply a marker that is now in the log. Other control records change nothing here."""
         if marker.type not in (ControlType.ABORT, ControlType.COMMIT):
             return
         producer = self._producers.get(header.producer_id)
@@ -307,7 +307,7 @@ class ProducerStates:
             self.aborted.add(ended)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where readers of committed records stop: at the first transaction open, or ended above the watermark."""
+        """Return where readers of committed records stop: the first transaction open, or ended above the watermark."""
         if not self._open and not self._ended:
             return high_watermark
         if self._ended:

@@ -1,19 +1,18 @@
-"""Opening a partition's directory: what is there, and after a crash how much of it is true.
+"""Opening a partition's directory, and recovering it after a crash.
 
-After a clean stop nothing is scanned but the last index interval. Otherwise every segment from the recovery point on is
-read: each batch's form and CRC, offsets that go on where the batch before ended, leader epochs that never fall. At the
-first batch that fails, the log ends: the file is cut there and later segments are deleted, because what follows a hole
-was never acknowledged as durable. Index entries are made anew on the way. Segments before the recovery point were
-synced whole; their indexes are only looked at.
+After a clean stop only the last index interval is scanned. Otherwise every segment from the recovery point on is read
+and verified: each batch's form and CRC, offsets that continue from the previous batch, leader epochs that never fall.
+The log ends at the first batch that fails: the file is truncated there and later segments are deleted, because records
+after a hole were never acknowledged as durable. The scan also rebuilds the index entries. Segments before the recovery
+point were synced whole; only their indexes are checked.
 
-Leftovers: `.deleted` and `.cleaned` files are removed; a `.swap` is complete and takes the place of the segments it
-covers.
+Leftovers: `.deleted` and `.cleaned` files are removed; a `.swap` file is complete and replaces the segments it covers.
 
 Epochs and producers are brought up to the end of the log from their last durable state. After a crash a producer
-snapshot above the recovery point is not believed: the log before it may have been rewritten since.
+snapshot above the recovery point is not trusted: the log before it may have been rewritten since.
 
-Blocking, and for long where gigabytes have to be read: run it in a thread. Segments are scanned side by side where the
-caller has threads for it. The recovery point is not advanced here.
+Blocks, for a long time if gigabytes have to be read: run it in a thread. Segments are scanned in parallel if the caller
+provides threads for it. The recovery point is not advanced here.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ from kraftpy.ports import Directory
 from kraftpy.types import Millis
 
 Progress = Callable[[int, int], None]
-"""Told, from whatever thread, how many bytes of how many have been scanned: at first, now and then, and at last."""
+"""Called from any thread with the bytes scanned so far and the total: at the start, now and then, and at the end."""
 
 Scan = Callable[[], Scanned]
 SideBySide = Callable[[Sequence[Scan]], Generator[Scanned, None, None]]
-"""Carries out scans, perhaps several at once, and gives their results in order. Once it is closed, none is running."""
+"""Runs scans, perhaps several at once, and yields their results in order. Once it is closed, none is running."""
 
 _REPLAY_BYTES: Final = 1 << 16
 
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """What opening a log found and did, for one line in the broker's own log."""
+    """The findings and repairs of opening a log, for one line in the broker's own log."""
 
     clean: bool
     segments: int = 0
@@ -61,7 +60,7 @@ class RecoveryReport:
     rebuilt_indexes: int = 0
     replayed_batches: int = 0
     missing_offsets: int = 0
-    """Below the recovery point and not there: the owner writes the lower one down before anything is appended."""
+    """Missing offsets below the recovery point: the owner checkpoints the lower one before anything is appended."""
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -80,7 +79,7 @@ class RecoveryReport:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """A partition's state as it was found."""
+    """A partition's state as found on disk, after recovery."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -90,7 +89,7 @@ class LoadedLog:
     epochs_are_stored: bool
     producers: ProducerStates
     transactions: dict[int, bytes]
-    """By base offset the `.txnindex` files that are to be written."""
+    """Base offset -> contents of each `.txnindex` file that has to be written."""
     snapshot_is_stored: bool
     report: RecoveryReport
 
@@ -108,10 +107,10 @@ def load(
     progress: Progress | None = None,
     side_by_side: SideBySide | None = None,
 ) -> LoadedLog:
-    """Open what is in `directory`; an empty one becomes a log that begins at `log_start_offset`.
+    """Load the log in `directory`; an empty directory becomes a log that begins at `log_start_offset`.
 
-    `clean` says that the last stop was; `recovery_point` and `log_start_offset` come from the checkpoints of the log
-    directory. Raises OSError as the disk does.
+    `clean` says that the last stop was clean; `recovery_point` and `log_start_offset` come from the checkpoints of the
+    log directory. Raises OSError if the disk fails.
     """
     return _Loader(directory, files, index_interval_bytes, now, progress, clean, side_by_side or _in_turn).load(
         recovery_point, log_start_offset, expiration_ms
@@ -119,7 +118,7 @@ def load(
 
 
 class _OutOfOrder(CorruptSegment):
-    """Batches, but with other offsets than can be here."""
+    """The segment holds batches, but their offsets are impossible at this place."""
 
 
 class _Loader:
@@ -170,7 +169,7 @@ class _Loader:
         transactions = self._indexes_of_aborted(producers, snapshot_offset, names)
         producers.expire(self.now, expiration_ms)
         if not self.report.clean and (had_leftovers or not is_new):
-            # A cut under way when the process died may be in the page cache only; it must not come undone later.
+            # A truncation in progress when the process died may be in the page cache only; it must not be undone later.
             self.segments[-1].log.get().sync()
             self.directory.sync()
         self.report.segments = len(self.segments)
@@ -189,7 +188,7 @@ class _Loader:
         )
 
     def _begin(self) -> LoadedLog:
-        """A log in which nothing was written yet. Thousands of partitions may stay so: nothing is done for one."""
+        """Return a log to which nothing was written yet. Thousands may stay empty, so this touches no file."""
         segment = Segment(self.directory, 0, self.files, created_at=self.now)
         segment.start_empty()
         self.report.segments = 1
@@ -209,7 +208,7 @@ class _Loader:
     # --- segments ---
 
     def _find_segments(self, names: list[str]) -> bool:
-        """The segments by their `.log`; index files without one go. True where there is no segment."""
+        """Find the segments by their `.log` and delete index files without one; return whether there is no segment."""
         present = set(names)
         bases = sorted(base for name in names if (base := layout.offset_of(name, layout.LOG)) is not None)
         self.segments = [Segment(self.directory, base, self.files, created_at=self.now) for base in bases]
@@ -223,14 +222,14 @@ class _Loader:
             if not self.report.clean or segment is self.segments[-1]:
                 segment_is_indexed = segment.index_file.name in present and segment.time_index_file.name in present
                 if not segment_is_indexed:
-                    segment.start_empty()  # marks it: entries in memory, none of them
+                    segment.start_empty()  # marks it as unindexed: no entries, held in memory
                     segment.file_size()
         return not bases
 
     def _end_of_clean(self, recovery_point: int) -> int | None:
-        """The log's end offset as a clean stop left it; None where that cannot be, which is then no clean stop.
+        """Return the log's end offset as a clean stop left it; None if the files show that the stop was not clean.
 
-        It is the recovery point, where that is known: else the last batch's base offset has become another.
+        The end equals the recovery point, if that is known; if it is beyond, the last batch's base offset is damaged.
         """
         active = self.segments[-1]
         try:
@@ -254,7 +253,7 @@ class _Loader:
         return end_offset
 
     def _recover(self, recovery_point: int) -> int:
-        """Verify from the recovery point on, cut what is not true; the log's end offset."""
+        """Verify the log from the recovery point on, cut it at the first invalid batch and return its end offset."""
         first = max(0, bisect_right([segment.base_offset for segment in self.segments], recovery_point) - 1)
         for segment, following in zip(self.segments[:first], self.segments[1 : first + 1], strict=True):
             self._check_sealed(segment, following.base_offset)
@@ -290,7 +289,7 @@ class _Loader:
         return end_offset
 
     def _scan(self, segments: Sequence[Segment]) -> Generator[tuple[Segment, int, Scanned], None, None]:
-        """Each segment with its file's size and what was found in it, in order; they are read side by side."""
+        """Scan segments in parallel; yield each one, in order, with its file's size and the result of its scan."""
         sizes = [segment.file_size() for segment in segments]
         total, done = sum(sizes), [0] * len(segments)
         tell = self.progress
@@ -316,12 +315,12 @@ class _Loader:
             yield from zip(segments, sizes, results, strict=True)
 
     def _end_of(self, segment: Segment) -> int:
-        """Where the next segment begins; of the last one, the end of all offsets."""
+        """Return the offset at which the next segment begins; for the last segment, the largest offset there can be."""
         number = bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
         return self.segments[number].base_offset if number < len(self.segments) else MAX_OFFSET
 
     def _take_over(self, segment: Segment, found: Scanned) -> None:
-        """A segment is what a scan has found."""
+        """Give a segment the size, index entries, epochs and producers that its scan found."""
         segment.delete_stored_indexes()
         self.directory.delete(layout.file_name(segment.base_offset, layout.TRANSACTION_INDEX))
         segment.start_empty()
@@ -337,7 +336,7 @@ class _Loader:
             self.report.notes.append(str(CorruptSegment(segment.log.name, *found.failure)))
 
     def _check_sealed(self, segment: Segment, end_offset: int) -> None:
-        """Look at a synced segment's index, and make it anew where it is missing, damaged or incomplete."""
+        """Check a synced segment's index, and rebuild it if it is missing, damaged or incomplete."""
         size, offsets = segment.file_size(), end_offset - segment.base_offset
         try:
             if (
@@ -353,20 +352,20 @@ class _Loader:
         except _OutOfOrder as error:
             self.report.notes.append(f"damaged: {error}")
         except CorruptSegment as error:
-            if segment.offset_after(error.position) == end_offset:  # what a failed write left behind the last batch
+            if segment.offset_after(error.position) == end_offset:  # a failed write's remains after the last batch
                 self.report.cut_bytes += size - error.position
                 segment.log.get().truncate(error.position)
                 segment.log.get().sync()
                 segment.resized(error.position)
             else:
-                # Deleting what was synced, and all that came after, is not ours to decide: readers will hear of it.
+                # Deleting synced records, and all that follow, is not ours to decide: readers will get an error.
                 self.report.notes.append(f"damaged: {error}")
         self._store_indexes(segment)
 
     def _rebuild(self, segment: Segment, end_offset: int) -> None:
-        """Make a segment's index from its batches' headers.
+        """Rebuild a segment's index from its batches' headers.
 
-        CorruptSegment where there is something else; _OutOfOrder where they do not follow one another, up to an offset.
+        Raises CorruptSegment on anything that is not a batch, _OutOfOrder if offsets fall or reach `end_offset`.
         """
         size = segment.file_size()
         segment.delete_stored_indexes()
@@ -399,7 +398,7 @@ class _Loader:
         segment.drop_indexes()
 
     def _delete_from(self, number: int) -> None:
-        """Delete segments, newest first and durably: a crash in between leaves a log without holes."""
+        """Delete segments durably, newest first, so that a crash in between leaves a log without holes."""
         for segment in reversed(self.segments[number:]):
             self._delete(segment)
             self.directory.sync()
@@ -412,14 +411,14 @@ class _Loader:
             self.directory.delete(name)
 
     def _drop_before(self, log_start_offset: int) -> None:
-        """Finish a deletion: of the segments wholly before the log's start, any may be gone, and leave holes."""
+        """Finish an interrupted deletion, which may have left holes in the segments wholly before the log's start."""
         kept = max(0, bisect_right([segment.base_offset for segment in self.segments], log_start_offset) - 1)
         for segment in self.segments[:kept]:
             self._delete(segment)
         del self.segments[:kept]
 
     def _start_anew(self, log_start_offset: int) -> None:
-        """The log was cut before the first offset readers may see: nothing in it is of use."""
+        """Replace a log that ends before the first offset readers may see: nothing in it is of use."""
         self.report.notes.append(f"nothing is left from offset {log_start_offset} on")
         self._delete_from(0)
         self.segments = [Segment.create(self.directory, log_start_offset, self.files, created_at=self.now)]
@@ -443,13 +442,13 @@ class _Loader:
                     if placed.leader_epoch > self.epochs.latest:
                         self.epochs.assign(placed.leader_epoch, placed.base_offset)
         except CorruptSegment:
-            pass  # a torn tail: recovery gets there and says so
+            pass  # a torn tail: recovery will reach and report it
 
     def _load_producers(self, recovery_point: int, end_offset: int) -> tuple[ProducerStates, int]:
-        """The newest snapshot that can be believed, and the log behind it; the snapshot's offset."""
+        """Load the newest trustworthy snapshot and replay the log after it; also return the snapshot's offset."""
         believed = end_offset if self.report.clean else min(recovery_point, end_offset)
         offsets = snapshot_offsets(self.directory)
-        first = self.segments[0].base_offset  # a snapshot from before it, and what follows, would leave something out
+        first = self.segments[0].base_offset  # an earlier snapshot would leave a gap before the log
         for offset in [offset for offset in offsets if not first <= offset <= believed]:
             self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
         bases = {segment.base_offset for segment in self.segments}
@@ -465,7 +464,7 @@ class _Loader:
     def _indexes_of_aborted(
         self, producers: ProducerStates, snapshot_offset: int, names: list[str]
     ) -> dict[int, bytes]:
-        """The `.txnindex` files of sealed segments that reach beyond the snapshot: what they held was made anew."""
+        """Return the rebuilt `.txnindex` contents of sealed segments beyond the snapshot; delete files now empty."""
         made: dict[int, bytes] = {}
         for segment, following in pairwise(self.segments):
             if following.base_offset > snapshot_offset:
@@ -479,9 +478,9 @@ class _Loader:
 
 
 def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryReport) -> tuple[list[str], bool]:
-    """Remove or complete what an interrupted deletion or compaction left.
+    """Remove or complete the leftovers of an interrupted deletion or compaction.
 
-    Returns the names that are there then, and whether there was anything to do.
+    Returns the names of the files then present, and whether there was anything to do.
     """
     names = directory.names()
     kept: list[str] = []
@@ -499,12 +498,12 @@ def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryRep
         _complete_swap(directory, files, base, report)
     for name in names:
         if name.endswith(layout.SWAP):
-            directory.delete(name)  # an index of a swap: it is made anew
+            directory.delete(name)  # an index of a swap, which will be rebuilt
     return (directory.names() if swaps else kept), len(kept) < len(names)
 
 
 def _complete_swap(directory: Directory, files: FileCache, base_offset: int, report: RecoveryReport) -> None:
-    """A whole `.swap` replaces every segment whose offsets it covers; one that cannot be read is dropped."""
+    """Let a whole `.swap` replace every segment whose offsets it covers; drop one that cannot be read."""
     swap_name = layout.file_name(base_offset, layout.LOG + layout.SWAP)
     swap = Segment(directory, base_offset, files)
     swap.log.name = swap_name
@@ -520,7 +519,7 @@ def _complete_swap(directory: Directory, files: FileCache, base_offset: int, rep
         if base is not None and base_offset <= base < end_offset:
             for suffix in layout.SEGMENT_SUFFIXES:
                 directory.delete(layout.file_name(base, suffix))
-    delete_snapshots_before(directory, end_offset)  # `compaction.stage` did, and may have been undone
+    delete_snapshots_before(directory, end_offset)  # `compaction.stage` did so, but a crash may have undone it
     directory.rename(swap_name, layout.file_name(base_offset, layout.LOG))
     directory.sync()
     report.notes.append(f"compaction of {base_offset} to {end_offset} completed")

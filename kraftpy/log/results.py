@@ -1,4 +1,4 @@
-"""What goes into a log and what comes out of it, as data."""
+"""The data types of appends and reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftpy.ports import File
 
 
 class Origin(Enum):
-    """Who wrote the batches that are to be appended."""
+    """The origin of batches to append."""
 
     CLIENT = "client"  # one batch; offsets assigned, producer rules enforced
     COORDINATOR = "coordinator"  # the broker itself: one batch, control batches allowed
@@ -18,18 +18,18 @@ class Origin(Enum):
 
 
 class AppendResult(NamedTuple):
-    """What became of an append. Offsets of a duplicate are those of its first copy."""
+    """The outcome of an append. Offsets of a duplicate are those of its first copy."""
 
     base_offset: int
     last_offset: int
     log_append_time: int
-    """Milliseconds where the topic stamps LogAppendTime, else -1."""
+    """Milliseconds if the topic stamps LogAppendTime, else -1."""
     log_start_offset: int
     log_end_offset: int
-    """After the append. Readers waiting for more are to be woken unless `is_duplicate`."""
+    """The log's end after the append. Unless `is_duplicate`, wake readers that wait for more."""
     is_duplicate: bool
     rolled: bool
-    """A segment was sealed: have a flush run soon, to store its index and free its memory."""
+    """A segment was sealed: flush soon, to store its index and free its memory."""
     flush_due: bool
     """`flush.messages` is reached, or the topic syncs before it acknowledges: flush up to `last_offset` first."""
 
@@ -39,12 +39,14 @@ class ReadResult(NamedTuple):
 
     records: bytes
     next_offset: int
-    """Where to go on; the offset asked for where nothing was read."""
+    """The offset to read next; the requested offset if nothing was read."""
 
 
 class LogSlice:
-    """Whole batches as a stretch of a file, for a transfer that bypasses memory. `release` it when done: until then the
-    file stays open, whatever becomes of its name. One that nobody holds any more is released too.
+    """Whole batches as a range of a file, for a transfer that bypasses memory.
+
+    `release` it when done: until then the file stays open, even if it is renamed or deleted. A slice that is garbage
+    collected is released too.
     """
 
     __slots__ = ("_handle", "file", "length", "next_offset", "position")
@@ -61,11 +63,11 @@ class LogSlice:
         return self.length
 
     def read(self) -> bytes:
-        """The batches, copied."""
+        """Return a copy of the batches."""
         return self.file.read(self.position, self.length)
 
     def release(self) -> None:
-        """It is no longer needed, and the file may be closed. A second call does nothing."""
+        """Release the slice, so that the file may be closed. A second call does nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.unpin(self.file)

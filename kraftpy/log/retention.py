@@ -1,9 +1,9 @@
-"""Which segments are old enough to go: by time, by size, by log start. Decisions only.
+"""Decides which segments retention deletes: by time, by size, by log start. Decisions only.
 
-Segments go oldest first and without gaps. One goes only when all of it is below the high watermark, as a follower or
-reader may still need the rest. By time: when its largest timestamp is older than `retention.ms`. By size: while what is
-left after it still is `retention.bytes`. By log start: when DeleteRecords has passed its end. The last segment may go
-too: the log then goes on in a new one.
+Segments are deleted oldest first and without gaps, and only if they lie wholly below the high watermark, as a follower
+or reader may still need the rest. By time: once the largest timestamp is older than `retention.ms`. By size: as long as
+the segments left still amount to `retention.bytes`. By log start: once DeleteRecords has passed the segment's end. Even
+the last segment may go: the log then continues in a new one.
 
 Left out: a segment without any timestamp counts from when it was opened, not from its file's modification time.
 """
@@ -18,12 +18,12 @@ from kraftpy.types import Millis
 
 
 class SegmentAge(NamedTuple):
-    """What the decision asks of a segment."""
+    """The facts about a segment that the decision needs."""
 
     end_offset: int
     size_bytes: int
     max_timestamp: int
-    """The largest timestamp in ms; where there is none, when it was opened."""
+    """The largest timestamp in ms; the time of opening if there is none."""
 
 
 def segments_to_delete(
@@ -35,10 +35,10 @@ def segments_to_delete(
     log_start_offset: int,
     high_watermark: int,
 ) -> int:
-    """How many of the oldest segments may go.
+    """Return how many of the oldest segments to delete.
 
-    `segments` is the whole log in order, the one being written included unless it is empty; no more is taken of it than
-    the first that stays. `log_bytes` gives the size of all and is asked for only where there is a limit.
+    `segments` yields the whole log in order, including the active segment unless it is empty; it is consumed up to the
+    first segment that stays. `log_bytes` returns the log's size and is called only if there is a size limit.
     """
     by_policy = "delete" in config.cleanup_policy
     excess_bytes = -1

@@ -1,14 +1,14 @@
-"""Reading a segment from its beginning to see how much of it is true, and all that is to be known of it, in one pass.
+"""Scans a segment from its beginning in one pass: verifies its batches and collects everything derived from them.
 
-A batch is true whose form and CRC are right, whose offsets go on behind those of the batch before, and whose leader
-epoch does not fall; at the first that is not, the segment ends. No CRC covers the base offset: behind a gap, as
-compaction leaves them, it is believed where the batch ends before the next one begins (`verifying`). On the way come
-the index entries, the leader epochs, and what the segment does to the state of producers: the headers that make a
-difference, not those of every batch.
+A batch is valid if its form and CRC are right, its offsets continue after those of the previous batch, and its leader
+epoch does not fall; the segment ends at the first one that is not valid. No CRC covers the base offset: after a gap,
+such as compaction leaves, it is trusted if the batch ends before the next one begins (`verifying`). The scan also
+collects the index entries, the leader epochs, and the batch headers that affect the state of producers, which are not
+those of every batch.
 
-It touches one file and nothing else, so segments may be scanned side by side, in threads. Large batches cost reading
-and a checksum, both without the interpreter's lock; small ones cost the interpreter, so the loop over them is written
-out, and the header is unpacked by a format that has only what is asked for.
+It touches one file and nothing else, so segments may be scanned in parallel, in threads. Large batches cost reading and
+a checksum, both without the interpreter's lock; small ones cost interpreter time, so their loop is written out, and the
+header format unpacks only the fields needed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _OFFSET: Final = struct.Struct(">q")
 
 
 class Scanned(NamedTuple):
-    """What a segment was found to be."""
+    """The result of scanning a segment."""
 
     size: int
-    """Of the batches that are true."""
+    """The bytes of its valid batches."""
     end_offset: int
     offset_index: OffsetIndex
     time_index: TimeIndex
@@ -49,10 +49,10 @@ class Scanned(NamedTuple):
     epochs: list[tuple[int, int]]
     """Each leader epoch, and the first offset written in it here."""
     producers: list[tuple[int, bytes]]
-    """Position and header of each batch that the state of producers depends on, in order. Of a run of batches of one
-    producer and epoch, undisturbed by markers, these are the first and the last five."""
+    """Position and header of each batch that the state of producers depends on, in order. In a run of batches of one
+    producer and epoch, uninterrupted by markers, these are the first and the last five."""
     failure: tuple[int, str] | None
-    """Where the file stopped being true, and how; None where all of it is."""
+    """The position of the first invalid batch, and the reason; None if the whole file is valid."""
 
 
 def scan(
@@ -65,10 +65,10 @@ def scan(
     limit: int = MAX_OFFSET,
     progress: Callable[[int], None] | None = None,
 ) -> Scanned:
-    """Read a segment's first `size` bytes; the next one begins at offset `limit`. Blocks, perhaps long.
+    """Scan a segment's first `size` bytes; the next segment begins at offset `limit`. Blocks, perhaps for long.
 
-    `progress` is told now and then of so many more bytes. Raises OSError as the disk does; what is wrong with the bytes
-    is in the answer.
+    `progress` is called now and then with the number of bytes since its last call. Raises OSError if the disk fails;
+    invalid data is reported in the result.
     """
     unpack, read = _HEADER.unpack_from, file.read
     offset_index, time_index = OffsetIndex(), TimeIndex()
@@ -167,7 +167,7 @@ def scan(
 
 
 def _offset_at(file: File, window: memoryview, at: int, position: int) -> int | None:
-    """The base offset of the batch at `position`, which is `at` in the window; None where the file ends before."""
+    """Return the base offset of the batch at `position` (`at` in the window); None if the file ends before it."""
     head = window[at : at + _OFFSET.size]
     if len(head) < _OFFSET.size:
         head = memoryview(file.read(position, _OFFSET.size))
@@ -175,7 +175,7 @@ def _offset_at(file: File, window: memoryview, at: int, position: int) -> int | 
 
 
 def _crc_beyond(file: File, window: memoryview, position: int, batch_bytes: int) -> int:
-    """The CRC of a batch that begins with the window and is larger."""
+    """Return the CRC of a batch that begins with the window and extends beyond it."""
     crc = crc32c(window[_CRC_START:])
     done, end = position + len(window), position + batch_bytes
     while done < end:
@@ -188,7 +188,7 @@ def _crc_beyond(file: File, window: memoryview, position: int, batch_bytes: int)
 
 
 class _Runs:
-    """The headers of producers' batches, of which those in the middle of a run are left out."""
+    """The headers of producers' batches, without those in the middle of a run."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[tuple[int, int], list[tuple[int, bytes]]]] = {}

@@ -1,13 +1,14 @@
 """One `.log` file with its indexes.
 
-A segment is being written (the last of its log) or sealed. Being written, it holds its index entries in memory and
-nobody reads the index files; sealing hands the entries to the next flush, and from then on lookups read the files.
-`position` and `size` are bytes in the `.log`, offsets are the partition's.
+A segment is either active (the last one of its log) or sealed. An active segment holds its index entries in memory and
+its index files are not read; sealing hands the entries to the next flush, and from then on lookups read the files.
+`position` and `size` are bytes in the `.log`; offsets are those of the partition.
 
-The file is addressed by position and its size is kept here: what a failed write left beyond `size` is overwritten by
-the next one, or cut off by `close` and by recovery.
+Writes address the file by position, and its size is tracked here: the remains of a failed write beyond `size` are
+overwritten by the next one, or cut off by `close` and by recovery.
 
-Invariants: `[0, size)` is whole batches in offset order; every index entry is the last offset and start of one of them.
+Invariants: `[0, size)` holds whole batches in offset order; every index entry is the last offset and the position of
+one of them.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ _PREFIX_BYTES: Final = 12
 _LOOKUP_CHUNK_BYTES: Final = 4096 + HEADER_BYTES
 _HINTS: Final = 8
 FAR_BYTES: Final = 4 << 20
-"""An index that leaves a reader so far from what it looks for is of no use."""
+"""If an index entry is this far from the batch that a reader looks for, the index is useless."""
 _RESERVE_FROM_BYTES: Final = 1 << 20
 _RESERVE_AT_MOST_BYTES: Final = 16 << 20
 
 
 class Placed(NamedTuple):
-    """A batch in a segment: where it lies and what a search asks of it."""
+    """A batch in a segment: its position, and the header fields that searches need."""
 
     position: int
     size: int
@@ -60,9 +61,9 @@ class Placed(NamedTuple):
 
 
 def walk(file: File, name: str, position: int, end: int, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[Placed]:
-    """The batches from `position` to `end`, by their headers alone; large batches are skipped, not read.
+    """Yield the batches from `position` to `end`, by their headers alone; large batches are skipped, not read.
 
-    CorruptSegment where there is something else.
+    Raises CorruptSegment on anything that is not a batch.
     """
     chunk, start = b"", position
     while position < end:
@@ -82,7 +83,7 @@ def walk(file: File, name: str, position: int, end: int, chunk_bytes: int = _LOO
 
 
 class Segment:
-    """A file of batches from `base_offset` on."""
+    """A file of batches that begins at `base_offset`."""
 
     __slots__ = (
         "_first_timestamp",
@@ -115,20 +116,20 @@ class Segment:
         self.offset_index: OffsetIndex | None = None  # None: on disk
         self.time_index: TimeIndex | None = None
         self.offsets = 0
-        """How many offsets it spans, once it is sealed; 0 where that is not known. A hint for look-ups."""
+        """The number of offsets that a sealed segment spans; 0 if unknown. A hint for lookups."""
         self._size = -1  # -1: ask the file
-        self._reserved = 0  # up to where space was asked for
-        self._was_written = False  # since it was opened: its file, or what its index should be
+        self._reserved = 0  # the position up to which space was reserved
+        self._was_written = False  # since it was opened: the file was written, or the index is out of date
         self._max_timestamp: int | None = None  # None: ask the time index
         self._offset_of_max_timestamp = base_offset
         self._first_timestamp: int | None = None
         self._is_remade = False
-        self._near: OffsetIndex | None = None  # the part of the index that was looked at last, until the read is done
-        self._hints: dict[int, int] = {}  # where a reader that goes on will ask next: offset -> position
+        self._near: OffsetIndex | None = None  # the window of the index seen last, until the read is done
+        self._hints: dict[int, int] = {}  # where sequential readers will continue: offset -> position
 
     @classmethod
     def create(cls, directory: Directory, base_offset: int, files: FileCache, *, created_at: int) -> Segment:
-        """A new, empty segment to write to. What an old file of that name held is cut off."""
+        """Return a new, empty active segment. An old file of the same name is truncated."""
         segment = cls(directory, base_offset, files, created_at=created_at)
         if segment.log.get().size():
             segment.log.get().truncate(0)
@@ -136,7 +137,7 @@ class Segment:
         return segment
 
     def start_empty(self) -> None:
-        """Be an empty segment that is being written. It has no file before the first write, unless one was there."""
+        """Become an empty active segment. Unless a file exists already, the first write creates it."""
         self._size = 0
         self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
         self._max_timestamp, self._offset_of_max_timestamp, self._first_timestamp = -1, self.base_offset, None
@@ -145,39 +146,39 @@ class Segment:
     def adopt(
         self, size: int, offsets: OffsetIndex, times: TimeIndex, max_timestamp: int, offset_of_max_timestamp: int
     ) -> None:
-        """Be a sealed segment that was written elsewhere, with the index entries made there."""
+        """Become a sealed segment that was written elsewhere, with the index entries built there."""
         self._size = size
         self.offset_index, self.time_index = offsets, times
         self._max_timestamp, self._offset_of_max_timestamp = max_timestamp, offset_of_max_timestamp
 
     @property
     def size(self) -> int:
-        """Bytes of whole batches."""
+        """The size of all whole batches in bytes."""
         if self._size < 0:
             self._size = self.log.get().size()
         return self._size
 
     def resized(self, size: int) -> None:
-        """Its whole batches are the first `size` bytes of the file."""
+        """Declare that the whole batches are the first `size` bytes of the file."""
         self._size = size
 
     def file_size(self) -> int:
-        """Bytes in the file, whole batches or not; from here on they count as whole."""
+        """Return the size of the file in bytes, and from now on take all of them for whole batches."""
         self._size = self.log.get().size()
         return self._size
 
     @property
     def names(self) -> list[str]:
-        """Its files; not all of them have to be there."""
+        """The names of the segment's files, not all of which need exist."""
         return [self.log.name, *(layout.file_name(self.base_offset, suffix) for suffix in layout.SEGMENT_SUFFIXES[1:])]
 
     # --- writing ---
 
     def append(self, data: Buffer, batches: list[tuple[BatchHeader, int]], interval_bytes: int) -> None:
-        """Write whole batches in one write: their headers, and each one's position within `data`.
+        """Append whole batches in one write; `batches` has their headers and their positions within `data`.
 
-        Needs `load_indexes`. When the write raises nothing has changed here, and what reached the file is cut off
-        again.
+        Call `load_indexes` first. If the write raises, the segment is unchanged, and whatever reached the file is cut
+        off again.
         """
         file = self.log.get()
         start = self.size
@@ -194,14 +195,18 @@ class Segment:
             self.indexed(header.base_offset, header.last_offset, header.max_timestamp, start + position, interval_bytes)
 
     def preallocate(self, size: int) -> None:
-        """Ask for the space of a whole segment, before its first record. A file system without that much gives none,
-        and none is asked for later."""
+        """Reserve the space of a whole segment before its first record is written.
+
+        A file system without that much space grants none, and none is requested later.
+        """
         self.log.get().reserve(0, size)
         self._reserved = size
 
     def _reserve(self, file: File) -> None:
-        """Ask for space ahead, as much as there is already: a file system finds it cheaper once than block by block,
-        and finds it in one piece. Small segments, of which there may be thousands, ask for none.
+        """Reserve as much space as the segment already takes, up to a limit.
+
+        A file system allocates that more cheaply than block by block, and contiguously. Small segments, of which there
+        may be thousands, reserve none.
         """
         size = self._size
         if size < _RESERVE_FROM_BYTES:
@@ -216,23 +221,22 @@ class Segment:
         try:
             file.truncate(size)
         except OSError:
-            return  # the caller hears of the write that failed; the bytes are overwritten, or cut when it is closed
+            return  # the caller gets the error of the write; the bytes are overwritten later, or cut off by `close`
 
     @property
     def needs_closing(self) -> bool:
-        """Whether its file may end in a torn tail, or its index is not on the disk."""
+        """Whether the file may end in a torn tail, or the index is not on disk."""
         return self._was_written or bool(self.offset_index)
 
     @property
     def is_short(self) -> bool:
-        """Whether it is so short that its index, whose entries are in memory, has none: to read it all costs no more
-        than to look at its end."""
+        """Whether the index is in memory and has no entries: reading the whole segment costs no more than its end."""
         return self.offset_index is not None and not self.offset_index
 
     def cut_torn_tail(self) -> None:
-        """Cut off what failed writes left behind the last whole batch, and the space that was asked for and not used.
+        """Cut off the remains of failed writes after the last whole batch, and reserved space that was not used.
 
-        A file of which that is not known, because it was being written before a crash, is cut all the same.
+        A file that was active before a crash may have either, and is cut as well.
         """
         file = self.log.get()
         if self._reserved >= _RESERVE_FROM_BYTES or file.size() >= _RESERVE_FROM_BYTES or file.size() > self.size:
@@ -242,7 +246,7 @@ class Segment:
     def indexed(
         self, base_offset: int, last_offset: int, max_timestamp: int, position: int, interval_bytes: int
     ) -> None:
-        """Take note of a batch at `position`: the timestamps, and an index entry where one is due."""
+        """Record a batch at `position`: its timestamp, and an index entry if one is due."""
         offsets, times = self.load_indexes()
         if self._max_timestamp is None or max_timestamp > self._max_timestamp:
             self._max_timestamp, self._offset_of_max_timestamp = max_timestamp, last_offset
@@ -253,7 +257,7 @@ class Segment:
             times.append(self._max_timestamp, self._offset_of_max_timestamp - self.base_offset)
 
     def has_room(self, data_bytes: int, last_offset: int, *, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch set fits by bytes, index entries and the 32 bits of a relative offset."""
+        """Return whether a set of batches fits: by bytes, index entries and the 32 bits of a relative offset."""
         offsets, times = self.load_indexes()
         return (
             self.size + data_bytes <= segment_bytes
@@ -263,14 +267,14 @@ class Segment:
         )
 
     def age_ms(self, now: int, batch_timestamp: int) -> int:
-        """How long it has been written to: by its first batch's timestamp and the next one's, else by the clock."""
+        """Return the segment's age, from the timestamps of its first and its next batch if known, else by the clock."""
         first = self.first_timestamp()
         if first is not None and first >= 0 and batch_timestamp >= 0:
             return batch_timestamp - first
         return now - self.created_at
 
     def load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The index entries, held in memory as appending needs. Reads the index files where they were on disk."""
+        """Return the index entries and hold them in memory, as appending needs; read the index files if necessary."""
         offsets, times = self.offset_index, self.time_index
         if offsets is None or times is None:
             file = self.index_file.get()
@@ -282,15 +286,15 @@ class Segment:
         return offsets, times
 
     def seal(self) -> None:
-        """No more appends: end the time index with the largest timestamp."""
+        """Seal the segment against appends: end the time index with the largest timestamp."""
         _, times = self.load_indexes()
         timestamp, offset = self.max_timestamp()
         times.append(timestamp, offset - self.base_offset)
 
     def truncate(self, end_offset: int) -> int:
-        """Drop the batches that reach `end_offset` or beyond; where the last one left ends.
+        """Drop the batches that reach `end_offset` or beyond; return the end offset of those left.
 
-        Durable, and the segment is written to again. Blocks for the sync.
+        The truncation is durable, and the segment becomes active again. Blocks for the sync.
         """
         offsets, times = self.load_indexes()
         self.delete_stored_indexes()
@@ -316,7 +320,7 @@ class Segment:
     # --- reading ---
 
     def find(self, offset: int) -> Placed | None:
-        """The first batch whose last offset is `offset` or more; None where there is none."""
+        """Return the first batch whose last offset is `offset` or more; None if there is none."""
         hint = self._hints.get(offset)
         for placed in self.walk(self._index_entry(offset)[1] if hint is None else hint):
             if placed.last_offset >= offset:
@@ -324,10 +328,11 @@ class Segment:
         return None
 
     def find_start(self, offset: int) -> tuple[int, int, int] | None:
-        """The position of the batch `find` would return, the offset at which it must begin, or behind a gap after, and
-        that at which it seems to begin; `offset` itself where a reader was given all before it.
+        """Return the position, expected base offset and apparent base offset of the batch that `find` would return.
 
-        CorruptSegment where the batches on the way do not follow one another, or an index entry names none of them.
+        After a gap the batch may begin later than expected. Both base offsets are `offset` itself if a reader was given
+        everything before it. Raises CorruptSegment if the batches on the way are out of order, or if an index entry
+        names none of them.
         """
         hint = self._hints.get(offset)
         if hint is not None and hint < self.size:
@@ -348,7 +353,7 @@ class Segment:
         return None
 
     def look_around(self, offset: int, end_offset: int, epochs: Epochs) -> Iterator[IntactBatch | CorruptSegment]:
-        """The intact batches from before `offset` on, and the damage between them (`verifying.batches_from`)."""
+        """Yield the intact batches from before `offset` on, and the damage between them (`verifying.batches_from`)."""
         return batches_from(self._as_file(end_offset, epochs), self._anchors(), offset)
 
     def _as_file(self, end_offset: int, epochs: Epochs) -> SegmentFile:
@@ -363,10 +368,10 @@ class Segment:
         return [Anchor(position, self.base_offset + offset) for offset, position in pairs]
 
     def remake_indexes(self, end_offset: int, epochs: Epochs, interval_bytes: int) -> bool:
-        """Make the index entries of a sealed segment anew, from the intact batches, all of which are read; they are
-        held in memory from here on. False where that was done before, and has helped or will not.
+        """Rebuild the index entries of a sealed segment by reading all intact batches, and hold them in memory.
 
-        Nothing is in them of what is damaged, which is then found by whoever reads it.
+        Returns False if that was done before: a second attempt would not help. Damaged batches get no entries; readers
+        that reach them will find the damage.
         """
         if self._is_remade or self.offset_index is not None:
             return False
@@ -388,9 +393,9 @@ class Segment:
         return True
 
     def end_offset(self) -> int:
-        """One past the last offset, by a look at the last index interval.
+        """Return one past the last offset, found by walking the last index interval.
 
-        CorruptSegment where that is not whole batches.
+        Raises CorruptSegment if that interval is not made of whole batches.
         """
         end_offset = self.base_offset
         for placed in self.walk(self._index_boundary(self.size)):
@@ -398,23 +403,23 @@ class Segment:
         return end_offset
 
     def offset_after(self, position: int) -> int:
-        """One past the last offset of the batches before `position`, which is a batch's boundary."""
+        """Return one past the last offset of the batches before `position`, which is a batch boundary."""
         end_offset = self.base_offset
         for placed in walk(self.log.get(), self.log.name, self._index_boundary(position - 1), position):
             end_offset = placed.last_offset + 1
         return end_offset
 
     def expect(self, offset: int, position: int) -> None:
-        """Remember that a reader was given all before `offset`, up to `position`."""
+        """Remember that a reader was given everything before `offset`, which ends at `position`."""
         self._near = None
         if len(self._hints) >= _HINTS and offset not in self._hints:
             del self._hints[next(iter(self._hints))]
         self._hints[offset] = position
 
     def cut(self, start: int, limit: int) -> tuple[int, int]:
-        """The last batch boundary not beyond `limit`, and the base offset there, for a limit within the segment.
+        """Return the last batch boundary not beyond `limit` (within the segment), and the base offset there.
 
-        `start` is a batch's; where that batch does not fit, the boundary is `start` itself.
+        `start` is the position of a batch; if that batch does not fit, the boundary is `start` itself.
         """
         position = max(start, self._index_boundary(limit))
         for placed in self.walk(position):
@@ -423,17 +428,17 @@ class Segment:
         raise CorruptSegment(self.log.name, limit, "the segment ends before it should")
 
     def batch_at(self, position: int) -> Placed:
-        """The batch that begins at `position`."""
+        """Return the batch that begins at `position`."""
         for placed in self.walk(position):
             return placed
         raise CorruptSegment(self.log.name, position, "the segment ends here")
 
     def walk(self, position: int = 0, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[Placed]:
-        """The batches from `position` on."""
+        """Yield the batches from `position` on, by their headers alone."""
         return walk(self.log.get(), self.log.name, position, self.size, chunk_bytes)
 
     def _index_entry(self, offset: int) -> tuple[int, int]:
-        """The last offset and the position of the batch from which to look for an offset; this segment's beginning."""
+        """Return the last offset and position of the batch to start a search from, or the segment's beginning."""
         relative_offset = offset - self.base_offset
         index = self.offset_index
         if relative_offset <= 0:
@@ -445,12 +450,12 @@ class Segment:
         return (self.base_offset + found, position) if position else (self.base_offset, 0)
 
     def _index_entry_before(self, position: int) -> tuple[int, int]:
-        """The last offset and the position of the last batch with an index entry that is not behind `position`."""
+        """Return the last offset and position of the last indexed batch that begins at or before `position`."""
         index = self.offset_index
         if index is None:
             near, self._near = self._near, None
             if near is not None and near and near.positions[0] <= position < near.positions[-1]:
-                index = near  # a reader is at most a window away from where it began to look
+                index = near  # the end of a read is at most a window away from its start
             else:
                 index = position_window(self.index_file.get(), position, position / self.size if self.size else 0.0)
         found, boundary = index.entry_before(position)
@@ -462,21 +467,21 @@ class Segment:
     # --- time ---
 
     def first_timestamp(self) -> int | None:
-        """The largest timestamp of the first batch, None while there is none."""
+        """Return the largest timestamp of the first batch; None if the segment is empty."""
         if self._first_timestamp is None and self.size:
             self._first_timestamp = self.batch_at(0).max_timestamp
         return self._first_timestamp
 
     def max_timestamp(self) -> tuple[int, int]:
-        """The largest timestamp, and the last offset of the batch that brought it.
+        """Return the largest timestamp, and the last offset of the batch that has it.
 
-        -1 and the base offset where none did. Where its files are damaged: of the batches that are not.
+        Returns -1 and the base offset if no batch has a timestamp. If files are damaged, only intact batches count.
         """
         if self._max_timestamp is None:
             try:
                 timestamp, offset = self._last_time_entry()
-                # In every interval that an index entry ended, growth brought a time entry: only what follows the last
-                # is unknown.
+                # In every interval that an index entry ended, a larger timestamp brought a time entry: only the
+                # batches after the last entry are unknown.
                 for placed in self._walk_from_anchor(*self._index_entry_before(self.size)):
                     if placed.max_timestamp > timestamp:
                         timestamp, offset = placed.max_timestamp, placed.last_offset
@@ -508,10 +513,10 @@ class Segment:
     def first_at_least(
         self, timestamp: int, from_offset: int, end_offset: int, epochs: Epochs
     ) -> Iterator[tuple[Placed, bytes]]:
-        """Batches that may hold the first record of that timestamp or more from an offset on: at most an interval is
-        read before the first of them. `end_offset` is the segment's.
+        """Yield the batches that may hold the first record at or after both `timestamp` and `from_offset`.
 
-        CorruptSegment where a batch on the way is damaged, or an index is.
+        At most one index interval is read before the first of them. `end_offset` is that of the segment. Raises
+        CorruptSegment if an index or a batch on the way is damaged.
         """
         times = self.time_index
         if times is None:
@@ -522,7 +527,7 @@ class Segment:
         if self.time_index is None:
             for near in times.entries(number - 1, number + 1):
                 self._check_time_entry(*near)
-        if number == len(times):  # only behind the last entry
+        if number == len(times):  # it can only be after the last entry
             named, position = self._index_entry_before(self.size)
         else:
             # The batch is in the interval that ends at this time entry: it begins at the index entry before.
@@ -540,7 +545,7 @@ class Segment:
                 yield placed, data
 
     def _walk_from_anchor(self, last_offset: int, position: int) -> Iterator[Placed]:
-        """The batches from an index entry on. CorruptSegment where it names another batch, or they do not follow."""
+        """Yield the batches from an index entry on. CorruptSegment if it names another, or they are out of order."""
         expected = self.base_offset
         if position and position >= self.size:
             raise CorruptSegment(self.log.name, position, "an index entry leads beyond the end")
@@ -557,18 +562,18 @@ class Segment:
     # --- files ---
 
     def delete_stored_indexes(self) -> None:
-        """Remove the index files: what they say of a segment that was cut must not be believed after a crash."""
+        """Remove the index files, so that after a crash nothing trusts their entries for a truncated segment."""
         for handle in (self.index_file, self.time_index_file):
             handle.close()
             self.directory.delete(handle.name)
 
     def has_complete_index(self, interval_bytes: int) -> bool:
-        """Whether nothing indexable follows the last entry of its `.index`. CorruptSegment where that leads nowhere."""
+        """Return whether the `.index` is complete to its end. CorruptSegment if its last entry points to no batch."""
         last = self._index_boundary(self.size)
         return all(placed.position - last <= interval_bytes for placed in self.walk(last))
 
     def finish_temporary_indexes(self, *, keep: bool) -> None:
-        """Make them the index files, or remove them. The time index first: a complete index vouches for both."""
+        """Rename the temporary index files, or remove them. Time index first: a complete `.index` vouches for both."""
         for handle in (self.time_index_file, self.index_file):
             temporary = handle.name + layout.TEMPORARY
             if keep:
@@ -578,16 +583,16 @@ class Segment:
                 self.directory.delete(temporary)
 
     def drop_indexes(self) -> None:
-        """Read the index files from now on."""
+        """Drop the entries in memory; from now on lookups read the index files."""
         self.max_timestamp()
         self.offset_index = self.time_index = None
 
     def move_to(self, files: FileCache) -> None:
-        """Close its files; from now on they open in that cache."""
+        """Close the files; from now on `files` opens them."""
         for file in (self.log, self.index_file, self.time_index_file):
             file.move_to(files)
 
     def close(self) -> None:
-        """Close its files; they open again when used."""
+        """Close the files; they reopen on use."""
         for file in (self.log, self.index_file, self.time_index_file):
             file.close()

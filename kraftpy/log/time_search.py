@@ -27,7 +27,7 @@ _BATCHES_AT_ONCE: Final = 2048
 
 
 class FoundBatch(NamedTuple):
-    """A whole batch, out of the log."""
+    """A whole batch, copied from the log."""
 
     header: BatchHeader
     data: bytes
@@ -95,7 +95,7 @@ def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
 
 
 def batch_of(log: PartitionLog, last_offset: int) -> FoundBatch | None:
-    """The batch that ends there; None where it is gone."""
+    """Return the batch that ends at `last_offset`; None if it is gone."""
     segment = log.segment_of(last_offset)
     return None if segment is None else _read(log, segment, last_offset)
 

@@ -1,17 +1,17 @@
-"""Whether what a read brought is what was appended: every byte of it, each time it is read.
+"""Verifies batches as they are read: every byte, on every read, must be what was appended.
 
-The CRC of a batch covers everything behind it. What lies before is held against something else: the length and the
-magic byte by what the CRC then covers, the CRC by itself, the leader epoch by the epoch cache, and the base offset by
-its neighbours: a batch begins where the one before ended. Compaction leaves gaps; behind one a base offset is believed
-where the batch ends before the next one begins.
+The CRC of a batch covers everything after it. The fields before it are verified by other means: the length and the
+magic byte through the range that the CRC then covers, the CRC by itself, the leader epoch against the epoch cache, and
+the base offset against its neighbours: a batch begins where the previous one ended. Compaction leaves gaps; after a gap
+a base offset is trusted if the batch ends before the next one begins.
 
-Nothing is remembered of what was found intact: the page cache may be dropped, and what is read again from the disk may
-be other than it was. It costs about a tenth of a millisecond for a megabyte, and a microsecond for a batch.
+Results are not remembered: the page cache may be dropped, and the next read from disk may bring different bytes.
+Verifying costs about a tenth of a millisecond per megabyte, and a microsecond per batch.
 
-`check` is the way of every read. `batches_from` is the slow way, once something is wrong: it finds the intact batches
-around the damage, by looking for the next place from which intact batches lead to one that an index entry vouches for.
+Every read goes through `check`. Once something is wrong, `batches_from` is the slow way: it finds the intact batches
+around the damage by searching for the next place from which intact batches lead to one that an index entry vouches for.
 
-Left out: a base offset that became another within a gap that compaction left, with no index entry for its batch.
+Left out: a base offset that changed within a gap left by compaction, with no index entry for its batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCAN_BYTES: Final = 1 << 20
 class CorruptSegment(KafkaError):
     """The bytes at `position` are not the batch that belongs there. A reader gets CORRUPT_MESSAGE.
 
-    Where that is known, `first_offset` is the first offset that cannot be read, and `end_offset` the next that can.
+    If known, `first_offset` is the first offset that cannot be read, and `end_offset` the next one that can.
     """
 
     def __init__(
@@ -60,27 +60,27 @@ class CorruptSegment(KafkaError):
 
 
 class Epochs(Protocol):
-    """What is known of the leader epochs of a log."""
+    """Looks up the leader epochs of a log."""
 
     def range_of(self, offset: int) -> tuple[int, int]:
-        """The epoch in which a record was written, and where that epoch ends; -1 where it is not known."""
+        """Return the epoch in which a record was written (-1 if unknown), and the end offset of that epoch."""
         ...
 
 
 class Checked(NamedTuple):
-    """How much of what was read is intact, from its beginning on."""
+    """The extent of the intact data at the beginning of a read."""
 
     size: int
     next_offset: int
-    """One past the last offset of that; what was expected where it is nothing."""
+    """One past the last intact offset; the expected offset if nothing is intact."""
     has_records: bool
     is_whole: bool
 
 
 def check(data: Buffer, expected: int, end_offset: int, epochs: Epochs) -> Checked:
-    """Check whole batches, the first of which begins at offset `expected` or, behind a gap, later.
+    """Check whole batches, the first of which begins at offset `expected` or, after a gap, later.
 
-    None of them may reach `end_offset`: where the next batch, or what must not be read, begins.
+    None of them may reach `end_offset`, at which the next batch or the unreadable part of the log begins.
     """
     view = memoryview(data)
     unpack, end = _HEAD.unpack_from, len(view)
@@ -109,7 +109,7 @@ def check(data: Buffer, expected: int, end_offset: int, epochs: Epochs) -> Check
 
 
 def check_file(file: File, position: int, length: int, expected: int, end_offset: int, epochs: Epochs) -> Checked:
-    """As `check`, of a stretch of a file, which is read in pieces for it."""
+    """Check a range of a file as `check` does, reading it in pieces."""
     done, has_records = 0, False
     piece_bytes = _PIECE_BYTES
     while done < length:
@@ -131,7 +131,7 @@ def _is_before(view: Buffer, position: int, last_offset: int) -> bool:
 
 
 class IntactBatch(NamedTuple):
-    """A batch that is as it was appended."""
+    """A batch that was verified to be as it was appended."""
 
     position: int
     size: int
@@ -142,29 +142,31 @@ class IntactBatch(NamedTuple):
 
 
 class Anchor(NamedTuple):
-    """What an index entry says: a batch with that last offset begins there."""
+    """The claim of an index entry: a batch with this last offset begins at this position."""
 
     position: int
     last_offset: int
 
 
 class SegmentFile(NamedTuple):
-    """What there is to know of a segment's file apart from what is in it."""
+    """A segment's file and the facts needed to verify its contents."""
 
     file: File
     name: str
     size: int
     base_offset: int
     end_offset: int
-    """Where the next segment begins, or the log ends."""
+    """The offset at which the next segment begins, or the log ends."""
     epochs: Epochs
 
 
 def batches_from(
     segment: SegmentFile, anchors: Iterable[Anchor], offset: int
 ) -> Iterator[IntactBatch | CorruptSegment]:
-    """The intact batches of a segment, and between them what is damaged: from before `offset` on, where the index
-    entries in `anchors` (in any order, any of them wrong) help, else from the segment's beginning.
+    """Yield the intact batches of a segment, and the damage between them.
+
+    Starts before `offset` if one of the index entries in `anchors` helps (they may be in any order, and any of them may
+    be wrong), else at the segment's beginning.
     """
     trusted = sorted(anchor for anchor in anchors if 0 < anchor.position < segment.size)
     position, expected = 0, segment.base_offset
@@ -187,7 +189,7 @@ def batches_from(
 
 
 def _batch_at(segment: SegmentFile, position: int, expected: int) -> tuple[IntactBatch | None, str]:
-    """The batch there; or why it is none, in words."""
+    """Return the batch at `position`; or None and the reason, in words, why there is no intact one."""
     head = segment.file.read(position, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
         return None, f"{len(head)} bytes are no batch"
@@ -218,14 +220,15 @@ def _batch_at(segment: SegmentFile, position: int, expected: int) -> tuple[Intac
 
 
 def _anchored(segment: SegmentFile, anchor: Anchor) -> IntactBatch | None:
-    """The batch an index entry names, where it is that and intact."""
+    """Return the batch that an index entry names, if it is there and intact."""
     batch, _ = _batch_at(segment, anchor.position, segment.base_offset)
     return batch if batch is not None and batch.last_offset == anchor.last_offset else None
 
 
 def _next_intact(segment: SegmentFile, damaged: int, expected: int, anchors: list[Anchor]) -> IntactBatch | None:
-    """The first intact batch behind a damaged one, from which intact ones lead on to where an index entry, or the
-    segment's end, says that a batch ends. None where there is none.
+    """Return the first intact batch after the damage from which intact batches lead to a known boundary.
+
+    Such a boundary is given by an index entry or the segment's end. Returns None if there is no such batch.
     """
     goal, known = segment.size, None
     for anchor in anchors:

@@ -1,10 +1,10 @@
-"""Work that may be long, in steps: what a client's records ask for, without holding up everybody else.
+"""Long work in steps, so that inspecting one client's records does not hold up all others.
 
-`Work` is a generator. It yields None where others may be served before it goes on, and a function where that function
-is to be called, in a thread if there is one: what it returns is sent back, what it raises is thrown in. Work that is
-short yields nothing. `finish` drives it, or on an event loop `broker.storage.record_inspection`.
+`Work` is a generator. It yields None when other clients may be served before it continues, and a function when its
+driver should call that function, in a thread if there is one: the result is sent back, an exception is thrown in. Short
+work yields nothing. The driver is `finish`, or on an event loop `broker.storage.record_inspection`.
 
-Invariant: between two yields there is a counted amount of work, a few milliseconds at most.
+Invariant: the work between two yields is bounded by a count, a few milliseconds at most.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 Work = Generator[Callable[[], Any] | None, Any, T]
 
 INLINE_BYTES: Final = 128 << 10
-"""Records of up to so many bytes, uncompressed, are looked at without a pause."""
+"""Records of up to this many bytes, uncompressed, are inspected without a pause."""
 
 
 def finish(work: Work[T]) -> T:
-    """Do all of it here and now."""
+    """Run the work to its end, right here, and return its result."""
     try:
         step = next(work)
         while True:
@@ -43,9 +43,9 @@ def finish(work: Work[T]) -> T:
 
 
 def expanded(header: BatchHeader, batch: Buffer, max_bytes: int) -> Work[bytes]:
-    """The records' bytes, uncompressed: at once where they are few.
+    """Return the uncompressed bytes of a batch's records, without a pause if they are few.
 
-    CorruptBatch where they are malformed, or more than `max_bytes`: then its cause is `ExpandsTooFar`.
+    Raises CorruptBatch if they are malformed or exceed `max_bytes`; in the latter case its cause is `ExpandsTooFar`.
     """
     if len(batch) <= INLINE_BYTES:
         try:
