@@ -15,7 +15,7 @@ A cycle of such edges is named by the weakest kinds it needs:
 There is also G1b, an intermediate read: the last value an operation read of a key is not the last one that its writer
 wrote.
 
-Allowed, because Kafka's transactions do not promise otherwise: Writers are not isolated, so every cycle that needs a
+Allowed, because Kafka's transactions do not promise otherwise: writers are not isolated, so every cycle that needs a
 ww edge; polls have no claim to the newest record, so every cycle that needs an rw edge; a poll may end anywhere, so
 G1b. A cycle of wr edges, with process and realtime order or without, is a record that was read before it was written:
 never allowed. Each strongly connected set of operations is reported once, by its first name in that order, with a
@@ -263,14 +263,13 @@ def _enter(
 
 
 MOST_STARTS = 256
-"""Return the edges from which to search for a component's shortest cycle."""
+"""How many edges to search from for a component's shortest cycle."""
 
 
 def shortest(graph: Graph, part: set[int], search: _Search) -> list[tuple[int, int]]:
-    """Return a shortest cycle of the component that meets the need: its nodes, each with the kind of edge that leaves
-    it. Nodes are numbered by completion, so every cycle has an edge that leads back: paths are searched from its end.
+    """Return a shortest cycle of the component that meets the need: nodes, each with the kind of edge that leaves it.
 
-    Nodes are numbered by completion, so a cycle has an edge that leads back: the ways from its end are searched.
+    Nodes are numbered by completion, so every cycle has an edge that leads back: paths are searched from its end.
     """
     best: list[tuple[int, int]] = []
     starts = 0
@@ -294,7 +293,6 @@ def _back(
     graph: Graph, part: set[int], search: _Search, start: int, first: int, kind: int, limit: int
 ) -> list[tuple[int, int]]:
     """Return the shortest path from `first` back to `start`, breadth first over (node, needed kinds taken so far).
-    Together with the edge to `first` it has fewer than `limit` edges.
 
     Together with the edge to `first` it has fewer than `limit` edges.
     """

@@ -234,7 +234,7 @@ class _Sights:
 
     @property
     def last(self) -> frozenset[int]:
-        """Return all descriptions that are the last to name some value."""
+        """Return the indexes of all descriptions that are the last to name some value."""
         return frozenset(index for last in self._last.values() for index in last.values())
 
     def blur(self, state: Topic | None, index: int) -> Topic | None:
