@@ -1,5 +1,4 @@
-"""A run as one HTML page that needs no network: verdicts, plot, the cost of each kind of fault, anomalies with
-evidence.
+"""A run as one self-contained HTML page: verdicts, plot, the cost of each kind of fault, anomalies with evidence.
 
 A run describes itself in its history, as notes of process "run" with f "run": at first {command, world, seed, ...}; in
 the end {problems, damage}, observations that no operation shows: nodes that ended by themselves, tracebacks in their

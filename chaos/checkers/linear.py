@@ -210,7 +210,7 @@ class _Configuration(NamedTuple):
 
 
 class _Kept:
-    """A set of configurations, none of which can do all that a later one can."""
+    """Configurations, none of which is covered by an earlier one."""
 
     def __init__(self, budget: _Budget) -> None:
         self._budget = budget

@@ -128,7 +128,7 @@ def _producers(history: History, inits: list[Op], findings: Findings) -> None:
 
 
 def _zombies(history: History, inits: dict[str, list[Op]], findings: Findings) -> None:
-    """Compare each producer with the one that had the id before it, if the two inits did not overlap."""
+    """Find commits acknowledged to a producer after another took over its id, if their inits did not overlap."""
     for op in history.completed("txn", "process", "send"):
         name = op.extra.get("transactional_id")
         if name not in inits or op.type is not Type.OK:
