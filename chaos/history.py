@@ -3,11 +3,13 @@
 An operation is an invocation (`invoke`) or its completion: `ok` (it happened), `fail` (it did not and will not),
 `info` (unknown: it may have happened, or happen later). A line holds
 
-    index     its place in the history time      nanoseconds since the run began process   a client: one producer and
-    one consumer with one invocation at a time; or the name of a bystander, such as "nemesis", whose operations are all
-    `info` and stand alone type      invoke, ok, fail, info f         what was asked: send, poll, txn, assign,
-    subscribe, commit, create-topic, ... value     its arguments in an invocation; arguments and results in a
-    completion
+    index     its place in the history
+    time      nanoseconds since the run began
+    process   a client: one producer and one consumer with one invocation at a time; or the name of a bystander,
+              such as "nemesis", whose operations are all `info` and stand alone
+    type      invoke, ok, fail, info
+    f         what was asked: send, poll, txn, assign, subscribe, commit, create-topic, ...
+    value     its arguments in an invocation; arguments and results in a completion
 
 and, where there is more to say, further fields (`error`, `rebalance_log`, `node`, ...), which are `extra` here.
 

@@ -1,11 +1,12 @@
 """A partition has one leader in an epoch, and that leader never takes back a promise.
 
-    two-leaders            two nodes lead a partition in one epoch leader-epoch-falls     a node returned to an earlier
-    epoch of a partition without a restart, or a replica to no epoch high-watermark-falls, last-stable-falls,
-    log-start-falls     at the leader of one epoch watermark-order        log start <= last stable offset <= high
-    watermark <= log end does not hold in-sync-too-early      a replica joined the ISR with less than was committed, or
-    than the leader epoch began with lost-tail              an acknowledged record stands at or above the high
-    watermark in the end commit-beyond-stable   a group's committed offset lies above the last stable offset in the end
+    two-leaders            two nodes lead a partition in one epoch
+    leader-epoch-falls     a node returned to an earlier epoch of a partition without a restart, or a replica to none
+    high-watermark-falls, last-stable-falls, log-start-falls     at the leader of one epoch
+    watermark-order        log start <= last stable offset <= high watermark <= log end does not hold
+    in-sync-too-early      a replica joined the ISR with less than was committed, or than the leader epoch began with
+    lost-tail              an acknowledged record stands at or above the high watermark in the end
+    commit-beyond-stable   a group's committed offset lies above the last stable offset in the end
 
 Read from: `watermarks` {node, key, leader, leader_epoch, log_start, last_stable, high_watermark, log_end}, asked of
 one node; `final` for those after healing, `incarnation` beside the value if the node may have restarted, `replica` if

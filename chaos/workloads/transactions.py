@@ -11,9 +11,10 @@ commits a record to every partition: by then every open transaction has ended, a
 that a reader that reaches them has seen everything.
 
 All clients read with read_committed. A new producer's `init` is an operation of its own: {transactional_id,
-producer_id, epoch}. `commit_asked` beside a value is when the commit was requested. A failure before that certainly means
-that nothing happened, and is `fail`; any outcome of the commit but success is `info`. A client that fails with polled records
-continues as a new process, as if it had died: it reads from the beginning, or from what its group has committed.
+producer_id, epoch}. `commit_asked` beside a value is when the commit was requested. A transaction that failed before
+certainly never happened, and is `fail`; any outcome of the commit but success is `info`. A client that fails with
+polled records continues as a new process, as if it had died: it reads from the beginning, or from what its group has
+committed.
 """
 
 from __future__ import annotations
