@@ -115,7 +115,7 @@ class Attack:
             worker.close()
 
     def note_sent(self, asked: Ask) -> None:
-        """Describe the requests that are open."""
+        """Note a request that is now open."""
         self.note(str(asked), asked.index)
 
     def note(self, text: str, index: int) -> None:
