@@ -14,7 +14,7 @@
     python -m chaos run --faults 40         real processes under faults: `chaos.running`
     python -m chaos cost history.jsonl      how long clients went without, by kind of fault
 
-What finds something wrong ends with status 1; with 3 if nothing is, but something could not be decided.
+A command exits with status 1 if it finds something wrong, and with 3 if nothing is wrong but something is undecided.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def edn_command(file: Path, numbered: bool) -> None:
 
 
 def _with_fixed_hashes() -> None:
-    """A seed is to mean the same in every process."""
+    """Re-execute with a fixed hash seed, so that a seed means the same in every process."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, "-m", "chaos", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
 
@@ -187,8 +187,8 @@ def sim_command(
 ) -> None:
     """Simulate clusters. Exit status 1 if a seed found something wrong, 3 if something is only undecided.
 
-    The line of such a seed repeats it.
-    Seeds that the ledger has, of this code and these minutes, are not run again.
+    Each such seed is shown with the command line that repeats it.
+    Seeds that the ledger already lists for this code and these minutes are not run again.
     """
     if seed is None and (faults is not None or trace or log_lines):
         raise click.UsageError("--faults, --trace and --log-lines are for one --seed")

@@ -1,10 +1,10 @@
-"""How long clients went without, fault by fault, and how rates and latencies went over time.
+"""How long clients went without service, fault by fault, and how rates and latencies changed over time.
 
-A gap is the longest time without an acknowledged send (or a poll that brought records) between the begin of a fault
-and the begin of the next, or the end of the workload. The time to heal runs from the fault's end until clients'
+A gap is the longest time without an acknowledged send (or a poll that brought records) between the start of a fault
+and the start of the next, or the end of the workload. The time to heal runs from the fault's end until clients'
 acknowledged operations reach four fifths, over one second, of the median rate of the ten seconds before the fault.
 
-Pure arithmetic on the history: all times are the history's.
+Everything is computed from the times in the history.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from chaos.history import FAULT, HEAL, History, Op, Type
 
 SECOND = 1_000_000_000
 BEFORE = 10 * SECOND
-"""How much of the time before a fault says what is usual."""
+"""The window before a fault whose median rate counts as normal."""
 RECOVERED = 0.8
 AFTERWARDS = ("final", "last")
-"""What marks an operation that comes after the workload: last reads, and what ends open transactions."""
+"""Marks operations that run after the workload: final reads, and those that end open transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One fault in time, nanoseconds."""
+    """One fault in time, in nanoseconds."""
 
     id: int
     kind: str
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """What one fault cost, in milliseconds. None: no such operation, or not healed before the next fault."""
+    """The cost of one fault, in milliseconds. None means no such operation, or not healed before the next fault."""
 
     span: Span
     send_gap_ms: float | None
@@ -50,7 +50,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Of some numbers."""
+    """Percentiles of a set of numbers."""
 
     count: int
     p50: float
@@ -59,7 +59,7 @@ class Quantiles:
 
 
 def quantiles(numbers: Iterable[float]) -> Quantiles | None:
-    """By nearest rank; None if there are none."""
+    """Compute percentiles by nearest rank; return None for an empty list."""
     ordered = sorted(numbers)
     if not ordered:
         return None
@@ -68,7 +68,7 @@ def quantiles(numbers: Iterable[float]) -> Quantiles | None:
 
 
 def spans(history: History) -> list[Span]:
-    """Faults by begin; one that was never healed lasts to the end."""
+    """Return the faults in order of start; one that was never healed lasts to the end."""
     found: dict[int, Span] = {}
     for op in history.notes(FAULT, HEAL):
         number = op.value["id"]
@@ -86,13 +86,13 @@ def spans(history: History) -> list[Span]:
 
 
 LOOKS = ("watermarks", "replica", "image", "controller", "compacted", "isr")
-"""What the harness asks of single nodes: no part of the workload."""
+"""Operations the harness sends to single nodes; they are not part of the workload."""
 _NO_LOAD = frozenset((*LOOKS, "crash", "assign", "init", "acquire", "acknowledge"))
-"""A queue is drained when all the others are over."""
+"""Queues are drained only after all other work has finished."""
 
 
 def workload_end(history: History) -> int:
-    """When the last operation of the workload was complete; what comes afterwards and looks at nodes are none of it."""
+    """Return when the last workload operation completed, ignoring later operations and looks at nodes."""
     of_load = (
         op.time
         for op in history.completions
@@ -102,7 +102,7 @@ def workload_end(history: History) -> int:
 
 
 def acknowledged(history: History) -> tuple[list[int], list[int]]:
-    """Times of acknowledged operations that sent, and of those that brought records."""
+    """Return the times of acknowledged operations that sent, and of those that polled records."""
     end = workload_end(history)
     sent, got = [], []
     for op in history.completions:
@@ -116,7 +116,7 @@ def acknowledged(history: History) -> tuple[list[int], list[int]]:
 
 
 def outages(history: History) -> list[Outage]:
-    """Every fault's cost."""
+    """Return the cost of every fault."""
     faults, end = spans(history), workload_end(history)
     sent, got = acknowledged(history)
     both = sorted(sent + got)
@@ -137,7 +137,7 @@ def outages(history: History) -> list[Outage]:
 
 
 def longest_gap(times: Sequence[int], begin: int, until: int) -> float | None:
-    """In milliseconds, between the begin, the times in between and the end; None without any time at all."""
+    """Return the longest gap in milliseconds between start, times and end; None if there are no times at all."""
     if not times:
         return None
     inside = times[bisect.bisect_left(times, begin) : bisect.bisect_right(times, until)]
@@ -160,7 +160,7 @@ def _time_to_heal(times: Sequence[int], span: Span, until: int) -> float | None:
 
 
 def _usual_rate(times: Sequence[int], begin: int) -> float | None:
-    """The median of the counts of whole seconds before."""
+    """Return the median count over the whole seconds before a fault."""
     counts = []
     edge = begin
     while edge - SECOND >= max(0, begin - BEFORE):
@@ -171,7 +171,7 @@ def _usual_rate(times: Sequence[int], begin: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindOfFault:
-    """What the faults of one kind cost."""
+    """The cost of all faults of one kind."""
 
     kind: str
     count: int
@@ -182,7 +182,7 @@ class KindOfFault:
 
 
 def by_kind(found: Sequence[Outage]) -> list[KindOfFault]:
-    """Gaps and times to heal, by kind of fault, in order of names."""
+    """Return gaps and times to heal by kind of fault, sorted by name."""
     table = []
     for kind in sorted({outage.span.kind for outage in found}):
         alike = [outage for outage in found if outage.span.kind == kind]
@@ -209,7 +209,7 @@ class Bin:
     fail: int
     info: int
     latency: Quantiles | None
-    """Of acknowledged operations, milliseconds."""
+    """Latency of acknowledged operations, in milliseconds."""
 
 
 def bins(history: History, ops: Sequence[Op], width: int) -> list[Bin]:

@@ -1,10 +1,10 @@
-"""What a seed draws besides its faults: the cluster, its settings, the topics' settings, and the workload.
+"""Everything a seed draws besides its faults: the cluster, its settings, the topics' settings, and the workload.
 
-Most clusters are of three nodes that all vote; some are of one or of five brokers, or have controllers apart from them.
-Settings are drawn where they make rare things common: segments of a few records, fetches of one batch, followers that
-fall out of sync soon, clocks that run fast.
+Most clusters have three nodes that all vote; some have one broker or five, or dedicated controllers. Settings are
+chosen to make rare things common: segments of a few records, fetches of one batch, followers that fall out of sync
+soon, clocks that run fast.
 
-Left out: retention of what the workload sends (what is deleted before it was read looks like a loss).
+Left out: retention of what the workload sends (a record deleted before it was read looks like a loss).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ WORKLOADS: Final = (
     "KIP-848",
     "hostile",
 )
-"""What `Drawn.workloads` may name of a seed; only mutants are given "bundles" besides."""
+"""The workloads a seed may have in `Drawn.workloads`; only mutants also use "bundles"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What a run is made of."""
+    """The ingredients of a run."""
 
     brokers: int = 3
     controllers: int = 0
-    """Apart from the brokers; 0: the first three brokers vote too."""
+    """Dedicated controllers; 0 means that the first three brokers vote too."""
     is_synced: bool = False
-    """Nothing is acknowledged before it is synced."""
+    """Sync every record before acknowledging it."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of the brokers."""
+    """Broker settings."""
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     clients: int = 3
     workload: Workload = "log"
     group_protocol: Literal["classic", "consumer"] = "classic"
-    """Of whoever subscribes."""
+    """The protocol of subscribed consumers."""
     with_topics: bool = False
     """Two more clients create, alter, describe and delete topics."""
     with_compaction: bool = False
@@ -60,17 +60,17 @@ class Drawn:
     with_hostile: bool = False
     """One more client attacks the nodes with requests that no honest client sends."""
     drifts: tuple[float, ...] = ()
-    """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
+    """The drift of each node's wall clock, in order: 0.01 gains a second in a hundred."""
     stalls: float = 0.0
-    """The chance that a client stops for seconds before it commits, or ends its transaction."""
+    """The chance that a client stalls for seconds before it commits, or ends its transaction."""
     fetch_max_wait_ms: int = 500
-    """Of clients that consume."""
+    """The consumers' setting."""
     load: float = 1.0
-    """How many times as many calls a second its clients make as is usual."""
+    """The clients' rate of calls, as a multiple of the usual one."""
     tempo: float = 1.0
-    """How many times shorter faults, and the pauses between them, are than usual."""
+    """By what factor faults, and the pauses between them, are shorter than usual."""
     kinds: tuple[Kind, ...] = tuple(Kind)
-    """Of faults: all, or a few, which then meet each other more often."""
+    """The kinds of faults: all, or a few, which then meet each other more often."""
     several: float = 0.2
     """The chance of two or three faults at once."""
     phantoms: float = 0.0
@@ -78,7 +78,7 @@ class Drawn:
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """All that clients do, for counting."""
+        """Return the names of all the workloads that run, for counting."""
         others = {
             "topics": self.with_topics,
             "compacted topic": self.with_compaction,
@@ -92,7 +92,7 @@ class Drawn:
 
 
 _ENDS: Final = (Kind.KILL, Kind.PAUSE, Kind.PARTITION, Kind.LOSE_UNSYNCED)
-"""Kinds of which one at least is always there: without an end of something there is nothing to take over."""
+"""At least one of these kinds is always included: unless something ends, there is nothing to take over."""
 
 
 CONSUMER_PROTOCOL: Final = {
@@ -101,7 +101,7 @@ CONSUMER_PROTOCOL: Final = {
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "1000",
 }
-"""Members whose sessions are as short as those of the classic protocol are here."""
+"""Settings that make sessions as short as those of the classic protocol are here."""
 
 
 SHARE_GROUPS: Final = {
@@ -112,7 +112,7 @@ SHARE_GROUPS: Final = {
     "group.share.min.heartbeat.interval.ms": "500",
     "group.share.heartbeat.interval.ms": "1000",
 }
-"""Locks and sessions of share groups that end within a short run."""
+"""Settings that make locks and sessions of share groups end within a short run."""
 
 
 _HOSTILE: Final = 0.35
@@ -125,7 +125,7 @@ def _kinds(chance: Random) -> tuple[Kind, ...]:
 
 
 def draw(seed: int) -> Drawn:
-    """The same for the same seed."""
+    """Draw a run; the same seed always gives the same one."""
     chance = Random(f"drawn {seed}")
     brokers = chance.choices([3, 1, 5], [75, 10, 15])[0]
     controllers = chance.choices([0, 3 if brokers > 1 else 1], [80, 20])[0]
@@ -152,7 +152,7 @@ def draw(seed: int) -> Drawn:
     nodes = brokers + controllers
     drifts = tuple(chance.choice([0.0, 0.0, 0.001, -0.001, 0.02, -0.02]) for _ in range(nodes))
     workload = chance.choices(["log", "log by subscription", "groups"], [45, 20, 35])[0]
-    more = Random(f"drawn later {seed}")  # what came later, so that the rest of a seed stays what it was
+    more = Random(f"drawn later {seed}")  # drawn last, so that the rest of an older seed stays what it was
     most_bytes = more.choice([None, None, "3000", "300"])
     if most_bytes is not None:
         settings["metadata.log.max.record.bytes.between.snapshots"] = most_bytes

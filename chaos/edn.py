@@ -39,7 +39,7 @@ _KEYED = ("assign", "subscribe")
 
 
 def dumps(what: Any) -> str:
-    """Any value of JSON, or a `Keyword`, as EDN."""
+    """Write any JSON value, or a `Keyword`, as EDN."""
     match what:
         case None:
             return "nil"
@@ -77,7 +77,7 @@ def _micro_to_edn(micro: list[Any]) -> list[Any]:
 
 
 def _keywords(what: Any) -> Any:
-    """JSON objects with their names as keywords, as Clojure's JSON readers do."""
+    """Parse JSON objects with their names as keywords, as Clojure's JSON readers do."""
     if isinstance(what, dict):
         return {Keyword(name): _keywords(of) for name, of in what.items()}
     if isinstance(what, list):
@@ -138,7 +138,7 @@ class _Reader:
         self._at += 1
         if token in _CLOSING:
             return self._collection(token)
-        if token.startswith("#"):  # a record, #jepsen.history.Op{...}, or #inst "...": what follows says it all
+        if token.startswith("#"):  # a record, #jepsen.history.Op{...}, or #inst "...": the next form says it all
             ignored = self.form()
             return self.form() if token == "#_" else ignored
         if token.startswith('"'):
@@ -175,7 +175,7 @@ class _Reader:
 
 
 def loads(text: str) -> list[Any]:
-    """Every form in the text. Vectors, lists and sets become lists, keywords `Keyword`."""
+    """Read every form in the text. Vectors, lists and sets become lists, keywords `Keyword`."""
     reader = _Reader(text)
     forms = []
     while reader.more():
@@ -202,7 +202,7 @@ def _micro_from_edn(micro: list[Any]) -> list[Any]:
 
 
 def from_edn(text: str) -> list[Op]:
-    """The operations of a history.edn: a map a line, or one vector of maps."""
+    """Read the operations of a history.edn: a map a line, or one vector of maps."""
     forms = loads(text)
     if len(forms) == 1 and isinstance(forms[0], list):
         forms = forms[0]
@@ -232,7 +232,7 @@ def _op(form: dict[Any, Any]) -> Op:
 
 
 def numbered(ops: Iterable[Op]) -> tuple[list[Op], dict[Key, str]]:
-    """The same operations with keys numbered by first appearance, and the number of each key."""
+    """Return the same operations with keys numbered by first appearance, and the number of each key."""
     names: dict[Key, str] = {}
 
     def name(key: Key) -> str:
@@ -261,11 +261,11 @@ def numbered(ops: Iterable[Op]) -> tuple[list[Op], dict[Key, str]]:
 
 
 def for_jepsen(ops: Iterable[Op]) -> str:
-    """A history.edn: what `jepsen.tests.kafka` and elle read, a map a line."""
+    """Write a history.edn as `jepsen.tests.kafka` and elle read it, a map a line."""
     known = (*_MICRO, *_KEYED, "crash", "debug-topic-partitions")
     chosen = [op for op in ops if not op.is_client or op.f in known]
     again = [
-        replace(op, index=index, f="txn" if op.f == "process" else op.f)  # it is one, to whoever cannot read offsets
+        replace(op, index=index, f="txn" if op.f == "process" else op.f)  # without the offsets, it is a transaction
         for index, op in enumerate(chosen)
     ]
     return "".join(to_edn(op) + "\n" for op in again)

@@ -1,16 +1,16 @@
 """Workloads as data: what a client should ask for next, drawn from a seed.
 
-A generator is asked by `call(process)` and told by `observe(op)` what came of it; it opens no connection and knows no
-time. The same seed and the same observations give the same calls.
+`call(process)` returns the next call, and `observe(op)` reports its outcome; a generator opens no connection and knows
+no time. The same seed and the same observations give the same calls.
 
     LogCalls       sends and polls by assign or subscribe, or transactions of both; 1 in 64 calls is a new assignment,
                    a third of those with the keys that have records nobody polled
-    FinalPolls     at the end: every process reads every key from its start until the highest offset anybody saw
-    LastTransactions   and before that: a transaction of everybody who has transactions, with a record to every key
+    FinalPolls     at the end: every process reads every key from its start up to the highest offset ever seen
+    LastTransactions   and before that: each transactional client sends a record to every key in one transaction
     GroupCalls     sends, polls of one group's members, commits, and looks at what is committed
     QueueCalls     sends, and a share group that acquires and acknowledges
     TopicCalls     create, delete, alter, reassign and describe topics, and looks at brokers' images and controllers
-    PipelineCalls  consume, transform, produce: each record of an input key is to have one descendant in an output key
+    PipelineCalls  consume, transform, produce: each record of an input key must have one descendant in an output key
 
 Keys are drawn exponentially from a rolling pool: a key that has had its share of writes is replaced by a new one.
 """
@@ -26,13 +26,13 @@ from chaos.checkers.versions import polled, sends
 from chaos.history import Key, Op, Type
 
 TOPIC_PREFIX: Final = "topic-"
-"""What `TopicCalls` calls its topics. It deletes them and makes them again, and nobody else may change them: what is
-done to them is in the history."""
+"""The prefix of the topics of `TopicCalls`, which deletes and recreates them. Nothing else may change them: the
+history must show everything done to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What to ask for: an invocation without index, time and process."""
+    """A call to make: an invocation without index, time and process."""
 
     f: str
     value: Any = None
@@ -43,19 +43,19 @@ class Calls(Protocol):
     """A workload's source of calls."""
 
     def call(self, process: int) -> Call | None:
-        """What the process should do next; None if it is done."""
+        """Return the process's next call; None if it is done."""
 
     def observe(self, op: Op) -> None:
-        """A completion, in the history's order."""
+        """Take a completion, in the history's order."""
 
 
 def key_name(number: int, partitions: int = 2, topics: str = "t") -> Key:
-    """The partition that a number stands for: two to a topic."""
+    """Return the name of the partition with this number: two to a topic."""
     return f"{topics}{number // partitions}-{number % partitions}"
 
 
 class Idle:
-    """Who has had nothing for a while, when no more is sent: that process is done."""
+    """Tracks processes that have received nothing for a while once sending has stopped: those are done."""
 
     MOST_EMPTY = 20
 
@@ -64,22 +64,22 @@ class Idle:
         self._empty: dict[int, int] = {}
 
     def stop_sending(self) -> None:
-        """Let the consumers read what is left."""
+        """Stop sending, so that the consumers read what is left."""
         self.sending = False
         self._empty = {}
 
     def done(self, process: int) -> bool:
-        """Whether the process may stop."""
+        """Return True if the process may stop."""
         return not self.sending and self._empty.get(process, 0) >= self.MOST_EMPTY
 
     def got(self, op: Op, anything: bool) -> None:
-        """A completion that brought something, or not."""
+        """Note a completion that returned something, or nothing."""
         if isinstance(op.process, int):
             self._empty[op.process] = 0 if anything else self._empty.get(op.process, 0) + 1
 
 
 class KeyPool:
-    """Keys in use, values for them, and how many each has had."""
+    """The keys in use, their values, and how many each has had."""
 
     def __init__(self, chance: random.Random, size: int = 10, most_writes: int = 1024, topics: str = "t") -> None:
         self._chance = chance
@@ -91,14 +91,14 @@ class KeyPool:
         self._next_value: dict[Key, int] = {}
 
     def pick(self) -> int:
-        """A key's number: the first is drawn half of the time, the second a quarter, ..."""
+        """Return a key's number: the first is drawn half of the time, the second a quarter, and so on."""
         place = 0
         while place < len(self._active) - 1 and self._chance.random() < 0.5:
             place += 1
         return self._active[place]
 
     def send(self) -> list[Any]:
-        """A send of a value that its key never had."""
+        """Return a send of a value that its key never had."""
         number = self.pick()
         key = key_name(number, topics=self._topics)
         value = self._next_value.get(key, 0) + 1
@@ -115,14 +115,14 @@ class KeyPool:
 
 
 class Offsets:
-    """The highest offsets that anybody sent or polled."""
+    """The highest offsets that any client sent or polled."""
 
     def __init__(self) -> None:
         self.sent: dict[Key, int] = {}
         self.polled: dict[Key, int] = {}
 
     def observe(self, op: Op) -> None:
-        """Take an acknowledged operation's offsets."""
+        """Record an acknowledged operation's offsets."""
         if op.type is not Type.OK:
             return
         for key, offset, _ in sends(op):
@@ -132,29 +132,29 @@ class Offsets:
             self.polled[key] = max(self.polled.get(key, -1), offset)
 
     def unpolled(self) -> list[Key]:
-        """Keys with acknowledged records beyond what anybody polled."""
+        """Return the keys with acknowledged records beyond the highest polled offset."""
         return sorted(key for key, offset in self.sent.items() if offset > self.polled.get(key, -1))
 
     def highest(self) -> dict[Key, int]:
-        """By key, in its order of names."""
+        """Return the highest offset of each key, sorted by key."""
         keys = sorted(self.sent.keys() | self.polled.keys())
         return {key: max(self.sent.get(key, -1), self.polled.get(key, -1)) for key in keys}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Of the log and transaction workloads."""
+    """Options of the log and transaction workloads."""
 
     transactions: bool = False
     via: str = "assign"  # or subscribe
     keys: int = 10
     most_writes_per_key: int = 1024
     longest: int = 4
-    """Of micro-operations in a transaction."""
+    """The most micro-operations in a transaction."""
     assignment_chance: float = 1 / 64
     crash_chance: float = 0.0
     topics: str = "t"
-    """What their names begin with: two workloads of one history have different ones."""
+    """The prefix of topic names: two workloads of one history need different ones."""
 
 
 class LogCalls:
@@ -168,7 +168,7 @@ class LogCalls:
         self.offsets = Offsets()
 
     def call(self, process: int) -> Call | None:
-        """An assignment first, then mostly sends and polls."""
+        """Return an assignment first, then mostly sends and polls."""
         chance = self._chance
         if process not in self._started:
             self._started.add(process)
@@ -183,7 +183,7 @@ class LogCalls:
         return Call(f=kinds.pop() if len(kinds) == 1 else "txn", value=micro)
 
     def observe(self, op: Op) -> None:
-        """Offsets show which keys have records that nobody polled."""
+        """Learn from offsets which keys have unpolled records."""
         self.offsets.observe(op)
 
     def _some_keys(self) -> list[Key]:
@@ -194,7 +194,7 @@ class LogCalls:
 
 
 class FinalPolls:
-    """A new client for everybody (`old` are the processes there were), which reads up to the highest offsets."""
+    """Replaces every client (`old` are the existing processes) by a new one, which reads up to the highest offsets."""
 
     MOST_POLLS = 500
 
@@ -205,7 +205,7 @@ class FinalPolls:
         self._old = set(old)
 
     def call(self, process: int) -> Call | None:
-        """crash; then, as a new process, assign and poll until all is seen. Begun again if that takes long."""
+        """Return crash; then, as a new process, assign and poll until all is seen. Start over if that takes long."""
         if process in self._old:
             return Call(f="crash")
         if process not in self._position:
@@ -221,7 +221,7 @@ class FinalPolls:
         return Call(f="poll", value=[["poll"]], extra={"final": True})
 
     def observe(self, op: Op) -> None:
-        """Where the process stands."""
+        """Note how far the process has read."""
         seen = self._position.get(op.process) if isinstance(op.process, int) else None
         if seen is not None and op.type is Type.OK:
             for key, offset, _ in polled(op):
@@ -229,11 +229,12 @@ class FinalPolls:
 
 
 class LastTransactions:
-    """For each process, as a new one (`old` are those there were): a transaction that sends to every key, until one is
-    acknowledged. Whatever its transactional id had left open has ended by then, and stands before these records."""
+    """Gives each process a successor (`old` are the existing ones) that retries a transaction with a send to every key
+    until one is acknowledged. By then any transaction left open under its transactional id has ended, and its records
+    precede these."""
 
     FIRST_VALUE = 1_000_000_000
-    """No workload comes so far."""
+    """Higher than any workload's values."""
 
     def __init__(self, keys: Iterable[Key], old: Iterable[int]) -> None:
         self._keys = list(keys)
@@ -242,7 +243,7 @@ class LastTransactions:
         self._value = self.FIRST_VALUE
 
     def call(self, process: int) -> Call | None:
-        """crash; then, as a new process, a send to all keys."""
+        """Return crash; then, as a new process, a send to all keys."""
         if process in self._old:
             return Call(f="crash")
         if process in self._done or not self._keys:
@@ -251,19 +252,19 @@ class LastTransactions:
         return Call(f="send", value=[["send", key, self._value] for key in self._keys], extra={"last": True})
 
     def observe(self, op: Op) -> None:
-        """Who is done."""
+        """Note which processes are done."""
         if op.f == "send" and op.type is Type.OK and isinstance(op.process, int):
             self._done.add(op.process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """Of the groups workload."""
+    """Options of the groups workload."""
 
     group: str = "g"
     keys: int = 6
     members: int = 3
-    """Processes whose number leaves a rest below this, modulo `clients`, are members; the others send and look."""
+    """A process whose number modulo `clients` is below this is a member; the others send and look."""
     clients: int = 5
     crash_chance: float = 0.0
     topics: str = "t"
@@ -283,11 +284,11 @@ class GroupCalls(Idle):
         self._to_commit: dict[int, dict[Key, int]] = {}
 
     def is_member(self, process: int) -> bool:
-        """Whether the process polls for the group."""
+        """Return True if the process polls for the group."""
         return process % self.options.clients < self.options.members
 
     def call(self, process: int) -> Call | None:
-        """By role."""
+        """Return the next call for the process's role."""
         chance, group = self._chance, self.options.group
         if not self.is_member(process):
             if not self.sending:
@@ -308,7 +309,7 @@ class GroupCalls(Idle):
         return Call(f="poll", value=[["poll"]], extra={"group": group})
 
     def observe(self, op: Op) -> None:
-        """What was polled is committed next."""
+        """Remember polled offsets, to be committed next."""
         if op.f == "poll" and op.type is Type.OK and isinstance(op.process, int):
             self.got(op, any(True for _ in polled(op)))
             for key, offset, _ in polled(op):
@@ -330,7 +331,7 @@ class QueueCalls(Idle):
         self.keys = self._pool.names()
 
     def call(self, process: int) -> Call | None:
-        """By role."""
+        """Return the next call for the process's role."""
         chance = self._chance
         if process % 2 == 0:
             return Call(f="send", value=[self._pool.send()]) if self.sending else None
@@ -346,18 +347,19 @@ class QueueCalls(Idle):
         return Call(f="acquire", value={"group": self.group})
 
     def hurries(self, process: int) -> bool:
-        """Whether it goes on at once: no more is sent, and there was something when it asked last."""
+        """Return True if the process continues at once: sending has stopped, and its last request returned
+        something."""
         return not self.sending and self._empty.get(process) == 0
 
     def observe(self, op: Op) -> None:
-        """What was acquired is acknowledged next."""
+        """Remember acquired records, to be acknowledged next."""
         if op.f == "acquire" and op.type is Type.OK and isinstance(op.process, int):
             self.got(op, bool(op.value["records"]))
             self._held[op.process] = op.value["records"]
 
 
 class TopicCalls:
-    """Topics come, change and go."""
+    """Topics are created, changed and deleted."""
 
     _CALLS = (
         *(
@@ -379,7 +381,7 @@ class TopicCalls:
         self._setting = 0
 
     def call(self, process: int) -> Call | None:
-        """One call about one topic, or a look at one node."""
+        """Return one call about one topic, or a look at one node."""
         chance = self._chance
         topic = chance.choice(self._topics)
         f = chance.choice(self._CALLS)
@@ -398,7 +400,7 @@ class TopicCalls:
                 return Call(f=f, value={"topic": topic})
 
     def observe(self, op: Op) -> None:
-        """Nothing is learned."""
+        """Do nothing."""
 
 
 class PipelineCalls(Idle):
@@ -414,7 +416,7 @@ class PipelineCalls(Idle):
         self._started: set[int] = set()
 
     def call(self, process: int) -> Call | None:
-        """By role. What a `process` call polls and sends is for whoever carries it out to fill in."""
+        """Return a call by role. The caller that carries a `process` call out fills in its polls and sends."""
         if process % 2 == 0:
             if not self.sending:
                 return None
@@ -429,6 +431,6 @@ class PipelineCalls(Idle):
         return Call(f="process", value=[["poll"]], extra={"group": self.group, "output": self.output})
 
     def observe(self, op: Op) -> None:
-        """Whether there is still something to process."""
+        """Note if there is still something to process."""
         if op.f == "process":
             self.got(op, any(True for _ in polled(op)))

@@ -1,12 +1,12 @@
-"""Histories: what clients asked and what came of it, one JSON object per line.
+"""Histories: what clients asked for and how it ended, one JSON object per line.
 
-An operation is an invocation (`invoke`) or what it came to: `ok` (it happened), `fail` (it did not and will not),
-`info` (nobody knows: it may have happened, or happen later). A line holds
+An operation is an invocation (`invoke`) or its completion: `ok` (it happened), `fail` (it did not and will not),
+`info` (unknown: it may have happened, or happen later). A line holds
 
     index     its place in the history
     time      nanoseconds since the run began
-    process   a client: one producer and one consumer with one invocation at a time; or the name of what is no client,
-              as "nemesis", whose operations are all `info` and stand alone
+    process   a client: one producer and one consumer with one invocation at a time; or the name of a bystander,
+              such as "nemesis", whose operations are all `info` and stand alone
     type      invoke, ok, fail, info
     f         what was asked: send, poll, txn, assign, subscribe, commit, create-topic, ...
     value     its arguments in an invocation; arguments and results in a completion
@@ -21,8 +21,8 @@ The value of send, poll and txn is a list of micro-operations, as in Jepsen's Ka
 A key is one partition of one topic, "orders-3"; a value is a number or a string and never sent twice to a key.
 
 Invariants: indexes and times never fall; a process has one invocation open; after an `info` it is gone and its client
-goes on under a new number; an invocation that was never completed counts as `info` with what was asked (`History`).
-Neither clock nor chance is used here.
+continues under a new number; an invocation that was never completed counts as `info` with its arguments (`History`).
+This module uses neither clocks nor randomness.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ Value = int | str
 
 NEMESIS = "nemesis"
 FAULT = "fault"
-"""The nemesis began a fault; the value is `chaos.nemesis.Fault` as data."""
+"""The nemesis started a fault; the value is `chaos.nemesis.Fault` as data."""
 HEAL = "heal"
-"""The nemesis ended the fault of the same id."""
+"""The nemesis ended the fault with the same id."""
 
 
 class Type(StrEnum):
-    """What an operation says about its effect."""
+    """How an operation ended."""
 
-    INVOKE = "invoke"  # asked for
+    INVOKE = "invoke"  # invoked
     OK = "ok"  # it happened
     FAIL = "fail"  # it did not, and never will
-    INFO = "info"  # unknown, perhaps for ever
+    INFO = "info"  # unknown, perhaps forever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +67,17 @@ class Op:
 
     @property
     def is_client(self) -> bool:
-        """Whether it belongs to a client, not to the nemesis or another bystander."""
+        """Return True if it belongs to a client, not to the nemesis or another bystander."""
         return isinstance(self.process, int)
 
     def rebalanced_keys(self) -> frozenset[Key]:
-        """Keys that were given or taken by a rebalance while the operation ran."""
+        """Return the keys that a rebalance assigned or revoked while the operation ran."""
         log = self.extra.get("rebalance_log") or ()
         return frozenset(key for event in log for key in event["keys"])
 
 
 class BadHistory(Exception):
-    """A history that cannot be one: the line (or index) and why."""
+    """An impossible history: the line (or index) and the reason."""
 
 
 _OWN_FIELDS = ("index", "time", "process", "type", "f", "value")
@@ -85,13 +85,13 @@ _TYPES = {str(kind): kind for kind in Type}
 
 
 def value_of(data: bytes | memoryview | None) -> Value | None:
-    """What a record's value is in a history: a number where it is one in decimal, else its text."""
+    """Return a record's value as histories hold it: a number if it is decimal, otherwise text."""
     text = None if data is None else bytes(data).decode(errors="replace")
     return int(text) if text is not None and text.isdecimal() else text
 
 
 def to_line(op: Op) -> str:
-    """The operation as one line of JSON, without the line's end."""
+    """Return the operation as one line of JSON, without the line's end."""
     fields: dict[str, Any] = {
         "index": op.index,
         "time": op.time,
@@ -108,7 +108,7 @@ def to_line(op: Op) -> str:
 
 
 def from_fields(fields: dict[str, Any]) -> Op:
-    """The operation that a line's object describes."""
+    """Build the operation that a line's object describes."""
     try:
         kind = _TYPES[fields["type"]]
         op = Op(
@@ -129,7 +129,8 @@ def from_fields(fields: dict[str, Any]) -> Op:
 
 
 def read(lines: Iterable[str]) -> list[Op]:
-    """The operations of a file. A last line without its end was being written when the run died, and is left out."""
+    """Read the operations of a file. A last line without its end was being written when the run died, and is left
+    out."""
     ops: list[Op] = []
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):
@@ -148,7 +149,7 @@ def read(lines: Iterable[str]) -> list[Op]:
 
 
 class Recorder:
-    """Gives operations their index and sees that processes behave; hands each on as it happens."""
+    """Gives operations their index, checks that processes behave, and hands each operation on as it happens."""
 
     def __init__(self, emit: Callable[[Op], None]) -> None:
         self._emit = emit
@@ -158,7 +159,7 @@ class Recorder:
         self._gone: set[int] = set()
 
     def invoke(self, time: int, process: int, f: str, value: Any = None, **extra: Any) -> Op:
-        """A client asks for something."""
+        """Record a client's request."""
         if process in self._open:
             raise BadHistory(f"process {process} waits for {self._open[process].f}")
         if process in self._gone:
@@ -168,7 +169,7 @@ class Recorder:
         return op
 
     def complete(self, time: int, process: int, kind: Type, value: Any = None, **extra: Any) -> Op:
-        """What the process's invocation came to."""
+        """Record the completion of the process's invocation."""
         if process not in self._open or kind is Type.INVOKE:
             raise BadHistory(f"process {process} waits for nothing")
         op = self._record(time, process, kind, self._open[process].f, value, extra)
@@ -178,7 +179,7 @@ class Recorder:
         return op
 
     def note(self, time: int, process: str, f: str, value: Any = None, **extra: Any) -> Op:
-        """What someone who is no client did."""
+        """Record what a bystander did."""
         return self._record(time, process, Type.INFO, f, value, extra)
 
     def _record(self, time: int, process: Process, kind: Type, f: str, value: Any, extra: Mapping[str, Any]) -> Op:
@@ -192,7 +193,8 @@ class Recorder:
 
 
 class HistoryWriter(Recorder):
-    """Writes operations as they happen: each is one flushed line before the call returns. `seen` is told of it then."""
+    """Writes operations as they happen: each is one flushed line before the call returns. `seen` is then called with
+    it."""
 
     def __init__(self, sink: TextIO, seen: Callable[[Op], None] | None = None) -> None:
         def write(op: Op) -> None:
@@ -247,27 +249,27 @@ class History:
         self._completed_as[invocation.index] = completion
 
     def invocation(self, completion: Op) -> Op:
-        """What the completion answers."""
+        """Return the invocation of the completion."""
         return self._invocations[completion.index]
 
     def completion(self, invocation: Op) -> Op:
-        """What the invocation came to."""
+        """Return the completion of the invocation."""
         return self._completed_as[invocation.index]
 
     def completed(self, *fs: str) -> Iterator[Op]:
-        """Completions of what was asked by these names."""
+        """Return the completions of operations with these names."""
         return (op for op in self.completions if op.f in fs)
 
     def notes(self, *fs: str) -> Iterator[Op]:
-        """Operations of bystanders by these names."""
+        """Return the operations of bystanders with these names."""
         return (op for op in self.ops if not op.is_client and op.f in fs)
 
     @property
     def duration(self) -> int:
-        """Nanoseconds from the run's begin to its last operation."""
+        """Return nanoseconds from the run's start to its last operation."""
         return self.ops[-1].time if self.ops else 0
 
 
 def duration_ms(nanoseconds: int) -> float:
-    """Milliseconds, for people."""
+    """Return milliseconds, for people."""
     return nanoseconds / 1e6

@@ -1,14 +1,14 @@
-"""A campaign's ledger: a JSON line for each seed that was run to its end, so that a campaign can be gone on with.
+"""A campaign's ledger: a JSON line for each completed seed, so that a campaign can be resumed.
 
     {"seed": 7, "version": "3f0c9a1b22d4", "minutes": 5.0, "verdict": ["lost-write"], "workloads": ["log", "topics"],
      "operations": 4123, "virtual_seconds": 361.2, "cpu_seconds": 11.8}
 
-A seed is not run again that has a line of the same version and the same minutes. The version is that of what a seed's
-run depends on, whatever is committed: the sources of the product, and of this harness those that a simulation imports.
-What real worlds, mutants and pages are made of may change in the middle of a campaign.
+A seed that has a line with the same version and minutes is not run again. The version covers the files a seed's run
+depends on, committed or not: the sources of the product, and those sources of this harness that a simulation imports.
+The code of real worlds, mutants and pages may change in the middle of a campaign.
 
-Lines are appended, each in one write, and a last one that was cut off is passed over. The verdict is as
-`chaos.seeds.wrong` has it: nothing, where nothing was found.
+Lines are appended, each in one write, and a truncated last line is skipped. The verdict is that of
+`chaos.seeds.wrong`: empty if nothing was found.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _RUNNER: Final = "chaos.seeds"
-"""What runs seeds: all that they depend on of this harness, it imports."""
+"""The module that runs seeds: it imports every part of this harness that a seed depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A seed that was run."""
+    """A completed seed."""
 
     seed: int
     version: str
@@ -38,13 +38,13 @@ class Entry:
     verdict: tuple[str, ...]
     workloads: tuple[str, ...]
     operations: int
-    """Completed by clients."""
+    """Operations completed by clients."""
     virtual_seconds: float
     cpu_seconds: float
 
 
 def version(root: Path = ROOT) -> str:
-    """Of the sources in this tree."""
+    """Return the version of the sources in this tree."""
     digest = hashlib.sha256()
     for file in sorted({*(root / "kraftpy").rglob("*.py"), *simulated(root).values()}):
         digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
@@ -52,14 +52,14 @@ def version(root: Path = ROOT) -> str:
 
 
 def simulated(root: Path = ROOT) -> dict[str, Path]:
-    """The modules of this harness that a simulation can import, wherever in a module that is written."""
+    """Return the modules of this harness that a simulation can import, wherever in a module the import stands."""
     found: dict[str, Path] = {}
     left = [_RUNNER]
     while left:
         name = left.pop()
         path = root.joinpath(*name.split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        if name in found or not file.exists():  # what a module is asked for may be a class of it
+        if name in found or not file.exists():  # an imported name may be a class of the module
             continue
         found[name] = file
         left.append(name.rpartition(".")[0])
@@ -73,7 +73,7 @@ def simulated(root: Path = ROOT) -> dict[str, Path]:
 
 
 def read(file: Path) -> list[Entry]:
-    """The lines of a ledger; none where there is no such file. ValueError where it holds something else."""
+    """Read the lines of a ledger; none if there is no such file. Raise ValueError if it holds anything else."""
     if not file.exists():
         return []
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -90,7 +90,7 @@ def read(file: Path) -> list[Entry]:
 
 
 def append(file: Path, entry: Entry) -> None:
-    """One more line. What an interrupted write has left of a line is cut off first."""
+    """Append a line. The remains of an interrupted write are cut off first."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+b") as ledger:
         ledger.seek(0)
@@ -101,12 +101,12 @@ def append(file: Path, entry: Entry) -> None:
 
 
 def done(entries: Iterable[Entry], of_version: str) -> set[tuple[int, float]]:
-    """Seeds and minutes that need not be run again."""
+    """Return the seeds, with their minutes, that need not be run again."""
     return {(entry.seed, entry.minutes) for entry in entries if entry.version == of_version}
 
 
 def summary(entries: Sequence[Entry]) -> Table:
-    """Counted by workload; a seed has one or several, and counts in each. The last row counts each seed once."""
+    """Count by workload; a seed has one or several, and counts in each. The last row counts each seed once."""
     table = Table(title="campaign")
     for name in ("workload", "seeds", "bad", "operations", "virtual minutes", "CPU minutes", "virtual/CPU", "found"):
         is_text = name in ("workload", "found")

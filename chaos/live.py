@@ -3,11 +3,11 @@
     world.open -> load and faults (in rounds) -> heal -> in sync -> load goes on a little -> last reads
     -> looks at each node -> stop -> each node's logs are read -> every checker -> report.html
 
-The history is written to a directory line by line as it happens, so that a run that dies leaves what it saw.
+The history is written to a directory line by line as it happens, so that a run that dies leaves all it saw.
 
-Faults are drawn in rounds of `ROUND`: after each round everything is healed and every replica in sync again, so that a
-round may harm data on one disk as the first did. A seed gives the same faults; what the processes make of them in real
-time is theirs.
+Faults are drawn in rounds of `ROUND`: after each round everything is healed and every replica in sync again, so that
+each round may again harm data on one disk. A seed always gives the same faults; how the processes react in real time
+varies.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from kraftpy.protocol.apis import ApiKey
 
 ROUND: Final = 10
 LOOKER: Final = 1_000_000
-"""Looks at node n are those of process LOOKER + n."""
+"""Looks at node n are recorded under process LOOKER + n."""
 MEMBERS: Final = 3
 SENDERS: Final = 2
-"""To the topics of the group."""
+"""Clients that send to the topics of the group."""
 TOPICS: Final = 2
 """Clients that create, change and delete topics."""
 _QUEUE_CALLS_PER_SECOND: Final = 2.0
@@ -72,7 +72,7 @@ _READERS: Final = 3
 _READY_SECONDS: Final = 120.0
 _IN_SYNC_SECONDS: Final = 180.0
 _CALM_SECONDS: Final = 5.0
-"""Load without faults, before the first and after the last."""
+"""The time under load without faults, before the first and after the last."""
 _FINAL_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 2.0
 _LATE_MS: Final = 500
@@ -82,12 +82,12 @@ _MISTAKES: Final = {
     "unexpected error(s) that it survived": UNEXPECTED,
     "line(s) of what did not end with the node": "still at work at the end of the stop",
 }
-"""What no fault excuses in a node's log."""
+"""Log lines of a node that no fault excuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of a run. It ends with the faults or with the minutes, whichever come first."""
+    """Settings of a run, which ends with the faults or with the minutes, whichever come first."""
 
     seed: int
     directory: Path
@@ -95,52 +95,52 @@ class Settings:
     faults: int | None = None
     minutes: float | None = None
     kinds: tuple[Kind, ...] = tuple(Kind)
-    """Of which the world can do some."""
+    """The kinds wanted; the world may support only some of them."""
     clients: int = 4
-    """Besides the group's members and their senders."""
+    """In addition to the group's members and their senders."""
     transactions: bool = False
-    """Seven more, as `chaos.workloads.transactions` has them."""
+    """Add the seven clients of `chaos.workloads.transactions`."""
     queue: Limits | None = None
-    """Four more, as `chaos.workloads.sharing` has them; what records of share groups are limited by."""
+    """Add the four clients of `chaos.workloads.sharing`, with these limits for share groups' records."""
     group_protocol: str = "classic"
-    """Of members: classic, or consumer (KIP-848)."""
+    """The members' protocol: classic, or consumer (KIP-848)."""
     calls_per_second: float = 8.0
-    """Of each client, at most."""
+    """The most that each client makes."""
     pause_ms: tuple[int, int] = (3_000, 8_000)
     lasts_ms: tuple[int, int] = (1_000, 10_000)
 
     @property
     def workloads(self) -> list[str]:
-        """What clients do."""
+        """Return the names of the workloads."""
         others = {"transactions": self.transactions, "queue": self.queue is not None}
         return ["log", "group", "topics", *(name for name, is_there in others.items() if is_there)]
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     history: History
     verdicts: list[Verdict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """What is wrong besides anomalies: nodes that ended by themselves, did not heal, clients that hang."""
+    """Failures besides anomalies: nodes that ended by themselves or did not heal, clients that hang."""
     damage: list[str] = field(default_factory=list)
-    """Bytes that a fault changed and that nobody has read since: known damage, which an operator repairs."""
+    """Bytes that a fault changed and that have not been read since: known damage, which an operator repairs."""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong, nor undecided."""
+        """Return True if nothing is wrong or undecided."""
         return not self.problems and all(verdict.valid for verdict in self.verdicts)
 
 
 class Interrupted(Exception):
-    """A run that was asked to end."""
+    """The run was asked to end."""
 
 
 def run(world: LiveWorld, settings: Settings, console: Console | None = None) -> Outcome:
     """Run to the end, whatever happens; tables on the terminal, history and page in the directory.
 
-    Raises Interrupted after Ctrl-C or SIGTERM, when all was removed; RuntimeError where the world cannot be made.
+    Raises Interrupted after Ctrl-C or SIGTERM, once everything is removed; RuntimeError if the world cannot be made.
     """
     try:
         return asyncio.run(_Run(world, settings, console or Console(highlight=False)).run())
@@ -149,7 +149,7 @@ def run(world: LiveWorld, settings: Settings, console: Console | None = None) ->
 
 
 class _Two:
-    """The workload of a group and that of logs in one history: a process belongs to one of them by its number."""
+    """Combines a group's workload and that of logs in one history: a process belongs to one of them by its number."""
 
     def __init__(self, group: GroupCalls, logs: LogCalls, clients: int) -> None:
         self._group, self._logs, self._clients = group, logs, clients
@@ -158,17 +158,17 @@ class _Two:
         return self._group if process % self._clients < MEMBERS + SENDERS else self._logs
 
     def call(self, process: int) -> Call | None:
-        """What its own workload says."""
+        """Ask the process's own workload."""
         return self._of(process).call(process)
 
     def observe(self, op: Op) -> None:
-        """Told to its own workload."""
+        """Pass the completion to the process's own workload."""
         if isinstance(op.process, int):
             self._of(op.process).observe(op)
 
 
 def drawn(seed: int, number: int, plan: Plan, first_id: int, most: int) -> list[Fault]:
-    """The faults of one round, `ROUND` at most."""
+    """Draw the faults of one round, `ROUND` at most."""
     found = schedule(Random(f"round {number} of {seed}").getrandbits(32), plan)[: min(ROUND, most)]
     return [
         replace(
@@ -203,11 +203,11 @@ class _Run:
         self.transacting: list[TransactionClient] = []
 
     def now_ns(self) -> int:
-        """Since the run began."""
+        """Return nanoseconds since the run began."""
         return int((time.monotonic() - self.began) * 1e9)
 
     def emit(self, op: Op) -> None:
-        """Every operation, once it is written."""
+        """Take every operation once it is written."""
         self.ops.append(op)
         self.offsets.observe(op)
         self.progress.observe(op, time.monotonic() - self.began)
@@ -222,7 +222,7 @@ class _Run:
         assert this is not None
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, this.cancel)
-        loop.set_default_executor(ThreadPoolExecutor(_THREADS))  # questions that block, some to nodes that are paused
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS))  # for blocking questions, some of them to paused nodes
         with (settings.directory / "history.jsonl").open("w", encoding="utf-8") as sink:
             self.recorder = HistoryWriter(sink, self.emit)
             try:
@@ -232,7 +232,7 @@ class _Run:
                 await self._logs()
                 await self.world.close()
             self.problems += self.world.problems()
-            ended = self.ops[-1].time  # closing the world is no part of the run
+            ended = self.ops[-1].time  # closing the world is not part of the run
             self.recorder.note(ended, RUN, RUN, {"problems": self.problems, "damage": self.damage})
         return self._judge()
 
@@ -333,7 +333,7 @@ class _Run:
         ]
 
     def _share(self) -> tuple[QueueCalls | None, list[asyncio.Task[None]]]:
-        """The share group's clients, which go on until it has read everything."""
+        """Start the share group's clients, which continue until the group has read everything."""
         limits = self.settings.queue
         if limits is None:
             return None, []
@@ -370,7 +370,8 @@ class _Run:
         ]
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]], problem: str) -> bool:
-        """Let these come to an end, for so long; whether they did. It is a problem if not, or if one failed."""
+        """Give the tasks this long to end; return True if they did. A task that hangs or fails is a problem of the
+        run."""
         _, late = await asyncio.wait(tasks, timeout=_FINAL_SECONDS)
         self.problems += [f"{problem}: {task.get_name()}" for task in late]
         for task in tasks:
@@ -379,7 +380,7 @@ class _Run:
         return not late
 
     async def _read_all(self, processes: Sequence[int], count: int) -> None:
-        """By clients that are new, each all there is."""
+        """Read with new clients, each of which reads all there is."""
         readers = processes[-_READERS:]
         calls = FinalPolls(self.offsets.highest(), readers)
         tasks = [
@@ -428,7 +429,7 @@ class _Run:
         self.recorder.note(self.now_ns(), "nemesis", f, value)
 
     async def _settle(self, number: int) -> bool:
-        """Wait until a round's harm is undone everywhere; False where it is not."""
+        """Wait until a round's harm is undone everywhere; return False if it is not."""
         self.progress.doing = "healing"
         wrong = await self.world.wait_ready(_READY_SECONDS) or await self.world.wait_in_sync(_IN_SYNC_SECONDS)
         self._note("settled", {"round": number, "wrong": wrong})
@@ -439,7 +440,7 @@ class _Run:
     # --- looks at nodes -------------------------------------------------------------------------------------------
 
     async def _look(self, node: NodeId) -> None:
-        """At what a node says of its partitions and of the controller, again and again."""
+        """Keep reading what a node says about its partitions and the controller."""
         while True:
             await self._look_once(node, final=False)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -455,8 +456,8 @@ class _Run:
             found = await world.watermarks(node, keys, self.offsets.sent) if keys else []
             seen = await world.controller(node)
         if world.incarnation(node) != before:
-            return  # nobody knows whom it was asked of
-        extra |= {"incarnation": before}  # what follows was asked a moment ago, and after this node's look before it
+            return  # unknown which node was asked
+        extra |= {"incarnation": before}  # the next reading was requested a moment ago, before this look at the node
         for f, value in (*(("watermarks", each) for each in found), ("controller", seen)):
             if value is not None:
                 self.recorder.invoke(self.now_ns(), process, f, {"node": node})
@@ -472,7 +473,7 @@ class _Run:
             self.recorder.complete(self.now_ns(), LOOKER + node, Type.OK, value, final=True)
 
     async def _dump(self) -> None:
-        """Stop every node and read what it has on its disk."""
+        """Stop every node and read the contents of its disk."""
         self.progress.doing = "reading the replicas"
         state = await self.world.state()
         for node in self.world.nodes:
@@ -491,7 +492,7 @@ class _Run:
                     self.problems.append(f"node {node}: {reading.damage}")
 
     async def _logs(self) -> None:
-        """Every node's own log, beside the history."""
+        """Save every node's own log beside the history."""
         for node in self.world.nodes:
             with contextlib.suppress(OSError):
                 text = self.world.server_log(node)
@@ -524,13 +525,14 @@ class _Run:
 
 
 class _Pace:
-    """A round's time: what takes longer than planned puts off what follows, so that its pauses stay."""
+    """The pace of a round: a step that takes longer than planned delays the following ones, so that the pauses
+    remain."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     async def sleep_until_ms(self, at_ms: int) -> None:
-        """Until so long after the round's begin."""
+        """Sleep until this long after the round's start."""
         left = self._began + at_ms / 1000 - time.monotonic()
         if left > 0:
             await asyncio.sleep(left)

@@ -1,12 +1,12 @@
-"""Faults as data, with targets in words; a schedule of them from a seed; what a world must be able to do.
+"""Faults as data, with targets in words; a schedule of them from a seed; the interface that a world implements.
 
-A `Fault` says what breaks, whom it hits and for how long. Its target is words ("minority", "leader of t0-1"), which
-`resolve` turns into nodes against what is known of the cluster when the fault begins, and `breaks` turns into the
-primitive actions that a `World` carries out. `heals` undoes them.
+A `Fault` says what breaks, which nodes it hits and for how long. Its target is words ("minority", "leader of t0-1"),
+which `resolve` turns into nodes based on what is known of the cluster when the fault begins, and `breaks` turns into
+the primitive actions that a `World` carries out. `heals` undoes them.
 
     kill             the process dies at once, and is started again at the end
     stop             it is asked to stop, and started again at the end
-    pause            it is stopped by a signal and goes on at the end
+    pause            it is stopped by a signal and resumes at the end
     partition        links are cut: `shape` says which
     slow, lossy      links from and to the nodes have a delay, or lose a share of what they carry
     clock-skew       the clock is wrong by so much, until the end
@@ -15,8 +15,8 @@ primitive actions that a `World` carries out. `heals` undoes them.
     fsync-error      fsync fails once with EIO
     slow-disk        fsync takes long
     corruption       a byte of a file is changed: `of` says of which (active segment, sealed segment, quorum journal)
-    lose-unsynced    the process dies, and what it had written and not synced with it
-    lose-disk        the process dies, its disk is emptied, and it is started anew
+    lose-unsynced    the process dies, and loses what it had written and not synced
+    lose-disk        the process dies, its disk is emptied, and it is started again
     rolling-restart  each node is stopped and started, one after the other
     remove-voter     a node leaves the quorum, and comes back at the end
     move-leader      a partition is led by another of its replicas
@@ -30,9 +30,9 @@ target's nodes send, to those that `to` names if it is there, is lost; what is s
 
 Invariants: the same seed gives the same schedule; a schedule ends with everything healed; what harms data on disk
 hits one node, once in a run or as often as the world spares the last copy, and nothing ends other nodes meanwhile.
-Where all is synced before it is acknowledged (`Plan.is_synced`), the loss of what was not may hit all of them.
+If everything is synced before it is acknowledged (`Plan.is_synced`), the loss of unsynced data may hit all of them.
 
-Left out: hardware clocks. What a world cannot do is not in its `abilities`, and is never scheduled for it.
+Left out: hardware clocks. A world lists in `abilities` what it can do; other kinds are never scheduled for it.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from chaos.history import FAULT, HEAL
 NodeId = int
 
 SKIPPED = "skipped"
-"""The nemesis left a fault out: its words meant nobody."""
+"""The nemesis left a fault out because its target matched no node."""
 SPARED = "spared"
-"""The world left an action of a fault out: nothing could have restored what it harms."""
+"""The world left an action of a fault out, because nothing could have restored what it harms."""
 
 
 class Kind(StrEnum):
-    """What breaks."""
+    """The kinds of faults."""
 
     KILL = "kill"
     STOP = "stop"
@@ -80,11 +80,11 @@ class Kind(StrEnum):
 
 
 HARMS_DATA = frozenset({Kind.CORRUPTION, Kind.LOSE_DISK, Kind.LOSE_UNSYNCED, Kind.FSYNC_ERROR})
-"""A minority may lose data and nobody may notice; with a majority the cluster has nothing to restore it from."""
+"""A minority may lose data unnoticed; if a majority does, the cluster has nothing to restore it from."""
 
 WITH_HARM = frozenset({Kind.PARTITION, Kind.PAUSE, Kind.SLOW, Kind.LOSSY, Kind.CLOCK_SKEW, Kind.CLOCK_STROBE})
-"""What may be at once with a harm to data. Other nodes must not end meanwhile: whoever ends uncleanly does not count as
-having everything until it has caught up (KIP-966), and the harmed node does not either."""
+"""Kinds that may overlap with harm to data. Other nodes must not end meanwhile: a node that ends uncleanly does not
+count as having everything until it has caught up (KIP-966), and neither does the harmed node."""
 
 SHAPES = ("one", "halves", "majorities-ring", "bridge", "target", "one-way")
 CORRUPTIBLE = ("active segment", "sealed segment", "quorum journal")
@@ -92,20 +92,20 @@ CORRUPTIBLE = ("active segment", "sealed segment", "quorum journal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What to break, as data."""
+    """A fault to carry out, as data."""
 
     id: int
     kind: Kind
     target: str = "one"
     at_ms: int = 0
-    """Since the run began."""
+    """Milliseconds since the run began."""
     lasts_ms: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     """`shape`, `delay_ms`, `jitter_ms`, `loss`, `skew_ms`, `period_ms`, `of`, `parts`, `partition`, `replicas`,
     `topic`."""
 
     def as_value(self) -> dict[str, Any]:
-        """For the history and for a file."""
+        """Return the fault as data, for the history and for a file."""
         return {**asdict(self), "kind": str(self.kind), "settings": _plain(dict(self.settings))}
 
 
@@ -122,7 +122,7 @@ def _plain(what: Any) -> Any:
 
 
 def from_value(value: Mapping[str, Any]) -> Fault:
-    """The fault that `as_value` described."""
+    """Return the fault that `as_value` described."""
     settings = dict(value["settings"])
     if "parts" in settings:
         settings["parts"] = tuple(from_value(part) for part in settings["parts"])
@@ -132,23 +132,23 @@ def from_value(value: Mapping[str, Any]) -> Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """What is known of the cluster when a fault begins. What is not known is absent."""
+    """The known state of the cluster when a fault begins. Unknown facts are absent."""
 
     nodes: tuple[NodeId, ...]
     controller: NodeId | None = None
     leaders: Mapping[str, NodeId] = field(default_factory=dict)
-    """Of partitions, "t0-1"."""
+    """Leaders of partitions such as "t0-1"."""
     replicas: Mapping[str, tuple[NodeId, ...]] = field(default_factory=dict)
     coordinators: Mapping[str, NodeId] = field(default_factory=dict)
-    """Of groups."""
+    """Coordinators of groups."""
 
 
 class NoSuchTarget(Exception):
-    """Nobody is meant: the partition has no leader, or the words are no target."""
+    """The target matches no node: the partition has no leader, or the words are no target."""
 
 
 def resolve(target: str, state: ClusterState, chance: random.Random) -> tuple[NodeId, ...]:
-    """The nodes that the words mean now, in order.
+    """Return the nodes that the words mean now, in order.
 
     one, minority, majority, all · node N · controller · leader of P · followers of P · coordinator of G · any leader
     """
@@ -185,13 +185,14 @@ def _some(chance: random.Random, nodes: Sequence[NodeId], count: int) -> tuple[N
 
 
 Cut = tuple[NodeId, NodeId]
-"""What the first sends to the second is lost."""
+"""A link that is cut: bytes from the first node to the second are lost."""
 
 
 def cuts(
     shape: str, state: ClusterState, hit: Sequence[NodeId], chance: random.Random, to: Sequence[NodeId] = ()
 ) -> tuple[Cut, ...]:
-    """The links a partition of this shape cuts, each direction on its own, in order; `to`: one-way to these only."""
+    """Return the links that a partition of this shape cuts, each direction on its own, in order. `to`: one-way to
+    these only."""
     nodes = sorted(state.nodes)
     match shape:
         case "one":
@@ -215,30 +216,30 @@ def cuts(
 
 
 def _majority_around(ring: Sequence[NodeId], place: int) -> set[NodeId]:
-    """As many neighbours in the ring as make a majority with the node in their middle."""
+    """Return a majority of the ring made of a node and its neighbours."""
     majority = len(ring) // 2 + 1
     return {ring[(place - majority // 2 + step) % len(ring)] for step in range(majority)}
 
 
 def between(part: Sequence[NodeId], nodes: Sequence[NodeId]) -> tuple[Cut, ...]:
-    """Every link between the part and the rest, both ways."""
+    """Return every link between the part and the rest, both ways."""
     rest = [node for node in nodes if node not in part]
     return tuple(sorted([(a, b) for a in part for b in rest] + [(b, a) for a in part for b in rest]))
 
 
 class Spared(Exception):
-    """The world left an action out: what it would have harmed, nothing could restore."""
+    """The world left an action out because nothing could have restored what it would have harmed."""
 
 
 class World(Protocol):
-    """Carries faults out. A method may take its time; what it began is undone by its counterpart, or by `heal_all`."""
+    """Carries faults out. A method may take its time; its counterpart undoes its effect, and so does `heal_all`."""
 
     @property
     def abilities(self) -> frozenset[Kind]:
-        """What it can do. Nothing else is asked of it."""
+        """The kinds this world supports. Nothing else is asked of it."""
 
     async def state(self) -> ClusterState:
-        """What is known of the cluster now."""
+        """Return what is known of the cluster now."""
 
     async def kill(self, node: NodeId) -> None:
         """End the process without warning."""
@@ -247,16 +248,16 @@ class World(Protocol):
         """Ask the process to end, and wait until it has."""
 
     async def start(self, node: NodeId) -> None:
-        """Start the process; nothing if it runs."""
+        """Start the process; do nothing if it runs."""
 
     async def pause(self, node: NodeId) -> None:
         """Stop the process in its tracks."""
 
     async def resume(self, node: NodeId) -> None:
-        """Let it go on."""
+        """Let the process continue."""
 
     async def cut(self, links: Sequence[Cut]) -> None:
-        """Lose what the first of each pair sends to the second."""
+        """Lose all bytes from the first of each pair to the second."""
 
     async def mend(self, links: Sequence[Cut]) -> None:
         """Undo these cuts."""
@@ -265,16 +266,16 @@ class World(Protocol):
         """Make the node's links slow and lossy; zeros make them good again."""
 
     async def set_clock(self, node: NodeId, skew_ms: int) -> None:
-        """Make the node's clock wrong by so much; 0 makes it right."""
+        """Make the node's clock wrong by this much; 0 makes it right."""
 
     async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
-        """How the node's disk behaves from now on."""
+        """Set how the node's disk behaves from now on."""
 
     async def fail_fsync(self, node: NodeId) -> None:
         """Let the next fsync fail."""
 
     async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
-        """Change one byte of a file of this sort; False if there is none."""
+        """Change one byte of a file of this sort; return False if there is none."""
 
     async def lose_unsynced(self, node: NodeId) -> None:
         """Kill the process and forget what it did not sync."""
@@ -283,22 +284,22 @@ class World(Protocol):
         """Kill the process and empty its disk."""
 
     async def set_voter(self, node: NodeId, voter: bool) -> None:
-        """Take the node out of the quorum, or into it."""
+        """Remove the node from the quorum, or add it."""
 
     async def move_leader(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
-        """Let another in-sync replica lead; the first of these, if they are named."""
+        """Let another in-sync replica lead: the first of `replicas`, if given."""
 
     async def reassign(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
-        """Give the partition other replicas; these, if they are named."""
+        """Give the partition other replicas: `replicas`, if given."""
 
     async def create_topic(self, topic: str, partitions: int) -> None:
-        """Beside the workload's."""
+        """Create a topic beside the workload's."""
 
     async def delete_topic(self, topic: str) -> None:
-        """One that `create_topic` made."""
+        """Delete a topic that `create_topic` made."""
 
     async def heal_all(self) -> None:
-        """Mend, resume, start and set right whatever is not."""
+        """Mend, resume, start and correct everything that is not healthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +314,7 @@ class Action:
 async def carry_out(
     world: World, actions: Sequence[Action], spared: Callable[[Action, Spared], object] = lambda *_: None
 ) -> None:
-    """One after the other; `spared` is told what the world left out."""
+    """Carry actions out one after the other; `spared` is called with those the world left out."""
     for action in actions:
         try:
             await getattr(world, action.method)(*action.arguments, **action.named)
@@ -327,7 +328,7 @@ class Unable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """A fault that has begun: whom it hit, what to do, and what undoes it."""
+    """A fault that has begun: the nodes it hit, the actions to take, and those that undo them."""
 
     fault: Fault
     nodes: tuple[NodeId, ...]
@@ -336,11 +337,11 @@ class Broken:
 
 
 _NEEDS_THE_OTHERS = {"start": 1, "set_voter": 2}
-"""Ends that wait for nodes which another fault of the same several may have silenced: they come last."""
+"""Undoing actions that wait for nodes which another fault of the same `several` may have silenced; they run last."""
 
 
 def breaks(fault: Fault, state: ClusterState, chance: random.Random) -> Broken:
-    """The fault against this cluster. Raises `NoSuchTarget` if it means nobody."""
+    """Turn the fault into actions on this cluster. Raises `NoSuchTarget` if its target matches no node."""
     if fault.kind is Kind.SEVERAL:
         parts = [breaks(part, state, chance) for part in fault.settings["parts"]]
         nodes = tuple(sorted({node for part in parts for node in part.nodes}))
@@ -420,10 +421,10 @@ async def run(
     note: Callable[[str, dict[str, Any]], object],
     sleep_until_ms: Callable[[int], Awaitable[None]],
 ) -> None:
-    """Carry a schedule out, and note in the history what begins and ends when. Faults may overlap.
+    """Carry a schedule out, and note in the history when each fault begins and ends. Faults may overlap.
 
-    A fault that means nobody at its time is noted as `skipped`. Whatever happens, the world is healed in the end. Each
-    fault has dice of its own: what is left of a schedule that was shortened still draws the same.
+    A fault whose target matches no node at its time is noted as `skipped`. The world is always healed in the end. Each
+    fault has its own random numbers, so that the remainder of a shortened schedule still draws the same.
     """
     dice = chance.getrandbits(64)
     for fault in faults:
@@ -461,31 +462,31 @@ async def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """From what a schedule is drawn."""
+    """Parameters for drawing a schedule."""
 
     kinds: tuple[Kind, ...]
     duration_ms: int
     partitions: tuple[str, ...] = ()
-    """That targets may name."""
+    """Partitions that targets may name."""
     groups: tuple[str, ...] = ()
     quiet_start_ms: int = 5_000
     pause_ms: tuple[int, int] = (2_000, 15_000)
-    """Between a fault's end and the next one's begin."""
+    """The pause between a fault's end and the next one's start."""
     lasts_ms: tuple[int, int] = (1_000, 15_000)
     several: float = 0.2
-    """Chance of two or three at once."""
+    """The chance of two or three at once."""
     calm: float = 0.1
-    """Chance of a longer pause instead of a fault."""
+    """The chance of a longer pause instead of a fault."""
     is_synced: bool = False
-    """What is acknowledged was synced before: any nodes may lose what they did not sync, as often as they like."""
+    """Acknowledged records were synced before: any nodes may lose unsynced data, as often as they like."""
     most_harms: int = 1
-    """How often data on disk may be harmed. More than once is for a world that spares the last copy (`Spared`)."""
+    """How often data on disk may be harmed: more than once only in a world that spares the last copy (`Spared`)."""
 
 
 def schedule(seed: int, plan: Plan) -> list[Fault]:
-    """Faults in order of time, none beginning before the one before it has ended; the last ends within the duration.
+    """Draw faults in order of time, none starting before the previous one has ended; the last ends within the duration.
 
-    They end sooner where no kind may come any more: all of them harm data, and that was done often enough.
+    They end sooner if no kind is left to draw: all of them harm data, and that happened often enough.
     """
     chance = random.Random(seed)
     planner = _Planner(chance, plan)
@@ -511,7 +512,7 @@ class _Planner:
 
     @property
     def is_any_possible(self) -> bool:
-        """Whether there is a fault left to draw; if not, there never is again."""
+        """Return True if a fault is left to draw; if not, there never will be again."""
         return bool(self._possible([]))
 
     def fault(self, number: int, at_ms: int, lasts_ms: int) -> Fault:
@@ -592,7 +593,8 @@ class _Planner:
 
 
 def timeline(faults: Sequence[Fault]) -> Iterator[tuple[int, bool, Fault]]:
-    """Begins (True) and ends (False) by time; at the same time ends come first, but for what lasts no time at all."""
+    """Yield starts (True) and ends (False) by time; at equal times ends come first, except for faults without
+    duration."""
     events = [(fault.at_ms, True, fault) for fault in faults]
     events += [(fault.at_ms + fault.lasts_ms, False, fault) for fault in faults]
     yield from sorted(

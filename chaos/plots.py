@@ -1,4 +1,4 @@
-"""Throughput and latency over time as one SVG, faults shaded behind.
+"""Throughput and latency over time as one SVG, with faults shaded behind.
 
 Drawn by matplotlib without a display; the same history gives the same bytes. Text stays text.
 """
@@ -22,17 +22,17 @@ _SHADES = ("#f6c9a8", "#f3dc9b", "#d3c4e8", "#c5dce8", "#e8c4d4", "#d2dfb9", "#d
 
 MOST_STEPS = 240
 LABELLED = 24
-"""Up to so many faults are named in the plot; all are in the table below it."""
+"""The most faults to name in the plot; the table below it lists all of them."""
 
 
 def colours(faults: Sequence[Span]) -> dict[str, str]:
-    """A shade for each kind of fault, in order of names."""
+    """Choose a shade for each kind of fault, in order of names."""
     kinds = sorted({span.kind for span in faults})
     return {kind: _SHADES[place % len(_SHADES)] for place, kind in enumerate(kinds)}
 
 
 def step_width(history: History) -> int:
-    """A width of the plot's steps, nanoseconds: a second or a round part or multiple of it."""
+    """Return the width of the plot's steps in nanoseconds: a second or a round part or multiple of it."""
     for width in (SECOND // 20, SECOND // 10, SECOND // 4, SECOND // 2, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND):
         if history.duration / width <= MOST_STEPS:
             return width
@@ -40,7 +40,7 @@ def step_width(history: History) -> int:
 
 
 def plot(history: History, faults: Sequence[Span]) -> str:
-    """An <svg> element."""
+    """Return an <svg> element."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib's own dependencies
         import matplotlib as mpl

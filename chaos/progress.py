@@ -1,4 +1,4 @@
-"""A run's live progress: a line for what the nemesis does, and one at the bottom with faults, operations and rates."""
+"""A run's live progress: a line for each nemesis event, and one at the bottom with faults, operations and rates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaos.nemesis import SKIPPED, Fault, Kind, from_value
 
 
 class Progress:
-    """What is shown while a run goes on, until so many faults or minutes; each fault takes about so many seconds."""
+    """The progress display of a run with this many faults or minutes; each fault takes about this many seconds."""
 
     def __init__(self, *, faults: int | None, minutes: float | None, each_seconds: float) -> None:
         self._wanted = faults
@@ -31,7 +31,7 @@ class Progress:
         self._recent: deque[tuple[float, str]] = deque()
 
     def observe(self, op: Op, seconds: float) -> None:
-        """Any line of the history."""
+        """Take any line of the history."""
         self._seconds = seconds
         if op.is_client and op.type is not Type.INVOKE and op.f not in LOOKS:
             self._counts[op.type] += 1
@@ -46,7 +46,7 @@ class Progress:
             self._now = None
 
     def told(self, op: Op) -> str | None:
-        """A line for what the nemesis did."""
+        """Return a line for a nemesis event."""
         at = f"[dim]{op.time / 1e9:7.1f} s[/]"
         match op.f:
             case name if name == FAULT:
@@ -60,7 +60,7 @@ class Progress:
         return None
 
     def line(self) -> Text:
-        """Faults, operations, rates, time left."""
+        """Return faults, operations, rates and time left."""
         rates = Counter(f for _, f in self._recent)
         span = max(1.0, min(10.0, self._seconds))
         told = ", ".join(f"{rates[f] / span:.0f} {f}/s" for f in ("send", "poll", "commit"))
@@ -79,7 +79,7 @@ class Progress:
 
     @contextlib.contextmanager
     def shown(self, console: Console) -> Iterator[None]:
-        """At the terminal's last line, if it is one."""
+        """Keep a status at the terminal's last line, if the output is a terminal."""
         if not console.is_terminal:
             yield
             return
@@ -93,7 +93,7 @@ def _words(value: Mapping[str, Any]) -> str:
 
 
 def described(fault: Fault) -> str:
-    """In a few words."""
+    """Describe a fault in a few words."""
     if fault.kind is Kind.SEVERAL:
         return " + ".join(described(part) for part in fault.settings["parts"])
     told = " ".join(f"{name}={what}" for name, what in fault.settings.items())

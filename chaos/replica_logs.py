@@ -1,7 +1,7 @@
-"""What a node's log directory holds, read file by file without a broker: the `replica` readings of a history.
+"""The contents of a node's log directory, read file by file without a broker: the `replica` readings of a history.
 
 A reading is {node, key, log_start, high_watermark, log_end, epochs, batches, records, transactional} as
-`chaos.checkers.replicas` reads it. Every batch's CRC is checked; where one is damaged the reading ends, and says so.
+`chaos.checkers.replicas` reads it. Every batch's CRC is checked; the reading ends at a damaged batch, and says so.
 
 Left out: internal topics, which each replica compacts on its own, and partitions that are being deleted or moved.
 """
@@ -30,11 +30,11 @@ class Reading:
 
     value: dict[str, Any]
     damage: str | None = None
-    """Why it ends where it does: one line, if bytes are not as they were written."""
+    """The reason the reading ends where it does: one line, if bytes are not as they were written."""
 
 
 def read_node(directory: Path, node: NodeId, keys: Collection[Key]) -> Iterator[Reading]:
-    """Those of these partitions that the directory has, in order of their names. Raises CorruptFile, OSError."""
+    """Read those of these partitions that the directory has, in order of their names. Raises CorruptFile, OSError."""
     root = OsDirectory(str(directory))
     watermarks = layout.read_offsets(root, layout.HIGH_WATERMARKS)
     starts = layout.read_offsets(root, layout.LOG_START_OFFSETS)
@@ -81,7 +81,7 @@ def _read(directory: Path, node: NodeId, key: Key, log_start: int, high_watermar
 
 
 def of_transaction(batch: Buffer, header: BatchHeader) -> list[Any]:
-    """[base offset, producer id, producer epoch, "records", "commit" or "abort"] of a batch of a transaction."""
+    """Return [base offset, producer id, producer epoch, "records", "commit" or "abort"] of a batch of a transaction."""
     what = "records"
     if header.is_control:
         kind = decode_control_record(next(iter_records(batch, header))).type

@@ -1,8 +1,8 @@
-"""A run as one HTML page that needs no network: verdicts, plot, what each kind of fault cost, anomalies with evidence.
+"""A run as one self-contained HTML page: verdicts, plot, the cost of each kind of fault, anomalies with evidence.
 
-What a run says of itself stands in its history, as notes of process "run" with f "run": at first {command, world, seed,
-...}; in the end {problems, damage}, what it saw that no operation shows: nodes that ended by themselves, tracebacks in
-their logs, copies that could not be read. The page shows all of it. Everything else is computed from the history.
+A run describes itself in its history, as notes of process "run" with f "run": at first {command, world, seed, ...}; in
+the end {problems, damage}, observations that no operation shows: nodes that ended by themselves, tracebacks in their
+logs, copies that could not be read. The page shows all of it. Everything else is computed from the history.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN_APART = frozenset({"command", "problems", "damage"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFor:
-    """What was asked for by one name."""
+    """Counts of operations with one name."""
 
     f: str
     ok: int
@@ -35,7 +35,7 @@ class AskedFor:
 
 
 def asked_for(history: History) -> list[AskedFor]:
-    """Operations by name."""
+    """Count operations by name."""
     by_name: dict[str, list[Op]] = {}
     for op in history.completions:
         by_name.setdefault(op.f, []).append(op)
@@ -56,7 +56,7 @@ def asked_for(history: History) -> list[AskedFor]:
 
 
 def run_of(history: History) -> dict[str, Any]:
-    """What the run said of itself."""
+    """Return what the run said about itself."""
     said: dict[str, Any] = {}
     for op in history.notes(RUN):
         said |= op.value
@@ -75,7 +75,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """What could not be decided, with the lines at which it was given up."""
+    """An undecided key, with the lines at which the search was given up."""
 
     checker: str
     undecided: Undecided
@@ -84,18 +84,18 @@ class Open:
 
 
 class _Lines:
-    """Of a history."""
+    """The contents of a history's page."""
 
     def __init__(self, history: History) -> None:
         self._by_index = {op.index: op for op in [*history.ops, *history.completions]}
 
     def of(self, what: Anomaly | Undecided) -> dict[str, Any]:
-        """What proves it."""
+        """Return the lines that prove it."""
         lines = [_cut(to_line(self._by_index[index])) for index in what.ops if index in self._by_index]
         return {"evidence": _cut(json.dumps(dict(what.evidence), ensure_ascii=False, default=str)), "lines": lines}
 
     def shown(self, verdicts: Sequence[Verdict], *, allowed: bool) -> list[Shown]:
-        """Anomalies that are allowed, or those that are not."""
+        """Return the anomalies that are allowed, or those that are not."""
         return [
             Shown(checker=verdict.checker, anomaly=anomaly, **self.of(anomaly))
             for verdict in verdicts
@@ -104,7 +104,7 @@ class _Lines:
         ]
 
     def open(self, verdicts: Sequence[Verdict]) -> list[Open]:
-        """What is undecided."""
+        """Return the undecided keys."""
         return [
             Open(checker=verdict.checker, undecided=each, **self.of(each))
             for verdict in verdicts
@@ -117,7 +117,7 @@ def _cut(text: str) -> str:
 
 
 def render(history: History, verdicts: Sequence[Verdict], *, command: str | None = None, title: str = "") -> str:
-    """The page."""
+    """Render the page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -160,7 +160,7 @@ def render(history: History, verdicts: Sequence[Verdict], *, command: str | None
 
 
 def _answer(verdicts: Sequence[Verdict]) -> Answer:
-    """Of all together: the worst."""
+    """Return the answer for all verdicts together: the worst."""
     answers = {verdict.answer for verdict in verdicts}
     return next(
         (each for each in (Answer.WRONG, Answer.UNDECIDED, Answer.RIGHT) if each in answers),
@@ -169,7 +169,7 @@ def _answer(verdicts: Sequence[Verdict]) -> Answer:
 
 
 def ms(number: float | None) -> str:
-    """Milliseconds as people read them."""
+    """Format milliseconds for people."""
     if number is None:
         return "-"
     return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"

@@ -5,10 +5,10 @@
 
     python -m chaos run --faults 40 --setting min.insync.replicas=1 --setting unclean.leader.election.enable=true
 
-The last is a cluster that is allowed to lose records: its runs show what the others would have found.
+The last cluster is allowed to lose records: its runs show what the others would find in case of a bug.
 
-Each world is a line in `WORLDS`: what makes it, given a directory of its own, how many nodes it is to have, and
-settings of every node.
+Each world is a line in `WORLDS`: a function that creates it, given a directory of its own, the number of nodes, and
+settings for every node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CALM_SECONDS: Final = 8.0
 RATE: Final = 8.0
-"""Calls of a client in a second."""
+"""The number of calls that a client makes in a second."""
 
 
 def _namespaces(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveWorld:
@@ -61,7 +61,7 @@ def command_of(
     rate: float = RATE,
     flags: Sequence[str] = (),
 ) -> str:
-    """The line that repeats a run."""
+    """Return the command line that repeats a run."""
     words = ["python", "-m", "chaos", "run", "--world", world, "--seed", str(seed)]
     words += [] if faults is None else ["--faults", str(faults)]
     words += [] if minutes is None else ["--minutes", f"{minutes:g}"]

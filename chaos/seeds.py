@@ -1,16 +1,16 @@
-"""Many seeds in several processes, with progress; a line for each that found something, which repeats it.
+"""Runs many seeds in several processes, with progress, and prints for each finding a line that repeats it.
 
-With a ledger (`chaos.ledger`) each seed that is done is written down, and one that was is not run again.
+With a ledger (`chaos.ledger`), each completed seed is written down and not run again.
 
-Each seed has a process of its own, forked from one that has imported everything. Its garbage ends with it: to collect
-that, and to run where others ran before, took a sixth more time.
+Each seed has a process of its own, forked from one that has imported everything. Its garbage ends with it: collecting
+garbage, and reusing a process, took a sixth more time.
 
-What a seed found is put into words by `wrong`: anomalies by name, problems without their numbers, and which checkers
+`wrong` puts a seed's findings into words: anomalies by name, problems without their numbers, and which checkers
 could not decide. A seed that failed is shrunk (`chaos.shrink`) for as long as the first of those words remains; its
 faults are then in a file of their own. One that is only undecided is shown like the others, and not shrunk.
 
-`known_seeds.jsonl` lists seeds that once found something. A seed means the same only while what is drawn from it does:
-those that no longer do what they did are seeds like any other, and cost nothing to keep.
+`known_seeds.jsonl` lists seeds that once found something. A seed means the same only while the draws from it stay the
+same; a seed that no longer does what it did is a seed like any other, and costs nothing to keep.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from chaos.terminal import show
 KNOWN_SEEDS = Path(__file__).parent / "known_seeds.jsonl"
 _MOST_DETAILS = 6
 MOST_SHRUNK = 3
-"""Of many seeds, so many that failed are shrunk."""
+"""The most failed seeds to shrink."""
 _UNDECIDED = "undecided: "
 
 _console = Console(highlight=False, soft_wrap=True)
@@ -56,22 +56,23 @@ class Task:
     seed: int
     minutes: float
     faults: tuple[Fault, ...] | None = None
-    """In place of those that the seed draws."""
+    """In place of the faults that the seed draws."""
 
     @property
     def command(self) -> str:
-        """What repeats it; the faults, if they are given, are in the file `faults_file` names."""
+        """Return the command that repeats it; given faults are in the file that `faults_file` names."""
         faults = "" if self.faults is None else f" --faults {self.faults_file}"
         return f"python -m chaos sim --seed {self.seed} --minutes {self.minutes:g}{faults}"
 
     @property
     def faults_file(self) -> Path:
-        """Where its faults are written."""
+        """Return the file for its faults."""
         return Path(f"seed-{self.seed}.faults.jsonl")
 
 
 def wrong(outcome: Outcome) -> list[str]:
-    """What was found, in a fixed order: names of anomalies, then problems without what differs from run to run."""
+    """Return the findings in a fixed order: names of anomalies, then problems without details that vary between
+    runs."""
     names = [name for verdict in outcome.verdicts for name in verdict.counts]
     problems = [re.sub(r"\d+", "N", problem.partition(":")[0]) for problem in outcome.problems]
     undecided = [_UNDECIDED + verdict.checker for verdict in outcome.verdicts if verdict.undecided]
@@ -79,53 +80,54 @@ def wrong(outcome: Outcome) -> list[str]:
 
 
 def _status(words: Iterable[str]) -> Status:
-    """Of what was found."""
+    """Return only the undecided findings."""
     is_wrong = [not word.startswith(_UNDECIDED) for word in words]
     return Status.WRONG if any(is_wrong) else Status.UNDECIDED if is_wrong else Status.RIGHT
 
 
 def read_faults(file: Path) -> tuple[Fault, ...]:
-    """A schedule, one JSON object a line, as `plan` and shrinking write it."""
+    """Write a schedule, one JSON object a line, as `plan` and shrinking write it."""
     with file.open(encoding="utf-8") as lines:
         return tuple(from_value(json.loads(line)) for line in lines if line.strip())
 
 
 def known_seeds() -> list[dict[str, Any]]:
-    """The list: `seed`, `minutes`, `found` (in words), `since` (the version that found it)."""
+    """Read the list: `seed`, `minutes`, `found` (in words), `since` (the version that found it)."""
     with KNOWN_SEEDS.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines if line.strip()]
 
 
 def fresh_seeds(count: int, version: str) -> range:
-    """Seeds of a version's own (a hexadecimal number): others after each change, the same when it is judged again."""
+    """Return a version's own seeds (the version is a hexadecimal number): new after each change, stable when judged
+    again."""
     first = 1_000_000 + int(version, 16) % 1_000_000_000
     return range(first, first + count)
 
 
 def seeds_having(fits: Callable[[Drawn], bool], first: int, count: int) -> list[int]:
-    """So many seeds, from `first` on, that draw what fits."""
+    """Return this many seeds, from `first` on, whose draws match."""
     return list(islice((seed for seed in itertools.count(first) if fits(draw(seed))), count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What came of a task, without its history."""
+    """The result of a task, without its history."""
 
     task: Task
     entry: ledger.Entry
     details: tuple[str, ...]
-    """Anomalies with their numbers, problems, and what is undecided."""
+    """Describe anomalies with their numbers, problems, and what is undecided."""
     faults: tuple[Fault, ...]
 
     @property
     def line(self) -> str:
-        """What it found, and the command that repeats it."""
+        """Print the findings, and the command that repeats them."""
         return f"seed {self.task.seed}: {'; '.join(self.details[:_MOST_DETAILS])}: {self.task.command}"
 
 
 def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_file: Path | None = None) -> Status:
-    """Run them; what came of all, those of the ledger too. Some that were wrong are shrunk, with at most so many runs
-    each."""
+    """Run the tasks and return all results, including those of the ledger. Some failing ones are shrunk, with a
+    limited number of runs each."""
     began = time.monotonic()
     version = ledger.version()
     tasks, entries = list(tasks), []
@@ -164,7 +166,7 @@ def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_f
 
 
 def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, shrink_runs: int = 0) -> Status:
-    """Run one seed, show what came of it, and write its history."""
+    """Run one seed, show the result, and write its history."""
     story = Story(with_log_lines=log_lines) if trace or log_lines else None
     outcome = simulation.run(task.seed, task.minutes, faults=task.faults, trace=story)
     if story is not None:
@@ -183,7 +185,7 @@ def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, sh
 
 
 def shrink_seed(task: Task, its_faults: Sequence[Fault], sought: str, most_runs: int) -> None:
-    """Leave out of a seed's schedule what an anomaly does not need; print and write down what is left."""
+    """Remove from a seed's schedule what an anomaly does not need; print and write down what is left."""
 
     def fails(faults: Sequence[Fault]) -> bool:
         return sought in wrong(simulation.run(task.seed, task.minutes, faults=faults))
@@ -208,12 +210,13 @@ def write_faults(file: Path, faults: Iterable[Fault]) -> None:
 
 
 def _begin() -> None:
-    """In a process of a pool, which ends after one run."""
+    """Run in a process of a pool, which ends after one run."""
     gc.disable()
 
 
 def _run(what: tuple[Task, str]) -> Finished:
-    """In a process of a pool. A run that fails to come to an end is a finding as well: of the product or of this."""
+    """Run in a process of a pool. A run that fails to end is a finding too: about the product, or about this
+    harness."""
     task, version = what
     began = time.process_time()
     try:

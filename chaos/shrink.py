@@ -1,11 +1,11 @@
-"""A failing seed with fewer and shorter faults: the same anomaly, and less to read.
+"""Reduces a failing seed to fewer and shorter faults: the same anomaly, and less to read.
 
     shrunk = shrink(outcome.faults, fails, most_runs=60)
 
-`fails` runs the seed with a schedule and says whether what was found is still found. First faults are left out, many at
-once while that works (delta debugging), then parts of those that are several at once, then each is made shorter.
+`fails` runs the seed with a schedule and returns True if the finding is still there. First faults are left out, many
+at once while that works (delta debugging), then parts of those that are several at once, then each is made shorter.
 
-Invariants: what is given back has failed, in the order of time it had; no more than `most_runs` runs are made, and
+Invariants: the result did fail, in its order of time; no more than `most_runs` runs are made, and
 `is_minimal` says whether they were enough to try every fault that is left on its own.
 
 Left out: the workload. A schedule of other faults moves everything that comes after, so an anomaly that needs a rare
@@ -26,20 +26,20 @@ Fails = Callable[[Sequence[Fault]], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """What is left."""
+    """The reduced schedule."""
 
     faults: tuple[Fault, ...]
     runs: int
     is_minimal: bool
-    """None of the faults can be left out; else the runs were used up before that was known."""
+    """True if no fault can be left out; False if the runs were used up before that was known."""
 
 
 class _OutOfRuns(Exception):
-    """As many runs were made as may be."""
+    """The limit of runs is reached."""
 
 
 class _Trial:
-    """Runs schedules, and keeps the best that failed."""
+    """Runs schedules, and keeps the smallest that failed."""
 
     def __init__(self, faults: Sequence[Fault], fails: Fails, most_runs: int) -> None:
         self.best = tuple(faults)
@@ -49,7 +49,7 @@ class _Trial:
         self._known: dict[str, bool] = {}
 
     def fails(self, faults: Sequence[Fault]) -> bool:
-        """Whether it does with these; if so they are the best so far. Raises `_OutOfRuns`."""
+        """Return True if this schedule fails; if so it is the best so far. Raises `_OutOfRuns`."""
         key = repr([fault.as_value() for fault in faults])
         known = self._known.get(key)
         if known is None:
@@ -63,7 +63,7 @@ class _Trial:
 
 
 def shrink(faults: Sequence[Fault], fails: Fails, *, most_runs: int = 60) -> Shrunk:
-    """The least that still fails, as far as so many runs can tell."""
+    """Return the smallest schedule that still fails, as far as a limited number of runs can show."""
     trial = _Trial(faults, fails, most_runs)
     is_minimal = False
     try:
@@ -77,7 +77,7 @@ def shrink(faults: Sequence[Fault], fails: Fails, *, most_runs: int = 60) -> Shr
 
 
 def _fewer(trial: _Trial) -> None:
-    """Delta debugging: leave out ever smaller parts, until no single one can go."""
+    """Delta debugging: leave out ever smaller parts, until no single fault can be left out."""
     if not trial.best or trial.fails(()):
         return
     parts = 2
@@ -95,7 +95,7 @@ def _fewer(trial: _Trial) -> None:
 
 
 def _fewer_at_once(trial: _Trial) -> None:
-    """Of several faults at once, only those that are needed."""
+    """Keep only the needed ones of several faults at once."""
     for place in range(len(trial.best)):
         part = 0
         while (fault := trial.best[place]).kind is Kind.SEVERAL and part < len(fault.settings["parts"]):
@@ -110,7 +110,7 @@ def _fewer_at_once(trial: _Trial) -> None:
 
 
 def _shorter(trial: _Trial) -> None:
-    """Halve each fault for as long as that does not matter."""
+    """Halve each fault as long as the run still fails."""
     for place in range(len(trial.best)):
         while (fault := trial.best[place]).lasts_ms >= 2 * _SHORTEST_MS:
             lasts_ms = fault.lasts_ms // 2

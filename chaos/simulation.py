@@ -2,9 +2,9 @@
 
 The seed draws the workload, the number of clients, the settings of the cluster and every fault. Safety phase: faults
 and load for `minutes` of virtual time. Liveness phase: everything is healed; each node must be ready, each client must
-get on, and everything that was acknowledged must be readable.
+make progress, and everything that was acknowledged must be readable.
 
-A seed repeats a run to the callback, whatever the hashes of strings are (a test has two processes with different ones);
+A seed repeats a run to the callback, independently of string hashes (a test has two processes with different ones);
 `python -m chaos sim` fixes those all the same (`PYTHONHASHSEED=0`).
 """
 
@@ -59,22 +59,22 @@ _TOPIC_CLIENTS: Final = 2
 _TOPIC_PAUSE_SECONDS: Final = 4.0
 _TOPICS: Final = 4
 _STALL_SECONDS: Final = (0.5, 12.0)
-"""From less than it takes to move a partition to more than a member's session."""
+"""Ranges from less than it takes to move a partition to more than a member's session."""
 _MOST_SPINS: Final = 20
 """Seconds of anybody."""
 _MOST_HARMS: Final = 1000
-"""Of data on disk: as often as they come, since the world spares the last copy."""
+"""No limit for data on disk, since the world spares the last copy."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int
     ops: list[Op] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """What is wrong besides anomalies: nodes that ended, clients that hang."""
+    """Failures besides anomalies: nodes that ended, clients that hang."""
     faults: list[Fault] = field(default_factory=list)
     """The schedule that ran."""
     virtual_seconds: float = 0.0
@@ -82,7 +82,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong, nor undecided."""
+        """Return True if nothing is wrong or undecided."""
         return not self.problems and all(verdict.valid for verdict in self.verdicts)
 
 
@@ -126,7 +126,7 @@ def run(
 
 
 def _spinning(spins: Sequence[tuple[int, str, int, str]]) -> list[str]:
-    """A line for each process that did too much: its worst second, and in how many it did."""
+    """Return a line for each process that did too much: its worst second, and in how many seconds it did."""
     worst: dict[str, tuple[int, int, str]] = {}
     seconds: Counter[str] = Counter()
     for second, who, count, what in spins:
@@ -165,13 +165,13 @@ class _Run:
         self.readings = Readings(cluster, self.recorder, self.now_ns)
         self.watch: Watch | None = None
         self.is_over = False
-        """Whether the clients are to come to an end."""
+        """True once the clients must come to an end."""
         cluster.network.phantoms = drawn.phantoms
         for node, drift in zip(cluster.nodes.values(), drawn.drifts, strict=True):
             node.clock.drift = drift
 
     def run_until(self, done: Callable[[], bool], *, at_most_seconds: float) -> bool:
-        """Run the loop, and look on if somebody wants to know."""
+        """Run the loop, and follow it for the trace if there is one."""
         watch = self.watch
         if watch is None:
             return self.cluster.loop.run_until(done, at_most_seconds=at_most_seconds)
@@ -183,11 +183,11 @@ class _Run:
         return self.cluster.loop.run_until(looked_and_done, at_most_seconds=at_most_seconds)
 
     def run_for(self, seconds: float) -> None:
-        """Let so much virtual time pass."""
+        """Let this much virtual time pass."""
         self.run_until(lambda: False, at_most_seconds=seconds)
 
     def wait_ready(self) -> bool:
-        """Run until every node serves; whether they do."""
+        """Run until every node serves; return True if all do."""
         nodes = self.cluster.nodes.values()
         return self.run_until(lambda: all(node.is_ready for node in nodes), at_most_seconds=_READY_SECONDS)
 
@@ -266,7 +266,7 @@ class _Run:
         self._compare()
 
     def _compare(self) -> None:
-        """When all is quiet, read everything that nodes hold."""
+        """Read everything that nodes hold once all is quiet."""
         self.run_until(lambda: not self.readings.differences() or self._spins_on(), at_most_seconds=_CONVERGE_SECONDS)
         self.outcome.problems += [f"in the end: {difference}" for difference in self.readings.differences()]
         self.readings.end()
@@ -280,7 +280,8 @@ class _Run:
         self.readings.read(final=True)
 
     def _stall(self, process: Process) -> Callable[[], Awaitable[None]]:
-        """What stops a client's process now and then: nothing of it runs meanwhile, no heartbeat either."""
+        """Return a function that stops a client's process from time to time: nothing of it runs meanwhile, not even
+        heartbeats."""
         if not self.drawn.stalls:
             return goes_on
 
@@ -291,7 +292,7 @@ class _Run:
             self.recorder.note(self.now_ns(), process.name, "stall", {"seconds": round(seconds, 3)})
             process.pause()
             self.cluster.loop.call_later(seconds, process.resume, context=self.cluster.loop.outside)
-            await asyncio.sleep(0)  # what follows is held until then
+            await asyncio.sleep(0)  # everything that follows is held until then
 
         return stall
 
@@ -390,7 +391,8 @@ class _Run:
         )
 
     def _wait(self, tasks: list[Any], problem: str) -> bool:
-        """Let these come to an end, for so long; whether they did. It is a problem if not, or if one failed."""
+        """Give the tasks this long to end; return True if they did. A task that hangs or fails is a problem of the
+        run."""
 
         def is_done() -> bool:
             return all(task.done() for task in tasks)
@@ -404,7 +406,8 @@ class _Run:
         return is_done()
 
     def _spins_on(self) -> bool:
-        """Whether somebody spins all the time: that is wrong already, and nothing more is waited for."""
+        """Return True if a process spins all the time: that is a finding already, and there is no use in waiting
+        further."""
         return len(self.cluster.loop.spins) > _MOST_SPINS
 
     # --- faults ---
@@ -427,7 +430,7 @@ class _Run:
             self.watch.nemesis(f, value)
 
     def schedule(self) -> list[Fault]:
-        """The faults that the seed gives."""
+        """Draw the seed's faults."""
 
         def ms(*usual: int) -> tuple[int, int]:
             return round(usual[0] / self.drawn.tempo), round(usual[1] / self.drawn.tempo)

@@ -6,11 +6,11 @@
     18.000  clients   sends: 46 acknowledged, 3 unknown; 20 polls, since second 13
     18.412  anomaly   lost-write: t0-1: 17 at offset 9 was never read, though offset 12 was
 
-Faults, nodes, the quorum's and the partitions' leaders and who is in sync, truncations, whatever a node warns of, what
-clients did in between (folded by the second), and each anomaly at the time of the last operation that proves it. The
-colours are for terminals: what is piped is plain, one event a line.
+Faults, nodes, the quorum's and the partitions' leaders and who is in sync, truncations, nodes' warnings, clients' work
+in between (folded by the second), and each anomaly at the time of the last operation that proves it. Colours are for
+terminals only: piped output is plain, one event a line.
 
-Left out, unless every log line is asked for: what a node logs when all is well.
+Left out, unless every log line is requested: routine log lines of healthy nodes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _TELLING = (
     "generation ",
     "empty in generation",
 )
-"""Of what nodes log though nothing is wrong, what belongs to the story."""
+"""Log lines that belong to the story although nothing is wrong."""
 _CLIENTS, _ANOMALY, _UNDECIDED, _QUORUM = "clients", "anomaly", "undecided", "quorum"
 _SECONDS_TO_FOLD = 30
-"""At most so many seconds of work are folded into one line."""
+"""The most seconds of work that one line folds."""
 
 
 class Event(NamedTuple):
-    """Something that happened."""
+    """An event in the story."""
 
     seconds: float
     who: str
@@ -49,7 +49,7 @@ class Event(NamedTuple):
 
 
 class Story:
-    """Collects what a run tells of itself, for `chaos.simulation.run(..., trace=story)`."""
+    """Collects the events of a run, for `chaos.simulation.run(..., trace=story)`."""
 
     def __init__(self, *, with_log_lines: bool = False) -> None:
         self.events: list[Event] = []
@@ -61,7 +61,7 @@ class Story:
             self.events.append(Event(seconds, who, what.removeprefix("info: ")))
 
     def lines(self, ops: Sequence[Op], verdicts: Sequence[Verdict], problems: Sequence[str] = ()) -> Iterator[Event]:
-        """All of it in order of time; what clients did stands before the next event, problems at the end."""
+        """Return everything in order of time; clients' work stands before the next event, problems at the end."""
         events = sorted([*self.events, *_anomalies(ops, verdicts)], key=lambda event: event.seconds)
         work = _Work(ops)
         for event in events:
@@ -86,7 +86,7 @@ def _anomalies(ops: Sequence[Op], verdicts: Sequence[Verdict]) -> Iterator[Event
 
 
 class _Work:
-    """What clients completed, by the second."""
+    """Return what clients completed, second by second."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._seconds: dict[int, Counter[tuple[str, Type]]] = {}
@@ -97,7 +97,7 @@ class _Work:
         self._at = 0
 
     def until(self, seconds: float) -> Iterator[Event]:
-        """Whole seconds before that one, folded."""
+        """Fold the whole seconds before this one."""
         first: int | None = None
         folded: Counter[tuple[str, Type]] = Counter()
         last = 0
@@ -142,7 +142,7 @@ _STYLES = {
 
 
 def print_story(console: Console, lines: Iterator[Event]) -> None:
-    """One line an event."""
+    """Print one line an event."""
     for seconds, who, what in lines:
         style = _STYLES.get(who) or ("cyan" if who.startswith("node") else "green")
         if what.startswith(("warning: ", "error: ", "critical: ")):

@@ -1,4 +1,4 @@
-"""What a run came to, as tables for a terminal."""
+"""The results of a run, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ANSWERS = {
 
 
 def show(history: History, verdicts: Sequence[Verdict], evidence: int = 3, console: Console | None = None) -> None:
-    """The verdicts, for each kind of anomaly some that can be looked at, and what could not be decided."""
+    """Print the verdicts, some evidence for each kind of anomaly, and what is undecided."""
     console = console or Console(highlight=False)
     console.print(summary(history))
     table = Table("checker", "examined", "verdict", "anomalies", "allowed")
@@ -52,7 +52,7 @@ def show(history: History, verdicts: Sequence[Verdict], evidence: int = 3, conso
 
 
 def summary(history: History) -> str:
-    """One line: how much was done."""
+    """Return one line about the amount of work done."""
     kinds = {kind: sum(op.type is kind for op in history.completions) for kind in (Type.OK, Type.FAIL, Type.INFO)}
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     return f"{len(history.completions)} operations in {history.duration / 1e9:.1f} s: {counted}"
@@ -83,7 +83,8 @@ def _costs(kinds: Sequence[KindOfFault]) -> list[tuple[str, ...]]:
 
 
 def unavailability(kinds: Sequence[KindOfFault]) -> Table:
-    """What each kind of fault cost, in milliseconds; the last column: not back at its rate before the next fault."""
+    """Print the cost of each kind of fault, in milliseconds; the last column counts faults whose rate did not recover
+    before the next."""
     table = Table(title="unavailability in ms: p50 / p99 / max")
     for name in _COST:
         table.add_column(name, justify="left" if name == "fault" else "right", no_wrap=name == "fault")
@@ -93,6 +94,6 @@ def unavailability(kinds: Sequence[KindOfFault]) -> Table:
 
 
 def unavailability_markdown(kinds: Sequence[KindOfFault]) -> str:
-    """The same for a page."""
+    """Render the same for a page."""
     rows = [_COST, ("---", *("---:",) * (len(_COST) - 1)), *_costs(kinds)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -1,6 +1,6 @@
-"""Checkers: each reads a history and says what in it must not be. They read nothing else.
+"""Checkers: each reads a history, and nothing else, and reports what must not be in it.
 
-Each is judged by itself: one that fails over a history finds `checker-failed` in it, and hides nothing that others do.
+Each checker runs on its own: if one raises, its verdict is `checker-failed`, and the other verdicts are unaffected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHECKERS = (log, transactions, cycles, groups, queue, metadata, leaders, replica
 
 
 def check(history: History, options: Options | None = None) -> list[Verdict]:
-    """Every checker's verdict, in a fixed order."""
+    """Return every checker's verdict, in a fixed order."""
     return [_check(checker, history, options or Options()) for checker in CHECKERS]
 
 
@@ -24,7 +24,7 @@ def _check(checker: ModuleType, history: History, options: Options) -> Verdict:
     try:
         verdict: Verdict = checker.check(history, options)
     except Exception as error:
-        findings = Findings(checker.NAME, Options())  # whatever is allowed, this is not
+        findings = Findings(checker.NAME, Options())  # never allowed, whatever the options tolerate
         where = traceback.format_exception(error)
         findings.add("checker-failed", f"the checker failed: {error!r}", (), traceback=where)
         return findings.verdict

@@ -1,14 +1,14 @@
 """A compacted topic keeps the last value of each record key.
 
     lost-last-value      the last value of a record key is gone, and an older one or none stands in its place
-    changed-value        the record at the offset of an acknowledged put is another
+    changed-value        the record at the offset of an acknowledged put differs
     duplicate-offset     a read shows one offset twice, or offsets out of order
 
 Read from: `put` {key, record_key, value} completed with its `offset`, value null for a tombstone; `compacted`
-{key, records: [[offset, record key, value], ...]}, a read of the whole partition after everything was acknowledged.
+{key, records: [[offset, record key, value], ...]}, a read of the whole partition after all puts were acknowledged.
 
-Left out: that anything is ever cleaned. A put of unknown fate may be there or not; a tombstone of unknown fate may have
-taken the record key with it, and be gone itself.
+Left out: whether anything is ever cleaned. A put of unknown fate may or may not be there; a tombstone of unknown fate
+may have removed the record key and then been removed itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check(history: History, options: Options) -> Verdict:
 
 
 def _perhaps_removed(history: History) -> dict[tuple[str, Any], int]:
-    """The record keys that a tombstone of unknown fate was put for, and the index at which one first was."""
+    """Return the record keys with a tombstone of unknown fate, each with the index of the first one."""
     found: dict[tuple[str, Any], int] = {}
     for op in history.completed("put"):
         if op.type is Type.INFO and op.value["value"] is None:

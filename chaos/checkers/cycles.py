@@ -1,6 +1,6 @@
 """Dependency cycles: transactions that would each have to come before the other.
 
-A node is what an operation came to. One comes before another if
+A node is a completed operation. One comes before another if
 
     ww        its value stands directly before the other's in a key's order
     wr        the other read what it wrote
@@ -8,17 +8,18 @@ A node is what an operation came to. One comes before another if
     process   it came before the other in one process
     realtime  it was complete before the other was asked for
 
-and a cycle of such edges is named by the weakest kinds it needs:
+A cycle of such edges is named by the weakest kinds it needs:
 
     G0 ww only · G1c ww and wr · G-single one rw · G2-item several rw        then with -process, then with -realtime
 
-with G1b, an intermediate read: the last value of a key that an operation read is one that its writer wrote another
-after.
+There is also G1b, an intermediate read: the last value an operation read of a key is not the last one that its writer
+wrote.
 
-Allowed: what Kafka's transactions do not promise. Writers are not isolated, so every cycle that needs a ww edge; polls
-have no claim to the newest record, so every cycle that needs an rw edge; a poll may end anywhere, so G1b. A cycle of wr
-edges, with process and realtime order or without, is a record that was read before it was written: never allowed.
-Each strongly connected set of operations is reported once, by its first name in that order, with a shortest such cycle.
+Allowed, because Kafka's transactions do not promise otherwise: writers are not isolated, so every cycle that needs a
+ww edge; polls have no claim to the newest record, so every cycle that needs an rw edge; a poll may end anywhere, so
+G1b. A cycle of wr edges, with process and realtime order or without, is a record that was read before it was written:
+never allowed. Each strongly connected set of operations is reported once, by its first name in that order, with a
+shortest such cycle.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Graph:
     why: dict[tuple[int, int, Edge], tuple[Key, Value, Value]] = field(default_factory=dict)
 
     def link(self, before: int, after: int, kind: Edge, why: tuple[Key, Value, Value] | None = None) -> None:
-        """Add an edge. Nothing comes before itself."""
+        """Add an edge. An operation never comes before itself."""
         if before == after:
             return
         following = self.edges.setdefault(before, {})
@@ -71,7 +72,7 @@ class Graph:
             self.why.setdefault((before, after, kind), why)
 
     def following(self, node: int, kinds: int) -> Iterator[tuple[int, int]]:
-        """Nodes after this one by edges of these kinds, with the kinds that lead there."""
+        """Return the nodes reachable from this one by edges of these kinds, with the kinds that lead there."""
         for after, kind in self.edges.get(node, {}).items():
             usable = int(kind) & kinds
             if usable:
@@ -83,14 +84,14 @@ class _Search:
     name: str
     kinds: int
     needed: int
-    """Kinds the cycle must have."""
+    """Kinds that the cycle must contain."""
     single: bool = False
-    """Exactly one edge is rw."""
+    """Require exactly one rw edge."""
     allowed: bool = False
 
 
 def _searches(rw_edges: bool) -> list[_Search]:
-    """What is never allowed first, so that what is does not hide it."""
+    """The anomalies, never-allowed ones first, so that allowed ones do not hide them."""
     plan = []
     ww, wr, rw = int(Edge.WW), int(Edge.WR), int(Edge.RW)
     orders = [("", 0), ("-process", int(Edge.PROCESS)), ("-realtime", int(Edge.REALTIME))]
@@ -108,7 +109,7 @@ def _searches(rw_edges: bool) -> list[_Search]:
 
 
 def check(history: History, options: Options) -> Verdict:
-    """Judge what came before what."""
+    """Judge the order that operations imply on each other."""
     findings = Findings(NAME, options)
     known = versions(history)
     findings.verdict.examined = len(known.ops)
@@ -144,7 +145,7 @@ def _report(
 
 
 def build(history: History, known: Versions, options: Options) -> Graph:
-    """The graph of a history."""
+    """Build the dependency graph of a history."""
     graph = Graph()
     for key, order in known.orders.items():
         writers = known.writer_of.get(key, {})
@@ -189,7 +190,7 @@ def _process_order(ops: Iterable[Op], graph: Graph) -> None:
 
 
 def _realtime_order(history: History, ops: list[Op], graph: Graph) -> None:
-    """Links each operation to those that were complete when it was asked for, but for those that others imply."""
+    """Link each operation to those completed before it was invoked, leaving out links that others imply."""
     events = sorted(
         [(history.invocation(op).index, False, op) for op in ops] + [(op.index, True, op) for op in ops],
         key=lambda event: event[:2],
@@ -208,7 +209,7 @@ def _realtime_order(history: History, ops: list[Op], graph: Graph) -> None:
 
 
 def components(graph: Graph, kinds: int, within: Iterable[int]) -> Iterator[set[int]]:
-    """Strongly connected components of more than one node, among these nodes (Tarjan's, without recursion)."""
+    """Return the strongly connected components of more than one of these nodes (Tarjan's, without recursion)."""
     allowed = set(within)
     number: dict[int, int] = {}
     low: dict[int, int] = {}
@@ -262,13 +263,13 @@ def _enter(
 
 
 MOST_STARTS = 256
-"""Edges from which a component's shortest cycle is looked for."""
+"""How many edges to search from for a component's shortest cycle."""
 
 
 def shortest(graph: Graph, part: set[int], search: _Search) -> list[tuple[int, int]]:
-    """A shortest cycle in the component that has what is needed: nodes, each with the kind of edge that leaves it.
+    """Return a shortest cycle of the component that meets the need: nodes, each with the kind of edge that leaves it.
 
-    Nodes are numbered by completion, so a cycle has an edge that leads back: the ways from its end are searched.
+    Nodes are numbered by completion, so every cycle has an edge that leads back: paths are searched from its end.
     """
     best: list[tuple[int, int]] = []
     starts = 0
@@ -291,7 +292,7 @@ def shortest(graph: Graph, part: set[int], search: _Search) -> list[tuple[int, i
 def _back(
     graph: Graph, part: set[int], search: _Search, start: int, first: int, kind: int, limit: int
 ) -> list[tuple[int, int]]:
-    """The shortest way from `first` back to `start`, breadth first over (node, needed kinds that were taken).
+    """Return the shortest path from `first` back to `start`, breadth first over (node, needed kinds taken so far).
 
     Together with the edge to `first` it has fewer than `limit` edges.
     """
@@ -340,7 +341,7 @@ def _path(
 
 
 def _intermediate(known: Versions, findings: Findings) -> None:
-    """G1b. The last of a writer's values to a key is known from its operation alone."""
+    """Find G1b. The last value a writer gave a key is known from its operation alone."""
     final: dict[tuple[int, Key], object] = {}
     for op in known.ops:
         for key, values in writes(op).items():

@@ -2,20 +2,20 @@
 
     double-ownership   two members own a partition in one generation
     generation-falls   a member goes back to an earlier generation
-    lost-commit        nothing is committed, though a commit was acknowledged before and nothing was reset
-    stale-commit       what is committed is older than what was acknowledged
-    phantom-commit     what is committed was never committed by anybody
-    commit-falls       a commit below one that was acknowledged before it was asked for was acknowledged
+    lost-commit        nothing is committed, although a commit was acknowledged earlier and nothing was reset
+    stale-commit       the committed offset is older than the acknowledged one
+    phantom-commit     the committed offset was never committed by anyone
+    commit-falls       a commit was acknowledged below one acknowledged before it was requested
     skipped-record     a record below what the group committed was never handed to any of its members
     undelivered        the group had read everything ("drained"), but not an acknowledged record
 
-Read from: `assigned` notes {group, generation, member, partitions}; polls and whatever else polls, with `group`
-beside the value; `commit` {group, offsets}, or `committed_offsets` beside the value of what commits on the way;
-`reset` (a commit that may go back); `committed` {group, offsets}; `drained` notes {group, keys}. A group
+Read from: `assigned` notes {group, generation, member, partitions}; polls and any other operation that polls, with
+`group` beside the value; `commit` {group, offsets}, or `committed_offsets` beside the value of operations that also
+commit; `reset` (a commit that may go back); `committed` {group, offsets}; `drained` notes {group, keys}. A group
 starts at a key's first record.
 
-Left out: who is alive. A paused member believes in its partitions for as long as nobody tells it otherwise, so only
-generations are compared; and a commit whose fate is unknown may take effect at any later time.
+Left out: which members are alive. A paused member keeps believing that it owns its partitions until it hears
+otherwise, so only generations are compared; and a commit whose fate is unknown may take effect at any later time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check(history: History, options: Options) -> Verdict:
 
 
 def _commits(history: History) -> Iterator[tuple[Op, str, Key, int]]:
-    """Commits that happened or may have: operation, group, key, offset."""
+    """Return commits that happened or may have: operation, group, key, offset."""
     for op in history.completions:
         if op.type is Type.FAIL:
             continue
@@ -123,7 +123,7 @@ def _delivered(history: History, commits: list[tuple[Op, str, Key, int]], findin
             farthest[group, key] = (offset, op)
     for (group, key), (end, op) in farthest.items():
         if group not in delivered:
-            continue  # only its commits are in the history
+            continue  # the history holds only this group's commits
         got = delivered[group].get(key, set())
         order = known.order(key)
         for offset in order.offsets:
@@ -137,7 +137,7 @@ def _delivered(history: History, commits: list[tuple[Op, str, Key, int]], findin
     for drained in history.notes("drained"):
         group = drained.value["group"]
         if group not in delivered:
-            continue  # a share group: `queue` judges it
+            continue  # a share group, which `queue` judges
         by_key = delivered[group]
         for op in known.ops:
             for key, sent_at, value in sends(op):

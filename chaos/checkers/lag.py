@@ -1,8 +1,8 @@
-"""Good to know, and wrong in no way: how far consumers lag behind, and what they are handed twice.
+"""How far consumers lag behind, and what they are handed twice: informative, never an anomaly.
 
-The lag of a poll in a key is the time from when somebody first knew of a record beyond those that the process had been
-handed, to when the poll was asked for: so long, at least, did it stand there unread. Taken over keys that were assigned
-by hand, or of which the poll brought something; final polls, which begin at the start, are left out.
+The lag of a poll in a key is the time from when any client first knew of a record beyond those handed to the process,
+to when the poll was invoked: the record was unread for at least that long. It covers keys that were assigned by hand,
+or of which the poll returned something; final polls, which begin at the start, are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chaos.history import History, Key, Op, Process, Type
 
 
 def worst_lag(history: History) -> dict[str, Any] | None:
-    """The longest lag in milliseconds, of which key and which operation; None without a poll."""
+    """The longest lag in milliseconds, with its key and operation; None without a poll."""
     known = _known(history)
     assigned: dict[Process, list[Key]] = {}
     positions: dict[Process, dict[Key, int]] = {}
@@ -44,7 +44,7 @@ def worst_lag(history: History) -> dict[str, Any] | None:
 
 
 def _known(history: History) -> dict[Key, tuple[list[int], list[int]]]:
-    """By key, rising: the highest offset that somebody knew of, and from when on."""
+    """By key, rising: the highest offset that any client knew of, and since when."""
     known: dict[Key, tuple[list[int], list[int]]] = {}
     for op in history.completed(*MICRO):
         if op.type is not Type.OK:
@@ -65,7 +65,8 @@ def _lag(history: History, known: dict[Key, tuple[list[int], list[int]]], op: Op
 
 
 def handed_twice(history: History) -> dict[str, int]:
-    """Over subscribed processes: how many records one process was handed so many times by acknowledged operations."""
+    """Count, over subscribed processes, how many records one process was handed several times by acknowledged
+    operations."""
     subscribed: set[Process] = set()
     counts: Counter[tuple[Process, Key, int]] = Counter()
     for op in history.completed("subscribe", *POLLING):

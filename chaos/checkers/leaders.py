@@ -1,24 +1,25 @@
-"""A partition has one leader in an epoch, and what that leader has promised it does not take back.
+"""A partition has one leader in an epoch, and that leader never takes back a promise.
 
     two-leaders            two nodes lead a partition in one epoch
-    leader-epoch-falls     a node went back to an earlier epoch of a partition without a restart, or a replica to none
+    leader-epoch-falls     a node returned to an earlier epoch of a partition without a restart, or a replica to none
     high-watermark-falls, last-stable-falls, log-start-falls     at the leader of one epoch
     watermark-order        log start <= last stable offset <= high watermark <= log end does not hold
     in-sync-too-early      a replica joined the ISR with less than was committed, or than the leader epoch began with
     lost-tail              an acknowledged record stands at or above the high watermark in the end
     commit-beyond-stable   a group's committed offset lies above the last stable offset in the end
 
-Read from: `watermarks` {node, key, leader, leader_epoch, log_start, last_stable, high_watermark, log_end}, asked of one
-node; `final` for those after healing, `incarnation` beside the value if the node may have restarted, `replica` if the
-partition may have left the node and come back: such a replica is new, and in epoch -1 until it has its role;
+Read from: `watermarks` {node, key, leader, leader_epoch, log_start, last_stable, high_watermark, log_end}, asked of
+one node; `final` for those after healing, `incarnation` beside the value if the node may have restarted, `replica` if
+the partition may have left the node and come back: such a replica is new, and in epoch -1 until it has its role;
 acknowledged sends (with acks=all) and commits; `isr` {key, leader, leader_epoch, epoch_start, high_watermark, isr:
-[node, ...], ends: [[node, log end], ...]}: what the metadata say, and how things stand at this very moment: the
-leader's high watermark and the offset at which its epoch begins, null unless it leads in this epoch; the ends of
-replicas that are in this epoch, on nodes whose broker is the one that is registered.
+[node, ...], ends: [[node, log end], ...]}: the metadata, and the state at the same moment: the leader's high watermark
+and the offset at which its epoch begins, null unless it leads in this epoch; the ends of replicas that are in this
+epoch, on nodes whose broker is the one that is registered.
 
-Who joins the ISR within a leader epoch has fetched up to its start and to the high watermark before (KIP-101, KIP-497).
-From then on the high watermark waits for it, and its log is not cut while that epoch lasts, unless it is started anew:
-then it is another broker to the quorum, which takes it out of the ISR when it registers that (KIP-903).
+A replica joins the ISR within a leader epoch only after fetching up to the epoch's start and the high watermark
+(KIP-101, KIP-497). From then on the high watermark waits for it, and its log is not truncated during that epoch unless
+it restarts: the quorum then sees a new broker, and removes the replica from the ISR when it registers that broker
+(KIP-903).
 
 Left out: watermarks between epochs, where a new leader's lag behind the old one's until it hears from its followers;
 topics that are deleted and made again under their name, since a key is one partition for the whole history.
@@ -37,7 +38,7 @@ from chaos.history import History, Key, Op, Type
 NAME = "leaders"
 
 _NO_EPOCH: Final = -1
-"""Of a replica that has not been told its role yet."""
+"""The epoch of a replica that has not learned its role yet."""
 
 _NEVER_FALL = {
     "high_watermark": "high-watermark-falls",
@@ -75,13 +76,13 @@ def _one_leader(history: History, findings: Findings, readings: list[Op], leadin
 
 
 def _falls_on_a_node(history: History, readings: list[Op]) -> Iterator[Fall]:
-    """Where a node knew a later epoch, be it of a replica that it has no longer."""
+    """Return where a node knew a later epoch, including that of a replica it no longer holds."""
     known = [op for op in readings if op.value["leader_epoch"] != _NO_EPOCH]
     yield from falls(history, ((op, _node_of(op), op.value["leader_epoch"]) for op in known))
 
 
 def _falls_to_none(history: History, readings: list[Op]) -> Iterator[Fall]:
-    """Where a replica that had an epoch has none."""
+    """Return where a replica that had an epoch now has none."""
     epochs = ((op, (*_node_of(op), op.extra.get("replica")), op.value["leader_epoch"]) for op in readings)
     return (fall for fall in falls(history, epochs) if fall.low == _NO_EPOCH)
 

@@ -1,26 +1,27 @@
-"""Linearizability: does a model allow one order of operations, each between its invocation and its completion?
+"""Linearizability: does a model allow an order of operations in which each lies between its invocation and completion?
 
 Operations are taken in the order of their completions. For each, the configurations (the model's state, and which open
-operations have already taken effect) are extended by open operations until this one has taken effect; those in which it
-cannot are dropped. None left: not linearizable. (Wing and Gong's search, with Lowe's just-in-time linearization, and
-every configuration visited once.) Where nothing is open, a configuration is a state: so much is split by itself.
+operations have already taken effect) are extended by open operations until this one has taken effect; those in which
+it cannot are dropped. If none is left, the history is not linearizable. (Wing and Gong's search, with Lowe's
+just-in-time linearization, and every configuration visited once.) Whenever nothing is open, a configuration is just a
+state, so the history splits there without further effort.
 
-What keeps it small, without an answer being another one:
+These rules keep the search small without changing its answer:
 
-- An operation of unknown fate stays open for ever. Of two configurations that differ only in such operations, the one
-  that has used fewer can do all that the other can, and only it is kept. Those that are alike are used in the order of
-  their invocations, so that it only counts how many of them were.
+- An operation of unknown fate stays open forever. Of two configurations that differ only in such operations, the one
+  that has used fewer can do all that the other can, and only it is kept. Equal ones are used in the order of their
+  invocations, so that only their number counts.
 - An operation that only reads takes effect as soon as it can.
-- A model may say from when on nobody sees a difference between two operations of unknown fate, or between two states.
+- A model may say from when on no observer can distinguish two operations of unknown fate, or two states.
 
-Then it goes from cheap to exact. First each completion is explained by as few operations of unknown fate as it can be,
-and few configurations are kept; where none is left it goes back a little way, with more of them. An order that is found
-so is one. If none is, the search is made with every operation of unknown fate as often as one likes, which leaves
-nothing to remember of them: if even so there is no order, there is none. Only what is still open then is searched with
-more and more configurations from the beginning, in the end with all.
+The search then goes from cheap to exact. First each completion is explained by as few operations of unknown fate as it
+can be, and few configurations are kept; where none is left it goes back a little way, with more of them. An order that
+is found so is one. If none is, the search is made with every operation of unknown fate as often as one likes, which
+leaves nothing to remember of them: if even so there is no order, there is none. Only histories that are still
+undecided are searched again from the beginning with more and more configurations, and in the end with all.
 
-Cost: linear in operations, exponential in those open at once, where the first two do not decide. All of it together may
-take so many steps (a step: one configuration tried with one operation). Beyond, the answer is that it is not known. The
+Cost: linear in operations, exponential in those open at once, where the first two do not decide. The total number of
+steps is limited (a step is one configuration tried with one operation); beyond the limit the answer is "unknown". The
 steps depend on the history alone, not on time or hashes.
 """
 
@@ -36,17 +37,17 @@ from typing import Any, Final, NamedTuple
 from chaos.history import History, Op, Type
 
 _FIRST_WIDTH: Final = 32
-"""How many configurations are kept at first, and how many times more in each further attempt."""
+"""How many configurations are kept at first, and by what factor that grows with each further attempt."""
 _WIDER: Final = 8
 _BACK: Final = (8, 32, 128)
-"""How many completions the search goes back where it is stuck, the first time, the second, ..."""
+"""How many completions the search goes back when it is stuck, the first time, the second, and so on."""
 _COMPARED_IN_A_STEP: Final = 8
 _PATIENCE: Final = 256
-"""So many steps for each of these may a completion take."""
+"""The number of steps that a completion may take for each of these."""
 
 
 class Impossible(Enum):
-    """A model's answer to an operation that cannot have ended as it did in this state."""
+    """A model's answer if an operation cannot have ended as it did in this state."""
 
     IMPOSSIBLE = "impossible"
 
@@ -60,19 +61,20 @@ info may have any result; it is enough to give the effect it may have had."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a model knows of completions, which makes the search shorter. Each may be left out."""
+    """Facts a model knows about completions, which shorten the search. Each is optional."""
 
     action: Callable[[Op], Hashable] | None = None
-    """What it does, which the model is given in its place: all of the same action are alike in every state."""
+    """The operation's effect, passed to the model in its place: operations with equal actions are alike in every
+    state."""
     reads: Callable[[Op], bool] = lambda op: False
-    """Whether it changes no state."""
+    """Return True if the operation changes no state."""
     later: Callable[[Op], tuple[int, Hashable | None] | None] = lambda op: None
     """Of unknown fate: from after which completion on it is as good as which other action (None: as nothing), since
     nobody will see a difference. Those alike have the same."""
     blurs: frozenset[int] = frozenset()
-    """Completions after which nobody will see a difference between some states."""
+    """Completions after which no observer can distinguish some states."""
     blur: Callable[[Any, int], Any] = lambda state, index: state
-    """A state as it is then: the same for all of those."""
+    """Return the state as it is from then on: the same for all states that cannot be told apart."""
 
 
 _NO_FACTS: Final = Facts()
@@ -80,18 +82,18 @@ _NO_FACTS: Final = Facts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the search came to."""
+    """The result of the search."""
 
     linearizable: bool | None
-    """None: undecided."""
+    """None if undecided."""
     stuck: Op | None = None
-    """The first operation (by completion) that can have taken effect in no order; the one at which it was given up."""
+    """The first operation (by completion) that no order can place, or the one at which the search gave up."""
     states: tuple[Any, ...] = ()
-    """In which states the model could have been before it."""
+    """The states the model could have been in before it."""
     open: tuple[Op, ...] = ()
-    """What else was under way, with a completion to come."""
+    """Other operations that were open, with a completion to come."""
     unknown: tuple[Op, ...] = ()
-    """What else of unknown fate could have explained something, in order of invocation."""
+    """Other operations of unknown fate that could have explained something, in order of invocation."""
     steps: int = 0
 
 
@@ -130,13 +132,13 @@ class _Call(NamedTuple):
     is_known: bool
     action: Any
     sort: int
-    """A number for all that are alike."""
+    """The same number for all calls that are alike."""
     later: _Call | None = None
-    """What it is once it fades; None: nothing."""
+    """The call it becomes once it fades; None if it becomes nothing."""
 
 
 class _What(Enum):
-    """What happens at a place of the history."""
+    """The kinds of event at a place in the history."""
 
     OPENS = 0
     CLOSES = 1
@@ -174,7 +176,7 @@ def _events(history: History, ops: Iterable[Op], facts: Facts) -> list[_Event]:
 
 
 class _Budget:
-    """Steps, counted over all attempts, and what each led to."""
+    """Counts steps over all attempts, and caches the result of each."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -184,11 +186,11 @@ class _Budget:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is used up."""
+        """Return True if the budget is used up."""
         return self.steps > self.most
 
     def step(self, state: Hashable, call: _Call) -> Any:
-        """The state after it, or IMPOSSIBLE."""
+        """Return the state after the call, or IMPOSSIBLE."""
         self.steps += 1
         key = (state, call.sort)
         after = self._known.get(key, self)
@@ -200,22 +202,22 @@ class _Budget:
 class _Configuration(NamedTuple):
     state: Hashable
     written: int
-    """Open operations with a completion to come that have taken effect, as bits: those that write."""
+    """Writing operations with a completion to come that have taken effect, as bits."""
     read: int
-    """Those that only read."""
+    """The same for operations that only read."""
     unknown: int
-    """Operations of unknown fate that have."""
+    """Operations of unknown fate that have taken effect."""
 
 
 class _Kept:
-    """Configurations of which none can do all that another can, unless it came before that one."""
+    """Configurations, none of which is covered by an earlier one."""
 
     def __init__(self, budget: _Budget) -> None:
         self._budget = budget
         self._alike: dict[tuple[Hashable, int], list[tuple[int, int]]] = {}
 
     def add(self, configuration: _Configuration) -> bool:
-        """Whether nothing as good is there."""
+        """Add a configuration; return True unless an equal or better one is there."""
         state, written, read, unknown = configuration
         alike = self._alike.setdefault((state, written), [])
         self._budget.steps += len(alike) // _COMPARED_IN_A_STEP
@@ -228,7 +230,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Open:
-    """Calls under way, each at a bit of its own."""
+    """Calls that are open, each at a bit of its own."""
 
     calls: dict[int, _Call] = field(default_factory=dict)
     bits: dict[int, int] = field(default_factory=dict)
@@ -236,7 +238,7 @@ class _Open:
     taken: int = 0
 
     def add(self, call: _Call) -> int:
-        """The lowest that is free."""
+        """Add a call and return the lowest free bit."""
         bit = ~self.taken & (self.taken + 1)
         self.taken |= bit
         self.calls[bit] = call
@@ -244,7 +246,7 @@ class _Open:
         return bit
 
     def remove(self, call: _Call) -> int:
-        """Where it was."""
+        """Remove a call and return its bit."""
         bit = self.bits.pop(call.op.index)
         self.taken &= ~bit
         del self.calls[bit]
@@ -252,7 +254,7 @@ class _Open:
 
 
 class _Search:
-    """One attempt: from the first event to the last, or to the one at which no configuration is left."""
+    """One attempt, from the first event to the last, or to the one at which no configuration is left."""
 
     def __init__(
         self, budget: _Budget, initial: Hashable, facts: Facts, *, width: int | None, spare: int | None, repeated: bool
@@ -262,16 +264,16 @@ class _Search:
         self._usual = (width, spare)
         self._width = width
         self._spare = spare
-        """How many more operations of unknown fate are tried than the fewest that explain a completion."""
+        """How many operations of unknown fate are tried beyond the fewest that explain a completion."""
         self._repeated = repeated
-        """Whether they may take effect as often as one likes."""
+        """If True, they may take effect any number of times."""
         self._configurations = [_Configuration(initial, 0, 0, 0)]
         self._before: deque[tuple[int, list[_Configuration]]] = deque(maxlen=max(_BACK))
-        """Places of the last completions, and the configurations there were."""
+        """The places of the last completions, with the configurations there."""
         self._steps_before = 0
-        """Of the completion that is looked at."""
+        """Steps before the current completion."""
         self._is_partial = False
-        """Whether something was left untried."""
+        """True if something was left untried."""
         self._stuck_at = -1
         self._times_stuck = 0
         self._nothing_open()
@@ -281,11 +283,11 @@ class _Search:
         self._readers = _Open()
         self._unknown = _Open()
         self._sorts: dict[int, list[int]] = {}
-        """Bits of those of unknown fate that are alike, in the order of their invocations."""
+        """Bits of equal operations of unknown fate, in the order of their invocations."""
         self._bits_of_sort: dict[int, int] = {}
 
     def through(self, events: list[_Event]) -> Judgement:
-        """All events."""
+        """Search through all events."""
         place = 0
         while place < len(events):
             _, what, call = events[place]
@@ -309,14 +311,14 @@ class _Search:
         return Judgement(linearizable=True, steps=self._budget.steps)
 
     def _can_go_back(self, place: int) -> bool:
-        """Whether something was left untried, and it is not hopeless."""
+        """Return True if something was left untried and going back may help."""
         if place > self._stuck_at:
             self._stuck_at, self._times_stuck = place, 0
         self._times_stuck += 1
         return self._is_partial and self._times_stuck <= len(_BACK)
 
     def _go_back(self, events: list[_Event]) -> int:
-        """To some completion before, with more configurations until this one is past; its place."""
+        """Go back to an earlier completion, with more configurations until this one is past; return its place."""
         width, spare = self._usual
         assert width is not None
         assert spare is not None
@@ -332,7 +334,7 @@ class _Search:
         return place
 
     def _moves(self, what: _What, call: _Call) -> None:
-        """What is open, and what follows from that alone."""
+        """Update the open calls, and whatever follows from that alone."""
         match what:
             case _What.OPENS:
                 self._opens(call)
@@ -353,7 +355,7 @@ class _Search:
             self._writers.add(call)
 
     def _fades(self, call: _Call) -> None:
-        """With all that are alike."""
+        """Let a call fade, together with all that are alike."""
         bits, gone = self._sorts.pop(call.sort, []), self._bits_of_sort.pop(call.sort, 0)
         if not bits:
             return
@@ -381,7 +383,7 @@ class _Search:
         return self._best(c._replace(state=self._facts.blur(c.state, index)) for c in configurations)
 
     def _close(self, call: _Call) -> list[_Configuration]:
-        """Configurations in which it has taken effect."""
+        """Return the configurations in which the call has taken effect."""
         if call.reads:
             bit = self._readers.bits[call.op.index]
             found = [c._replace(read=c.read & ~bit) for c in self._extend(lambda c: c.read & bit != 0)]
@@ -396,7 +398,7 @@ class _Search:
         return [configuration for configuration in ordered if kept.add(configuration)]
 
     def _extend(self, is_done: Callable[[_Configuration], bool]) -> list[_Configuration]:
-        """All that can be reached, by as many operations of unknown fate as are to be tried."""
+        """Return all configurations reachable with the allowed number of operations of unknown fate."""
         found: list[_Configuration] = []
         kept = _Kept(self._budget)
         level = [configuration for configuration in self._configurations if kept.add(configuration)]
@@ -404,7 +406,7 @@ class _Search:
         self._steps_before = self._budget.steps
         while level:
             undone = []
-            for configuration in level:  # which grows meanwhile
+            for configuration in level:  # the list grows during the loop
                 if is_done(configuration):
                     found.append(configuration)
                 else:
@@ -435,7 +437,7 @@ class _Search:
         return is_enough
 
     def _written(self, configuration: _Configuration) -> Iterator[_Configuration]:
-        """One more open operation with a completion to come."""
+        """Apply one more open operation with a completion to come."""
         state, written, read, unknown = configuration
         for bit, call in self._writers.calls.items():
             if not written & bit:
@@ -444,7 +446,7 @@ class _Search:
                     yield self._having_read(_Configuration(after, written | bit, read, unknown))
 
     def _supposed(self, configuration: _Configuration) -> Iterator[_Configuration]:
-        """One more of unknown fate."""
+        """Apply one more operation of unknown fate."""
         state, written, read, unknown = configuration
         for sort, bits in self._sorts.items():
             used_up = (unknown & self._bits_of_sort[sort]).bit_count()

@@ -1,4 +1,4 @@
-"""A log keeps what it acknowledged, once, in one order, and hands it out in that order.
+"""A log keeps what it acknowledged, exactly once, in one order, and hands it out in that order.
 
 The anomalies of Jepsen's Kafka workload, by its definitions:
 
@@ -7,17 +7,17 @@ The anomalies of Jepsen's Kafka workload, by its definitions:
     G1a                      an acknowledged poll returned what a failed operation wrote
     precommitted-read        an operation polled what it was itself writing
     lost-write               something written for certain was never read, though something after it was
-    unseen                   acknowledged, and read by nobody until the end (share groups: see `queue`)
+    unseen                   acknowledged, and never read by the end (share groups: see `queue`)
     int-poll-skip, int-nonmonotonic-poll     within one operation, polls left a record out, or went back
     poll-skip, nonmonotonic-poll             so did a process from one operation to its next
     int-send-skip, int-nonmonotonic-send     within one operation, sends stand apart, or in the wrong order
     nonmonotonic-send                        so do sends of one process, from one operation to its next
 
-and one more, `no-writer`: a poll returned what nobody ever sent.
+One more is ours, `no-writer`: a poll returned a value that was never sent.
 
-Allowed: int-send-skip always, since writers are not isolated from each other; poll-skip and nonmonotonic-poll where a
-process subscribed, since partitions move between members. Noted, and wrong in no way: see `lag`. `unseen` needs a
-history that ends with polls of everything.
+Allowed: int-send-skip always, since writers are not isolated from each other; poll-skip and nonmonotonic-poll if the
+process subscribed, since partitions move between members. For facts that are noted but never wrong, see `lag`.
+`unseen` needs a history that ends with polls of everything.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _steps(
     what: str,
     allowed: bool,
 ) -> None:
-    """From each key's last value of the operation before to its first of this one."""
+    """Compare each key's last value in the previous operation with its first in this one."""
     for key, values in by_key.items():
         if key in last:
             earlier, value = last[key]
@@ -214,5 +214,5 @@ def _steps(
                     f"{key}: process {op.process}'s {what} of {values[0]!r} comes after {value!r}, which is not before"
                 )
                 findings.add(name, text, (earlier, op), allowed=allowed, **evidence)
-        if what == "send" or op.type is Type.OK:  # a poll that was given up is polled again
+        if what == "send" or op.type is Type.OK:  # a poll that was given up is repeated
             last[key] = (op, values[-1])

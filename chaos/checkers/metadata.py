@@ -1,24 +1,24 @@
-"""The cluster's metadata is one register that everybody agrees on, decided by one controller at a time.
+"""The cluster's metadata is one register that everyone agrees on, decided by one controller at a time.
 
     not-linearizable         what was created, deleted, altered, reassigned and described fits no order of these calls
     image-divergence         two brokers have different images of the same metadata offset
     not-converged            in the end, brokers' images differ
     image-falls              a broker went back to an earlier image without a restart
-    two-controllers          two nodes are taken for the controller of one epoch, or decided in it
+    two-controllers          two nodes are seen as the controller of one epoch, or decided in it
     controller-epoch-falls   a node went back to an earlier controller epoch without a restart
 
 Read from: `create-topic` {topic, partitions}, `delete-topic` {topic}, `alter-topic` {topic, config}, `reassign`
 {topic, replicas} and `describe-topic` {topic, exists, partitions, config, replicas}, a read that goes through the
 quorum; of its answer only what is there is compared. A call that fails because the topic exists (`error`
-TOPIC_ALREADY_EXISTS) or does not (UNKNOWN_TOPIC_OR_PARTITION) has seen just that; whatever else fails saw and did
-nothing. A client that asks again by itself after a lost answer makes its own topic "exist": such calls end as `info`.
+TOPIC_ALREADY_EXISTS) or does not (UNKNOWN_TOPIC_OR_PARTITION) has seen just that; a call that fails otherwise saw and
+did nothing. A client that retries by itself after a lost answer makes its own topic "exist": such calls end as `info`.
 
 `image` {node, offset, digest} and `controller` {node, epoch, controller}, asked of one broker, `final` for those after
 healing, `incarnation` beside the value if a broker may have restarted; `decided` notes {node, epoch}.
 
-Undecided is a topic for which the search for an order (`chaos.checkers.linear`) takes more than `Options.most_steps`.
+A topic is undecided if the search for an order (`chaos.checkers.linear`) takes more than `Options.most_steps`.
 
-Left out: the names of topics that a broker lists between its image's changes, which lag as they please.
+Left out: the topic names that a broker lists between changes of its image; these may lag arbitrarily.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ UNKNOWN = "UNKNOWN_TOPIC_OR_PARTITION"
 
 _MOST_STATES_SAID: Final = 4
 _MOST_UNKNOWN_SHOWN: Final = 8
-"""Of calls of unknown fate in the evidence: the latest."""
+"""How many calls of unknown fate the evidence shows: the latest."""
 
 
 class Unseen(Enum):
-    """In place of every value that no later description names: all the same to whoever asks."""
+    """Stands for every value that no later description names: no observer can tell such values apart."""
 
     UNSEEN = "not described again"
 
@@ -56,17 +56,17 @@ UNSEEN = Unseen.UNSEEN
 
 Partitions = int | Unseen | None
 Config = tuple[tuple[str, str | Unseen], ...]
-"""Settings by name, in order of their names."""
+"""Settings by name, sorted by name."""
 Replicas = tuple[int, ...] | Unseen | None
 
 
 class Topic(NamedTuple):
-    """What can be told from outside of a topic that is there. What nobody ever looks at is left out."""
+    """The externally visible state of an existing topic. Parts that no description ever shows are left out."""
 
     partitions: Partitions = None
     config: Config = ()
     replicas: Replicas = None
-    """If they were ever assigned by hand."""
+    """The replicas, if they were ever assigned by hand."""
 
     def __str__(self) -> str:
         said = [] if self.partitions is None else [f"partitions {self.partitions}"]
@@ -125,7 +125,7 @@ def _linear(history: History, options: Options, findings: Findings, topic: str, 
 
 
 class What(Enum):
-    """What a call does to a topic, or sees of it."""
+    """The effect of a call on a topic, or what it sees of it."""
 
     CREATE = "create"
     DELETE = "delete"
@@ -140,7 +140,7 @@ _WRITES: Final = frozenset({What.CREATE, What.DELETE, What.ALTER, What.REASSIGN}
 
 
 class Deed(NamedTuple):
-    """A call, with everything left out that no description tells apart."""
+    """A call, without anything that no description can tell apart."""
 
     what: What
     partitions: Partitions = None
@@ -149,7 +149,7 @@ class Deed(NamedTuple):
 
 
 def step(state: Topic | None, deed: Deed) -> Any:
-    """The model: what a call does to a topic."""
+    """The model: how a call changes a topic."""
     if deed.what is What.CREATE:
         return Topic(partitions=deed.partitions) if state is None else IMPOSSIBLE
     if deed.what is What.IS_NOT:
@@ -197,7 +197,7 @@ class _Sights:
                     last[value] = max(last.get(value, -1), op.index)
 
     def deed(self, begins: int, op: Op) -> Deed:
-        """What the call does that somebody sees."""
+        """Return the observable effect of the call."""
         if op.type is Type.FAIL:
             return Deed(What.IS_THERE if op.extra["error"] == EXISTS else What.IS_NOT)
         value = op.value
@@ -217,14 +217,14 @@ class _Sights:
                 return Deed(What.IS_THERE) if replicas is None else Deed(What.REASSIGN, replicas=replicas)
 
     def _seen(self, part: tuple[str, ...], value: Any, begins: int) -> Any:
-        """None if no description has the part, `UNSEEN` if none that is later has this value."""
+        """Return None if no description has the part, and `UNSEEN` if no later one has this value."""
         last = self._last.get(part)
         if last is None:
             return None
         return value if last.get(value, -1) > begins else UNSEEN
 
     def later(self, deed: Deed) -> tuple[int, Deed | None] | None:
-        """What a call of unknown fate is after the last description that shows it was done."""
+        """Return what a call of unknown fate amounts to after the last description that shows it was done."""
         if deed.what is What.DELETE:
             return None
         last = max((self._of(part, value) for part, value in _parts(deed)), default=-1)
@@ -234,11 +234,11 @@ class _Sights:
 
     @property
     def last(self) -> frozenset[int]:
-        """All that are the last to name some value."""
+        """Return the indexes of all descriptions that are the last to name some value."""
         return frozenset(index for last in self._last.values() for index in last.values())
 
     def blur(self, state: Topic | None, index: int) -> Topic | None:
-        """What is still seen of it after this description."""
+        """Return what later descriptions still show of a state."""
         if state is None:
             return None
         partitions, config, replicas = state

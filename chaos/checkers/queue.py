@@ -6,24 +6,24 @@
     count-falls                    a later delivery has a lower count than an earlier one
     count-skips                    a count is higher than deliveries, and members given up, can explain
     over-delivered                 a record was delivered more often than its limit
-    unknown-record                 what was delivered was never sent there, or its send failed
+    unknown-record                 a delivered record was never sent there, or its send failed
     undelivered                    the group had read everything ("drained"), but not an acknowledged record
     unacknowledged                 likewise, and a record it had got was never accepted or rejected
 
 Read from: `send`; `acquire` {group, records: [[key, offset, value, delivery count], ...]}, with `lock_ms` and
-`delivery_limit` beside the value if they are known; `acknowledge` {group, records: [[key, offset, "accept" |
-"release" | "reject"], ...]}; `drained` notes {group}, with `keys` where others were sent to as well. What cannot be
-acquired any more for its count (archived) counts as acknowledged.
+`delivery_limit` beside the value if they are known; `acknowledge` {group, records: [[key, offset, "accept" | "release"
+| "reject"], ...]}; `drained` notes {group}, with `keys` if other keys were sent to as well. A record archived because
+of its delivery count counts as acknowledged.
 
 Locks and counts are kept in the leader's memory until an acknowledgement is made durable (KIP-932), so that after the
 first fault of a history concurrent-delivery, repeated-count and count-falls are allowed; so is count-skips, since a
-client library that lost an answer asks again by itself, and nobody sees what was acquired in vain.
+client library that lost an answer retries by itself, and an acquisition whose answer was lost is never seen.
 
-A client library fetches ahead: what a member is given may have been acquired at any time since it asked the time
-before. So a delivery comes after an acknowledgement, or another delivery, only where the one before it was asked for
-after that as well, and a member that is given up may have been given what nobody saw, which counts.
+A client library fetches ahead: records handed to a member may have been acquired at any time since its previous
+request. So a delivery comes after an acknowledgement, or after another delivery, only if the member's previous request
+did too; and a member that is given up may have received unseen deliveries, which count.
 
-A member that is given up (a crash, an unknown outcome) gives back what it had: its connection ends, its share session
+A member that is given up (a crash, an unknown outcome) returns its records: its connection ends, its share session
 with it, and with that its locks (KIP-932), long before they run out.
 
 Left out: several groups' isolation from each other is judged group by group.
@@ -49,9 +49,9 @@ Place = tuple[str, Key, int]
 @dataclass(slots=True)
 class _Record:
     deliveries: list[tuple[Op, int]] = field(default_factory=list)
-    """Acquisitions with the count they were told, in order of completion."""
+    """Acquisitions with the delivery count they reported, in order of completion."""
     since: list[int] = field(default_factory=list)
-    """Where each of them may have been made at the earliest."""
+    """The earliest place in the history at which each acquisition may have been made."""
     ends: list[tuple[Op, str]] = field(default_factory=list)
     """Acknowledgements that happened or may have."""
 
@@ -63,9 +63,9 @@ def check(history: History, options: Options) -> Verdict:
     values: dict[Place, Value] = {}
     calm = min((op.index for op in history.notes(FAULT)), default=1 << 62)
     asked: dict[Process, int] = {}
-    """Where each member asked last."""
+    """Where each member last asked."""
     gone = {op.process: asked_at(history, op) for op in history.completions if op.type is Type.INFO}
-    """Where a process asked for what it did not outlive."""
+    """Where a process made a request that it did not survive."""
     for op in history.completed("acquire", "acknowledge"):
         findings.verdict.examined += 1
         if op.f == "acquire" and op.type is Type.OK:
@@ -111,7 +111,7 @@ def _counts(
 ) -> None:
     by_count: dict[int, Op] = {}
     earlier: list[tuple[int, int, Op]] = []
-    """Completed deliveries: where, the highest count so far, by whom."""
+    """Completed deliveries: place, highest count so far, process."""
     for number, (op, count) in enumerate(record.deliveries):
         first = by_count.setdefault(count, op)
         if first is not op:

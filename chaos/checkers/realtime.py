@@ -1,4 +1,4 @@
-"""What real time forbids: a number that falls from one reading to a later one, and a read that is older than it may be.
+"""What real time forbids: a number that falls between two readings, and a read that is staler than allowed.
 
 One operation is later than another if it was asked for after the other was complete. A note, which has no invocation,
 happened at its own place in the history.
@@ -15,7 +15,7 @@ from chaos.history import History, Op
 
 
 def asked_at(history: History, op: Op) -> int:
-    """The place in the history where the operation began."""
+    """Return the place in the history where the operation began."""
     return history.invocation(op).index if op.is_client else op.index
 
 
@@ -30,7 +30,7 @@ class Fall(NamedTuple):
 
 
 def falls(history: History, readings: Iterable[tuple[Op, Hashable, int]]) -> Iterator[Fall]:
-    """Readings (operation, of what, number) that are lower than one before them in real time."""
+    """Find readings (operation, what is read, number) that are lower than one before them in real time."""
     events: list[tuple[int, int, Op, Hashable, int]] = []
     for op, what, number in readings:
         events.append((asked_at(history, op), 0, op, what, number))
@@ -52,7 +52,7 @@ def falls(history: History, readings: Iterable[tuple[Op, Hashable, int]]) -> Ite
 
 @dataclass(slots=True)
 class Write:
-    """A write to a register: between where it was asked for and where it was complete (None: perhaps never)."""
+    """A write to a register, from its invocation to its completion (None: perhaps never)."""
 
     op: Op
     asked_at: int
@@ -61,7 +61,7 @@ class Write:
 
 
 class Register:
-    """Which values a read may return. Many writes, any of them with the same value; not all reads need agree.
+    """Says which values a read may return. Several writes may have the same value; reads need not all agree.
 
     A write is overwritten for a read if another began after it was complete and was complete before the read began. A
     read may return any write that began before the read was complete and is not overwritten. (Regular, not atomic:
@@ -83,12 +83,13 @@ class Register:
             self._latest.append(write if write.asked_at > newest.asked_at else newest)
 
     def overwriting(self, asked_at: int) -> Write | None:
-        """Of the writes complete before a read began, the one that began last."""
+        """Return the last-begun write among those complete before a read began."""
         place = bisect.bisect_left(self._complete_at, asked_at)
         return self._latest[place - 1] if place else None
 
     def allows(self, value: object, asked_at: int, complete_at: int) -> bool:
-        """Whether a read with these bounds may return the value. The first value is None, written before everything."""
+        """Return True if a read with these bounds may return the value. The first value is None, written before
+        everything."""
         newest = self.overwriting(asked_at)
         if value is None and newest is None:
             return True
@@ -99,5 +100,5 @@ class Register:
         )
 
     def written(self, value: object) -> bool:
-        """Whether anybody ever wrote it."""
+        """Return True if the value was ever written."""
         return value in self._by_value

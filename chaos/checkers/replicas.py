@@ -1,11 +1,11 @@
-"""Every replica of a partition holds the same log: each node is read on its own, and compared.
+"""Every replica of a partition holds the same log: each node is read on its own, and the copies are compared.
 
     replica-divergence   below the high watermark, two replicas hold different bytes at an offset
     log-matching         above it, two logs share offset and epoch of a batch, and differ there or before
     epoch-order          within one log offsets or leader epochs go back, or the epoch cache contradicts the batches
-    damaged-batch        a node holds bytes that are not those which its batch's checksum was made of
+    damaged-batch        a node holds a batch whose bytes do not match its checksum
     lost-on-node         a node lacks an acknowledged record; `where`: before, between or after what it has
-    marker-twice         a log holds the marker of one commit two times
+    marker-twice         a log holds the marker of one commit twice
     not-converged        in the end, replicas have different ends or high watermarks
 
 Read from: `replica` {node, key, log_start, high_watermark, log_end, epochs: [[leader epoch, start offset], ...],
@@ -14,13 +14,13 @@ batches: [[base offset, last offset, leader epoch, digest of the bytes], ...]} a
 producer id, producer epoch, "records", "commit" or "abort"], ...] of the batches of transactions. Dumps marked `final`
 (after healing) are compared with each other; every dump must be in order in itself.
 
-A marker is judged where the log proves that its transaction has an epoch of its own (version 2 of transactions,
-KIP-890): it commits records of a lower epoch than its own. No other marker of that log may have this epoch, whatever
-stands between (KIP-1228).
+A marker is judged if the log proves that its transaction has an epoch of its own (version 2 of transactions, KIP-890):
+it commits records of a lower epoch than its own. No other marker of that log may have this epoch, no matter what lies
+between them (KIP-1228).
 
 Left out: compacted partitions, which each replica cleans on its own (`compaction` judges those); markers of version 1,
-which may stand there again; and those of aborts, since a producer of version 1 that was fenced is aborted with a higher
-epoch too, and may then be given it.
+which may legitimately be repeated; and those of aborts, since a producer of version 1 that was fenced is aborted with
+a higher epoch too, and may then be given it.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _complete(known: Versions, findings: Findings, key: Key, dump: Op) -> None:
 
 
 def _where(offset: int, present: list[int]) -> str:
-    """Which part of the log is lost, seen from what is there."""
+    """Say which part of the log is lost, judging by the records that remain."""
     if not present:
         return "all"
     return "prefix" if offset < present[0] else "postfix" if offset > present[-1] else "middle"

@@ -1,23 +1,24 @@
-"""A transaction happens whole or not at all, once, and not after its producer was replaced.
+"""A transaction happens completely or not at all, once, and not after its producer was replaced.
 
-    torn-transaction     a part of what it wrote was read, another part never
+    torn-transaction     a part of what it wrote was read, and another part never was
     processed-twice      an input record has two descendants in the output that can be read
-    early-read           what it wrote was read before its commit was asked for
+    early-read           what it wrote was read before its commit was requested
     not-processed        a later input record was processed, an earlier one never
     unknown-input        an output record descends from an input record that does not exist
-    zombie-commit        a transaction was acknowledged to a producer that another had replaced before it began
+    zombie-commit        a transaction was acknowledged to a producer that had been replaced before it began
     epoch-reused         two producers were given the same producer id and epoch
     epoch-falls          a producer was given a lower epoch of the same producer id
 
-(What a transaction read that was never committed is G1a, in the log's checker; cycles are in `cycles`.)
+(A transaction that reads uncommitted records is G1a, in the log's checker; cycles are in `cycles`.)
 
 Read from: `txn`; `process`, a transaction that polls, sends a descendant of each record
 (`chaos.checkers.versions.descendant`) and commits the offsets; `init` {transactional_id, producer_id, epoch}, with
-`transactional_id` beside the value of the transactions that follow, and `commit_asked`, when their commit was asked
-for, in nanoseconds as operations have them. Torn and unprocessed are judged only where the
-history ends with polls marked `final`, made when no transaction was open any more.
+`transactional_id` beside the value of the transactions that follow, and `commit_asked`, when their commit was
+requested, in nanoseconds like an operation's time. Torn and unprocessed transactions are judged only if the history
+ends with polls marked `final`, made when no transaction was open any more.
 
-The note `unknown_outcomes` says how many transactions of unknown fate turned out committed, and how many left no trace.
+The note `unknown_outcomes` counts the transactions of unknown fate that turned out to be committed, and those that
+left no trace.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _whole(known: Versions, findings: Findings) -> None:
 
 
 def _descendants(known: Versions) -> dict[tuple[Key, int], list[tuple[Key, str]]]:
-    """Output records that somebody read, by the input record they come from."""
+    """Return the output records that were read, by the input record they descend from."""
     found: dict[tuple[Key, int], list[tuple[Key, str]]] = {}
     for key, values in known.ok_reads.items():
         order = known.order(key)
@@ -127,7 +128,7 @@ def _producers(history: History, inits: list[Op], findings: Findings) -> None:
 
 
 def _zombies(history: History, inits: dict[str, list[Op]], findings: Findings) -> None:
-    """In the history's order, whoever was given the id last, where no two were given it at the same time."""
+    """Find commits acknowledged to a producer after another took over its id, if their inits did not overlap."""
     for op in history.completed("txn", "process", "send"):
         name = op.extra.get("transactional_id")
         if name not in inits or op.type is not Type.OK:

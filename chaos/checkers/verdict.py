@@ -1,8 +1,8 @@
-"""What a checker says: anomalies with evidence, how many of each, and whether they are allowed.
+"""A checker's verdict: anomalies with evidence, how many of each, and whether they are allowed.
 
-An anomaly that the semantics of Kafka permit (a cycle of interleaved writes, say) is reported as `allowed` and does not
-make a history invalid. A checker that found no operation of its kind has `examined` 0: that is no approval. Nor is it
-one where a search was given up: what it was about is `undecided`, neither right nor an anomaly.
+An anomaly that the semantics of Kafka permit (a cycle of interleaved writes, say) is reported as `allowed` and does
+not make a history invalid. A checker that found no operation of its kind has `examined` 0, which is no approval.
+Neither is a search that was given up: its subject is `undecided`, neither right nor an anomaly.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from chaos.history import Op
 
 MOST_KEPT = 32
-"""Of one kind of anomaly, how many keep their evidence. All are counted."""
+"""The number of anomalies of one kind that keep their evidence. All are counted."""
 
 MOST_STEPS = 5_000_000
-"""A count, so that the answer is the same on every machine: five to ten seconds."""
+"""A count rather than a time, so that the answer is the same on every machine: five to ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Options:
     rw_edges: bool = False
     """Let a poll that did not see a later record precede its writer: for G-single and G2-item, which Kafka permits."""
     most_steps: int = MOST_STEPS
-    """Of the search for one key's linear order: beyond them it is undecided."""
+    """The limit for one key's linear order; a search that exceeds it leaves the key undecided."""
 
 
 class Answer(Enum):
-    """A verdict in a word. Only the first is an approval."""
+    """A one-word verdict. Only the first is an approval."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -44,7 +44,7 @@ class Answer(Enum):
 
 
 class Status(IntEnum):
-    """With which a command ends that judges. (2 is that of a command that was not understood.)"""
+    """The exit status of a command that judges. (2 means that the command line was not understood.)"""
 
     RIGHT = 0
     WRONG = 1
@@ -53,7 +53,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """One thing that must not (or may) be."""
+    """One thing that must not be, or that is allowed."""
 
     name: str
     text: str
@@ -66,13 +66,13 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """One key (a topic, say) of which it is not known whether anything is wrong."""
+    """One key (a topic, say) for which the checker does not know if anything is wrong."""
 
     key: str
     text: str
     """A sentence that says why."""
     ops: tuple[int, ...]
-    """Indexes of the operations at which it was given up."""
+    """Indexes of the operations at which the search was given up."""
     evidence: Mapping[str, Any]
 
 
@@ -82,24 +82,24 @@ class Verdict:
 
     checker: str
     examined: int = 0
-    """Operations of the checker's kind."""
+    """The number of operations of the checker's kind."""
     anomalies: list[Anomaly] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """Anomalies by name that are not allowed."""
     allowed_counts: Counter[str] = field(default_factory=Counter)
     undecided: list[Undecided] = field(default_factory=list)
-    """A key each, all of them."""
+    """One entry for each key, without a limit."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """What is good to know and wrong in no way."""
+    """Facts that are good to know and never wrong."""
 
     @property
     def valid(self) -> bool:
-        """No anomaly, but those allowed, and nothing undecided."""
+        """Return True if there are no anomalies beyond the allowed ones, and nothing is undecided."""
         return not self.counts and not self.undecided
 
     @property
     def answer(self) -> Answer:
-        """An anomaly is one whatever else is undecided."""
+        """Return the answer; an anomaly counts even if something else is undecided."""
         if self.counts:
             return Answer.WRONG
         if self.undecided:
@@ -108,12 +108,12 @@ class Verdict:
 
     @property
     def names(self) -> set[str]:
-        """The anomalies that are not allowed."""
+        """Return the anomalies that are not allowed."""
         return set(self.counts)
 
 
 def status(verdicts: Iterable[Verdict], problems: Iterable[str] = ()) -> Status:
-    """Of a history that was judged, with what is wrong besides anomalies."""
+    """Return the answer for a history that was judged, given its problems besides anomalies."""
     answers = {verdict.answer for verdict in verdicts}
     if any(problems) or Answer.WRONG in answers:
         return Status.WRONG
@@ -138,6 +138,6 @@ class Findings:
             self.verdict.anomalies.append(found)
 
     def undecided(self, key: str, text: str, ops: Iterable[Op | None], **evidence: Any) -> None:
-        """Say that of a key it is not known."""
+        """Report a key as undecided."""
         indexes = tuple(op.index for op in ops if op is not None)
         self.verdict.undecided.append(Undecided(key=key, text=text, ops=indexes, evidence=evidence))

@@ -1,9 +1,9 @@
-"""What a history says of each key's log: the values at its offsets, who wrote and who read them.
+"""The history's view of each key's log: the values at its offsets, who wrote and who read them.
 
 Offsets come from acknowledged sends and from polls. The order of a key is its values by offset, gaps closed:
-transactions' markers take offsets that no client sees. A send that failed, or whose fate is unknown and of which
-nothing was ever read, says nothing about the log; a poll does, even in a transaction that was given up, since a
-consumer is only ever handed what is committed.
+transactions' markers take offsets that no client sees. A send that failed, or one of unknown fate of which nothing was
+ever read, says nothing about the log; a poll does, even in a transaction that was given up, since a consumer is only
+ever handed what is committed.
 
 Left out: reads below read_committed. Definitions: Jepsen's Kafka workload.
 """
@@ -23,7 +23,7 @@ MICRO = ("send", "poll", "txn", "process")
 
 
 def sends(op: Op) -> Iterator[tuple[Key, int | None, Value]]:
-    """Each send of the operation, in order: key, offset if it is known, value."""
+    """Return each send of the operation, in order: key, offset if it is known, value."""
     if op.f not in SENDING or op.value is None:
         return
     for micro in op.value:
@@ -36,7 +36,7 @@ def sends(op: Op) -> Iterator[tuple[Key, int | None, Value]]:
 
 
 def polled(op: Op) -> Iterator[tuple[Key, int, Value]]:
-    """Each record the operation was handed, in order: key, offset, value."""
+    """Return each record the operation was handed, in order: key, offset, value."""
     if op.f not in POLLING or op.value is None:
         return
     for micro in op.value:
@@ -47,7 +47,7 @@ def polled(op: Op) -> Iterator[tuple[Key, int, Value]]:
 
 
 def writes(op: Op) -> dict[Key, list[Value]]:
-    """Values by key that the operation sent."""
+    """Return the values that the operation sent, by key."""
     found: dict[Key, list[Value]] = {}
     for key, _, value in sends(op):
         found.setdefault(key, []).append(value)
@@ -55,7 +55,7 @@ def writes(op: Op) -> dict[Key, list[Value]]:
 
 
 def reads(op: Op) -> dict[Key, list[Value]]:
-    """Values by key that the operation was handed, over all its polls."""
+    """Return the values that the operation was handed over all its polls, by key."""
     found: dict[Key, list[Value]] = {}
     for key, _, value in polled(op):
         found.setdefault(key, []).append(value)
@@ -64,7 +64,7 @@ def reads(op: Op) -> dict[Key, list[Value]]:
 
 @dataclass(slots=True)
 class Order:
-    """One key's log. `by_index` is dense; where several values claim an offset, the one seen first stands for them."""
+    """One key's log. `by_index` is dense; if several values claim an offset, the one seen first stands for them."""
 
     log: dict[int, list[Value]] = field(default_factory=dict)
     offsets: list[int] = field(default_factory=list)
@@ -72,26 +72,27 @@ class Order:
     by_value: dict[Value, int] = field(default_factory=dict)
 
     def add(self, offset: int, value: Value) -> None:
-        """The value was seen at the offset."""
+        """Record that the value was seen at the offset."""
         there = self.log.setdefault(offset, [])
         if value not in there:
             there.append(value)
 
     def close(self) -> None:
-        """All is added: put it in order."""
+        """Put the log in order once everything is added."""
         self.offsets = sorted(self.log)
         self.by_index = [self.log[offset][0] for offset in self.offsets]
         self.by_value = {value: index for index, value in enumerate(self.by_index)}
 
     def delta(self, value: Value, later: Value) -> int:
-        """How many places on the later value stands; 1, its rightful place, if either is unknown."""
+        """Return how many places further on the later value stands: 1 if it directly follows, or if either is
+        unknown."""
         here, there = self.by_value.get(value), self.by_value.get(later)
         return 1 if here is None or there is None else there - here
 
 
 @dataclass(slots=True)
 class Versions:
-    """Everything the checkers of logs share."""
+    """Shared data of the checkers that look at logs."""
 
     orders: dict[Key, Order] = field(default_factory=dict)
     writer_of: dict[Key, dict[Value, Op]] = field(default_factory=dict)
@@ -104,11 +105,11 @@ class Versions:
     """Completions of send, poll and txn."""
 
     def order(self, key: Key) -> Order:
-        """The key's order; an empty one if no offset of it is known."""
+        """Return the key's log; an empty one if none of its offsets are known."""
         return self.orders.get(key) or Order()
 
     def must_have_committed(self, op: Op) -> bool:
-        """It is known to have happened: acknowledged, or something it wrote was read."""
+        """Return True if the operation certainly happened: it was acknowledged, or something it wrote was read."""
         if op.type is Type.OK:
             return True
         if op.type is not Type.INFO:
@@ -118,7 +119,7 @@ class Versions:
 
 @functools.lru_cache(maxsize=2)
 def versions(history: History) -> Versions:
-    """Reads the history once."""
+    """Read the history once."""
     found = Versions(ops=list(history.completed(*MICRO)))
     for op in found.ops:
         for key, _, value in sends(op):
@@ -146,12 +147,12 @@ def versions(history: History) -> Versions:
 
 
 def descendant(key: Key, offset: int, attempt: str) -> str:
-    """The output value of an input record: its source, and the attempt that made it, so that values are unique."""
+    """Make the output value of an input record: its source, and the attempt that made it, so that values are unique."""
     return f"{key}@{offset}#{attempt}"
 
 
 def ancestor(value: Any) -> tuple[Key, int] | None:
-    """The input record an output value descends from; None if it is no descendant."""
+    """Return the input record an output value descends from; None if it is no descendant."""
     if not isinstance(value, str) or "#" not in value:
         return None
     source, _, _ = value.partition("#")

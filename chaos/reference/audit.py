@@ -1,4 +1,4 @@
-"""What an auditor sees of the perfect Kafka: every node's watermarks and bytes."""
+"""An auditor's view of the perfect Kafka: every node's watermarks and bytes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from chaos.reference.cluster import Fate, Log
 
 NODES = (1, 2, 3)
 BATCH = 20
-"""Records in a batch, unless a leader epoch ends before."""
+"""The size of a batch in records, unless a leader epoch ends earlier."""
 
 
 def leader(log: Log) -> int:
-    """Leaders take turns."""
+    """Return the leader; nodes take turns."""
     return NODES[log.leader_epoch % len(NODES)]
 
 
 def watermarks(key: Key, log: Log, node: int) -> dict[str, Any]:
-    """Every replica has everything at once."""
+    """Return the watermarks; every replica has everything at once."""
     end = len(log.records)
     return {
         "node": node,
@@ -35,7 +35,7 @@ def watermarks(key: Key, log: Log, node: int) -> dict[str, Any]:
 
 
 def replica(key: Key, log: Log, node: int) -> dict[str, Any]:
-    """The whole log of one node."""
+    """Return the whole log of one node."""
     end = len(log.records)
     records = [
         [offset, record.value]
@@ -55,7 +55,7 @@ def replica(key: Key, log: Log, node: int) -> dict[str, Any]:
 
 
 def _epochs(log: Log) -> list[list[int]]:
-    """An epoch in which nothing was appended gives way to the next, as the cache does it."""
+    """Return the epochs; one in which nothing was appended gives way to the next, as in the epoch cache."""
     kept: list[list[int]] = []
     for epoch, start in log.epochs:
         while kept and kept[-1][1] >= start:

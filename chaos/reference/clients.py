@@ -1,8 +1,8 @@
 """Clients of the perfect Kafka: they carry out a workload's calls and record them.
 
-A client may die at any step; its transaction then aborts when its timeout passes, its send may arrive or not, or
-late. A transaction may be given up on purpose. After what is not ok, the consumer goes back to where the operation
-found it.
+A client may die at any step; its transaction then aborts when its timeout passes, its send may arrive or not, or late.
+A transaction may be given up on purpose. After an operation that is not ok, the consumer returns to its position
+before the operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chaos.reference.schedule import MS, SECOND, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chances:
-    """Of what goes wrong for a client, by operation or by step."""
+    """How often things go wrong for a client, by operation or by step."""
 
     death: float = 0.002
     abort: float = 0.02
@@ -32,7 +32,7 @@ class Chances:
 
 @dataclass(slots=True)
 class Consumer:
-    """Where one process stands."""
+    """The state of one process."""
 
     positions: dict[Key, int] = field(default_factory=dict)
     group: str | None = None
@@ -48,7 +48,7 @@ Outcome = tuple[Type, Any]
 
 
 class Clients:
-    """`count` clients, of which each works through the calls, one at a time."""
+    """`count` clients, each of which works through the calls, one at a time."""
 
     def __init__(
         self, seed: int, calls: Calls, count: int, *, transactions: bool = False, chances: Chances | None = None
@@ -68,7 +68,8 @@ class Clients:
         """Keys without a leader, and until when."""
 
     def run(self, operations: int, finally_: bool = True) -> list[Op]:
-        """Work until the history has so many lines; then, if asked to, read what is left and look at every replica."""
+        """Work until the history has this many lines; then, if asked to, read what is left and look at every
+        replica."""
         self.schedule.add(self._audit(operations), SECOND)
         processes = self._work(self._calls, list(range(self._count)), operations)
         if finally_:
@@ -88,7 +89,7 @@ class Clients:
             self.recorder.note(self.schedule.now, "workload", "drained", value)
 
     def _audit(self, limit: int) -> Iterator[int]:
-        """Now and then one node is asked for the watermarks of a partition."""
+        """Ask one node from time to time for the watermarks of a partition."""
         while len(self.ops) < limit:
             if self.cluster.logs:
                 key = self._chance.choice(sorted(self.cluster.logs))
@@ -108,7 +109,7 @@ class Clients:
                     self.recorder.complete(now, AUDITOR, Type.OK, look(key, log, node), final=True)
 
     def _highest(self) -> dict[Key, int]:
-        """The offset of the last record that can be read, by key."""
+        """Return the offset of the last readable record, by key."""
         ends = {}
         for key, log in sorted(self.cluster.logs.items()):
             found, _ = log.read(0, len(log.records))
@@ -147,7 +148,7 @@ class Clients:
         return self._chance.randrange(1, most_ms * MS)
 
     def _bury(self, process: int) -> None:
-        """The group notices the death of a member after its session."""
+        """Let the group notice the death of a member once its session expires."""
         consumer = self._consumers.pop(process, None)
         if consumer is not None and consumer.group is not None:
             self.schedule.add(self._leave(consumer.group, f"m{process}"), SECOND)
@@ -246,7 +247,7 @@ class Clients:
         return self._finish(process, consumer, transaction, before, done)
 
     def _leader_of(self, key: Key) -> Iterator[int]:
-        """A send waits for a leader."""
+        """Wait for a leader before a send."""
         wait = self._cut_off.get(key, 0) - self.schedule.now
         if wait > 0:
             yield wait + self._pause(20)
@@ -309,7 +310,7 @@ class Clients:
             self.cluster.end(transaction, Fate.ABORTED)
             consumer.positions = before if not fenced else consumer.positions
             if fenced:
-                consumer.generation = -1  # its partitions are given anew before it polls again
+                consumer.generation = -1  # its partitions are assigned again before it polls
             elif group is not None:
                 self._rewind_to_committed(consumer)
             return Type.FAIL, done

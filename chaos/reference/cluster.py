@@ -13,7 +13,7 @@ from chaos.history import Key, Value
 
 
 class Fate(Enum):
-    """Of a transaction."""
+    """The outcome of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -22,7 +22,7 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Transaction:
-    """The keys it wrote to, and what became of it."""
+    """The keys it wrote to, and its outcome."""
 
     keys: dict[Key, None] = field(default_factory=dict)
     fate: Fate = Fate.OPEN
@@ -49,17 +49,17 @@ class Log:
     """Leader epoch and the offset it begins at."""
 
     def append(self, value: Value | None, transaction: Transaction | None) -> int:
-        """The offset of a new record."""
+        """Append a record and return its offset."""
         offset = len(self.records)
         self.records.append(Record(value, transaction, self.leader_epoch))
         return offset
 
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided."""
+        """Return the offset below which every transaction is decided."""
         return next(iter(self.open), len(self.records))
 
     def read(self, position: int, most: int) -> tuple[list[tuple[int, Value]], int]:
-        """Up to `most` committed records from the position on, and where to go on."""
+        """Return up to `most` committed records from the position on, and the next position."""
         found: list[tuple[int, Value]] = []
         end = self.last_stable_offset()
         while position < end and len(found) < most:
@@ -71,29 +71,29 @@ class Log:
         return found, position
 
     def new_leader(self) -> None:
-        """The next epoch begins at the log's end."""
+        """Begin the next epoch at the log's end."""
         self.leader_epoch += 1
         self.epochs.append((self.leader_epoch, len(self.records)))
 
 
 @dataclass(slots=True)
 class Group:
-    """Members in the order they came, and what is committed."""
+    """Members in the order of joining, and committed offsets."""
 
     generation: int = 0
     members: dict[str, list[Key]] = field(default_factory=dict)
-    """Member to the keys it subscribed to."""
+    """The keys that each member subscribed to."""
     assigned: dict[str, list[Key]] = field(default_factory=dict)
     committed: dict[Key, int] = field(default_factory=dict)
 
     def join(self, member: str, keys: list[Key]) -> None:
-        """A member comes, or wants other keys."""
+        """Add a member, or change its subscription."""
         if self.members.get(member) != keys:
             self.members[member] = keys
             self._rebalance()
 
     def leave(self, member: str) -> None:
-        """A member goes."""
+        """Remove a member."""
         if self.members.pop(member, None) is not None:
             self._rebalance()
 
@@ -114,15 +114,15 @@ class Cluster:
         self.groups: dict[str, Group] = {}
 
     def log(self, key: Key) -> Log:
-        """The log of a key; it exists from when it is first asked for."""
+        """Return the log of a key, which is created when first requested."""
         return self.logs.setdefault(key, Log())
 
     def group(self, name: str) -> Group:
-        """The group of a name, likewise."""
+        """Return the group of a name, likewise."""
         return self.groups.setdefault(name, Group())
 
     def send(self, key: Key, value: Value, transaction: Transaction | None) -> int:
-        """The record's offset."""
+        """Append a record and return its offset."""
         log = self.log(key)
         offset = log.append(value, transaction)
         if transaction is not None and key not in transaction.keys:

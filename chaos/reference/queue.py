@@ -1,4 +1,4 @@
-"""Share groups of the perfect Kafka: locks that expire, delivery counts, acknowledgements by whoever holds the lock."""
+"""Share groups of the perfect Kafka: locks that expire, delivery counts, acknowledgements by the lock's holder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from chaos.reference.schedule import MS
 
 LOCK_MS = 400
 MOST = 10
-"""Records in one acquisition."""
+"""The most records in one acquisition."""
 
 
 @dataclass(slots=True)
 class Delivery:
-    """How a record stands with the group."""
+    """The state of a record in the group."""
 
     count: int = 0
     holder: int | None = None
@@ -28,7 +28,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class ShareGroup:
-    """Records by place; those below `start` are all acknowledged."""
+    """Records by place; all below `start` are acknowledged."""
 
     start: dict[Key, int] = field(default_factory=dict)
     records: dict[tuple[Key, int], Delivery] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class QueueClients(Clients):
                 self.schedule.add(self._late(process, call.value["records"]), self._pause(50))
             return Type.INFO, call.value
         if self._chance.random() < self._chances.abort:
-            yield LOCK_MS * MS  # it dawdled, and holds nothing any more
+            yield LOCK_MS * MS  # too slow: its locks have expired
         if not self._acknowledge(process, call.value["records"]):
             return Type.FAIL, call.value
         return Type.OK, call.value
@@ -84,7 +84,7 @@ class QueueClients(Clients):
         return found
 
     def _acknowledge(self, process: int, records: list[list[Any]]) -> bool:
-        """All or nothing: every lock must be held."""
+        """Acknowledge all or nothing: every lock must be held."""
         deliveries = [(self._group.records[key, offset], kind) for key, offset, kind in records]
         held = all(delivery.holder == process and delivery.until > self.schedule.now for delivery, _ in deliveries)
         for delivery, kind in deliveries if held else ():

@@ -1,4 +1,4 @@
-"""Workloads against the perfect Kafka, by name: each makes clients from a seed."""
+"""Workloads against the perfect Kafka, by name: each creates clients from a seed."""
 
 from __future__ import annotations
 

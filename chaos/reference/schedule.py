@@ -11,7 +11,7 @@ SECOND = 1000 * MS
 
 
 class Schedule:
-    """Runs tasks in order of their time; equal times in the order of being put in."""
+    """Runs tasks in order of their time; equal times in the order of insertion."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -19,11 +19,11 @@ class Schedule:
         self._due: list[tuple[int, int, Iterator[int]]] = []
 
     def add(self, task: Iterator[int], after: int = 0) -> None:
-        """Begin the task, after a while."""
+        """Begin the task after a delay."""
         heapq.heappush(self._due, (self.now + after, next(self._order), task))
 
     def run(self) -> None:
-        """Until every task has ended."""
+        """Run until every task has ended."""
         while self._due:
             self.now, _, task = heapq.heappop(self._due)
             pause = next(task, None)

@@ -26,7 +26,7 @@ class TopicClients(Clients):
         self._known_epoch: dict[int, int] = dict.fromkeys(NODES, 1)
 
     def run(self, operations: int, finally_: bool = True) -> list[Any]:
-        """As for any client; in the end every broker's image is looked at."""
+        """Work as any client does; in the end every broker's image is looked at."""
         self.schedule.add(self._elect(operations), SECOND)
         ops = super().run(operations, finally_=False)
         if finally_:

@@ -1,1 +1,1 @@
-"""Workloads: clients that carry out a generator's calls against a cluster and record what came of them."""
+"""Workloads: clients that carry out a generator's calls against a cluster and record the outcome."""

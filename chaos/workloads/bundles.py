@@ -1,7 +1,7 @@
-"""Records to several partitions at once, which go in one request where one broker leads them.
+"""Records to several partitions at once, which share one request if one broker leads them.
 
 A broker answers such a request when the slowest of its partitions is done; each record has an answer of its own in it.
-In the history each is an operation of its own, of a process of its own: what became of one says nothing of the others.
+In the history each is a separate operation of a separate process: the outcome of one says nothing about the others.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from kraftpy.protocol.errors import KafkaError
 FIRST_PROCESS: Final = 600_000
 CLIENTS: Final = 3
 KEYS: Final[tuple[Key, ...]] = ("b0-0", "t0-0")
-"""In this order they stand in a request. Of the first topic nobody else knows; to the second everybody sends."""
+"""Their order in a request. Only this workload knows the first topic; every client sends to the second."""
 _FIRST_VALUE: Final = 500_000_000
-"""Above what anybody else sends."""
+"""Higher than any value that other clients send."""
 
 
 class _NoCalls:
-    """What it asks for is always the same."""
+    """Always asks for the same."""
 
     def call(self, process: int) -> Call | None:
-        """Nothing."""
+        """Return nothing."""
 
     def observe(self, op: Op) -> None:
-        """Nothing is learned."""
+        """Do nothing."""
 
 
 class BundlingClient(Client):
-    """As many processes of a history as there are keys, with one producer."""
+    """One producer that acts as one process of the history for each key."""
 
     def __init__(self, setting: Setting, recorder: Recorder, number: int, values: Iterator[int]) -> None:
-        """`values` are shared by all of these clients: none is sent twice."""
+        """`values` are shared by all of these clients, so that none is sent twice."""
         stride = CLIENTS * len(KEYS)
         super().__init__(setting, recorder, _NoCalls(), FIRST_PROCESS + number * len(KEYS), stride)
         self._values = values
 
     async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
-        """Bundle after bundle until `is_over`."""
+        """Send bundle after bundle until `is_over`."""
         try:
             while not is_over():
                 if not await self._bundle(next(self._values)):
@@ -56,7 +56,7 @@ class BundlingClient(Client):
             await self._throw_away()
 
     async def _bundle(self, value: int) -> bool:
-        """One record to each key; whether all are known to be there."""
+        """Send one record to each key; return True if all are known to be written."""
         now_ns = self._setting.now_ns
         processes = [self.process + place for place in range(len(KEYS))]
         for process, key in zip(processes, KEYS, strict=True):
@@ -87,5 +87,5 @@ class BundlingClient(Client):
 
 
 def values() -> Iterator[int]:
-    """No value twice."""
+    """Never yield a value twice."""
     return itertools.count(_FIRST_VALUE)

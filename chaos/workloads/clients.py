@@ -1,9 +1,9 @@
 """Clients that carry out calls with `kraftpy.client` and record them: the same in every world.
 
-A client is one producer (idempotent, acks=all) and one consumer. It works through calls one at a time. What certainly
-did not happen is `fail`; what may have happened is `info`, after which the client is thrown away as if it had died, and
-a new one goes on under a new process number (`process + count`). Keys are partitions, `orders-3`; topics are created
-where they are missing.
+A client is one producer (idempotent, acks=all) and one consumer. It works through calls one at a time. A call that
+certainly had no effect is `fail`; one that may have had is `info`, after which the client is discarded as if it had
+died, and a new one continues under a new process number (`process + count`). Keys are partitions, `orders-3`; missing
+topics are created.
 
 Left out: transactions (`transactions`), share groups (`sharing`).
 """
@@ -25,75 +25,75 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 Outcome = tuple[Type, Any]
 
 _FIRST_ATTEMPT_MS: Final = 50
-"""Within which no call has been tried a second time: the client waits 80 ms at least before it does."""
+"""The time in which no call can have been retried: the client waits at least 80 ms before it retries."""
 
 _POLL_MS: Final = 200
 _SESSION_MS: Final = 6_000
-"""Of a member. With the consumer protocol it is the broker's to say."""
+"""The timeout of a member. With the consumer protocol the broker sets it."""
 _SURELY_NOT: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Answers to a send after which nothing was or will be written."""
+"""Errors of a send which prove that nothing was or will be written."""
 _REBALANCING: Final = frozenset(
     {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
 )
 
 
 async def goes_on() -> None:
-    """A client that never stalls."""
+    """The default: a client that never stalls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a workload's clients need to know."""
+    """Shared parameters of a workload's clients."""
 
     bootstrap_servers: str
     runtime: Runtime
     now_ns: Callable[[], int]
-    """Nanoseconds since the run began."""
+    """Return nanoseconds since the run began."""
     partitions: int = 2
     replication_factor: int = 3
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     isolation_level: str = "read_uncommitted"
-    """Of consumers."""
+    """For consumers."""
     group_protocol: str = "classic"
-    """Of consumers: classic, or consumer (KIP-848)."""
+    """The consumers' protocol: classic, or consumer (KIP-848)."""
     fetch_max_wait_ms: int = 500
     delivery_timeout_ms: int = 10_000
     request_timeout_ms: int = 3_000
     stall: Callable[[], Awaitable[None]] = goes_on
-    """Awaited between what a member has read and saying so, and between what a transaction has done and its end: there
-    the process may stop, as on a machine that swaps, for longer than its session."""
+    """Awaited between a member's read and its commit, and between a transaction's work and its end: the process may
+    stop there, as on a machine that swaps, for longer than its session."""
 
 
 def partition_of(key: Key) -> TopicPartition:
-    """The partition a key names."""
+    """Return the partition that a key names."""
     topic, _, number = key.rpartition("-")
     return TopicPartition(topic, int(number))
 
 
 def key_of(partition: TopicPartition) -> Key:
-    """The key of a partition."""
+    """Return the key of a partition."""
     return f"{partition.topic}-{partition.partition}"
 
 
 class _Listener(RebalanceListener):
-    """Notes what a rebalance moved, and what the member has after it."""
+    """Notes what a rebalance moved, and the member's assignment after it."""
 
     def __init__(self, note: Callable[[Iterable[TopicPartition]], None], assigned: Callable[[], None]) -> None:
         self._note = note
         self._assigned = assigned
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """These came."""
+        """Note assigned partitions."""
         self._note(partitions)
         self._assigned()
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """These went."""
+        """Note revoked partitions."""
         self._note(partitions)
 
 
 class Client:
-    """One process of a history at a time."""
+    """Acts as one process of a history at a time."""
 
     def __init__(self, setting: Setting, recorder: Recorder, calls: Calls, process: int, count: int) -> None:
         self.process = process
@@ -128,9 +128,7 @@ class Client:
         asked_ns = now_ns()
         kind, value = await self._outcome(call, extra)
         if call.f == "commit" and kind is Type.FAIL and now_ns() - asked_ns > _FIRST_ATTEMPT_MS * 1_000_000:
-            kind = (
-                Type.INFO
-            )  # what was refused may be a second attempt, and the first, unanswered one may have been taken
+            kind = Type.INFO  # the refused send may be a retry whose unanswered first attempt was accepted
         if self._rebalanced:
             extra["rebalance_log"], self._rebalanced = self._rebalanced, []
         op = self._recorder.complete(now_ns(), self.process, kind, value, **extra)
@@ -166,7 +164,7 @@ class Client:
                 return (Type.FAIL if error.code in _SURELY_NOT else Type.INFO), call.value
             if call.f == "commit":
                 return (Type.FAIL if error.code in _REBALANCING else Type.INFO), call.value
-            return Type.FAIL, call.value  # it changes nothing
+            return Type.FAIL, call.value  # changes nothing
 
     # --- logs ---
 
@@ -225,7 +223,7 @@ class Client:
             self._rebalanced.append({"keys": keys})
 
     def _note_assigned(self, consumer: Consumer) -> None:
-        """What its member has in its generation, or epoch: as its state machine has both, at one moment."""
+        """Note the member's assignment in its generation, or epoch, both read from its state machine at one moment."""
         member = consumer._member
         if member is None or not member.is_stable:
             return  # the next generation has begun
@@ -308,7 +306,7 @@ class Client:
                 self._topics.add(topic)
 
     async def _throw_away(self) -> None:
-        """As a process that dies: nothing is flushed, nobody says goodbye."""
+        """Close as a process that dies: nothing is flushed, and no one is notified."""
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
         self._group = None

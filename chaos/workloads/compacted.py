@@ -1,4 +1,4 @@
-"""Puts of keyed records into a compacted topic, and what is left of them when all is over.
+"""Puts of keyed records into a compacted topic, and a read of what remains at the end.
 
 `PutCalls` draws them: a new value for a record key, or a tombstone. `Client` carries them out; `read_compacted` reads
 the topic from its start to its end.
@@ -23,7 +23,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "5000",
 }
-"""Of the topic: it is cleaned whenever a few records are rolled."""
+"""Topic settings: it is cleaned whenever a few records are rolled."""
 FIRST_PROCESS: Final = 700_000
 _RECORD_KEYS: Final = 8
 _TOMBSTONES: Final = 0.2
@@ -32,14 +32,14 @@ _READ_SECONDS: Final = 120.0
 
 
 class PutCalls:
-    """No value twice."""
+    """Never draw a value twice."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._value = 0
 
     def call(self, process: int) -> Call:
-        """A put."""
+        """Return a put."""
         chance = self._chance
         self._value += 1
         value = None if chance.random() < _TOMBSTONES else self._value
@@ -50,7 +50,7 @@ class PutCalls:
         )
 
     def observe(self, op: Op) -> None:
-        """Nothing is learned."""
+        """Do nothing."""
 
 
 async def read_compacted(setting: Setting, recorder: Recorder, process: int) -> None:

@@ -1,10 +1,10 @@
-"""A hostile client: requests that no honest client sends, while the others work and the checkers judge what they saw.
+"""A hostile client: sends requests that no honest client sends, while the others work and checkers judge what they saw.
 
-It has no credentials and reaches every port. Each attack is one idea that once ended a node, held it, filled its memory
-or let it acknowledge records that it did not have. An attack changes only things with names of its own
+It has no credentials and reaches every port. Each attack is one idea that once ended a node, held it, filled its
+memory or let it acknowledge records that it did not have. An attack changes only things with names of its own
 (`hostile-...`), because anybody may delete a topic if there are no ACLs; it may read, or claim to be, anything. Its
-answers are not part of the history: the proof is that the other clients' answers stay right, that no node ends, and
-that none notes an incident.
+answers are not part of the history: the proof is that the other clients' answers stay correct, that no node ends, and
+that none logs an incident.
 
 Sizes are small beside those that hurt a real node: the simulation has no memory to run out of, and its time does not
 pass while a node works. The fuzz in `tests/fuzz` measures both on real nodes.
@@ -45,13 +45,13 @@ from kraftpy.protocol.schema import decode
 
 NAME: Final = "hostile"
 PAUSE_SECONDS: Final = 0.5
-"""Between two attacks, at the mean."""
+"""The mean pause between two attacks."""
 _TOPICS: Final = tuple(f"{NAME}-{number}" for number in range(3))
 _CODECS: Final[tuple[dict[str, str], ...]] = ({"compression.type": "gzip"}, {"cleanup.policy": "compact"}, {})
 _ANSWER_SECONDS: Final = 2.0
 _MAX_ANSWER_BYTES: Final = 64 << 20
 _VICTIMS: Final = ("t0", "t1", "x0", "q0", "c0", "__consumer_offsets", "__transaction_state")
-"""Topics of others, of whose replicas it claims to be one."""
+"""Topics of other clients, of which it claims to be a replica."""
 _PATTERNS: Final = (
     "(((((){1000}){1000}){1000}){1000})",
     "a{" + "9" * 5000 + "}",
@@ -75,7 +75,7 @@ Attack = Callable[["HostileClient"], Awaitable[None]]
 
 
 class _Wire(asyncio.Protocol):
-    """One connection: frames that come, and how it ended."""
+    """One connection: the frames received, and how it ended."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -89,7 +89,7 @@ class _Wire(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Cut answers; what cannot be one ends the connection."""
+        """Split the bytes into answers; anything else ends the connection."""
         try:
             for frame in self._decoder.feed(data):
                 self.frames.put_nowait(bytes(frame))
@@ -97,22 +97,22 @@ class _Wire(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing comes any more."""
+        """Note that no more bytes follow."""
         self.frames.put_nowait(None)
 
     def write(self, data: bytes) -> None:
-        """Send, unless it is closed."""
+        """Send, unless the connection is closed."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
     def close(self) -> None:
-        """At once, without a goodbye."""
+        """Close at once, without notice."""
         if self.transport is not None:
             self.transport.abort()
 
 
 class HostileClient:
-    """Attacks, one after the other, on nodes drawn by chance.
+    """Carries out attacks, one after the other, on randomly drawn nodes.
 
     `brokers` and `voters` are the addresses (host, port) of the listeners for clients and for nodes; `ids` are the
     brokers'.
@@ -130,7 +130,7 @@ class HostileClient:
         self.chance = chance
         self.ids = ids
         self.count = 0
-        """Attacks that were made."""
+        """The number of attacks made."""
         self._setting = setting
         self._brokers = brokers
         self._voters = voters
@@ -147,14 +147,14 @@ class HostileClient:
     # --- what attacks are made of ---
 
     async def connect(self, *, to_node: bool = False, number: int | None = None) -> _Wire:
-        """A connection to a broker, that one or any, or to a node's own listener. Raises OSError."""
+        """Connect to a broker, the given one or any, or to a node's own listener. Raises OSError."""
         host, port = self.chance.choice(self._voters if to_node else self._brokers)
         if number is not None:
             host, port = self._brokers[number]
         return await self._setting.runtime.connect(_Wire, host, port)
 
     async def ask(self, key: ApiKey, version: int, request: Any, wire: _Wire | None = None) -> Any:
-        """The answer. Raises OSError, EOFError or TimeoutError where there is none."""
+        """Return the answer. Raises OSError, EOFError or TimeoutError if there is none."""
         connection = await self.connect() if wire is None else wire
         try:
             connection.write(encode_request(key, version, 1, self.chance.choice((NAME, "a\nb\x1b[31m", None)), request))
@@ -169,7 +169,7 @@ class HostileClient:
                 connection.close()
 
     async def have_topics(self) -> dict[str, bytes]:
-        """Topics of its own, by name, with their ids."""
+        """Return its own topics by name, with their ids."""
         made = [
             create_topics.CreatableTopic(
                 name=name,
@@ -183,14 +183,14 @@ class HostileClient:
         return await self.topic_ids(_TOPICS)
 
     async def topic_ids(self, names: tuple[str, ...]) -> dict[str, bytes]:
-        """Those that there are."""
+        """Return the existing ones."""
         wanted = [metadata.MetadataRequestTopic(name=name) for name in names]
         request = metadata.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         found = await self.ask(ApiKey.METADATA, 12, request)
         return {topic.name: topic.topic_id for topic in found.topics if topic.error_code == 0}
 
     async def produce(self, topic: str, batch: bytes) -> None:
-        """Append to a topic of its own, with acks=all."""
+        """Append to one of its own topics, with acks=all."""
         assert topic.startswith(NAME)
         data = produce.PartitionProduceData(index=0, records=batch)
         topics = [produce.TopicProduceData(name=topic, partition_data=[data])]
@@ -201,7 +201,8 @@ class HostileClient:
 
 
 async def pose_as_follower(client: HostileClient) -> None:
-    """Fetch as a replica from every broker, on from where its answers end: leaders would count a copy nobody keeps."""
+    """Fetch as a replica from every broker, continuing where answers end: leaders would count a copy that no one
+    keeps."""
     chance = client.chance
     ids = await client.topic_ids(_VICTIMS)
     epoch = chance.choice((-1, -1, -1, -1, -1, 0, 2, 10))
@@ -249,7 +250,7 @@ async def _fetch_as(
 
 
 async def ask_as_replica(client: HostileClient) -> None:
-    """ListOffsets as a broker, of everybody's topics, at odd times."""
+    """Send ListOffsets as a broker, for all topics, at odd times."""
     chance = client.chance
     partitions = [
         list_offsets.ListOffsetsPartition(
@@ -264,7 +265,7 @@ async def ask_as_replica(client: HostileClient) -> None:
 
 
 async def poison(client: HostileClient) -> None:
-    """Batches that expand, lie about what they hold, or are cut short; then searches by time."""
+    """Send batches that expand, lie about their contents, or are truncated; then search by time."""
     chance = client.chance
     await client.have_topics()
     now = client._setting.runtime.now_ms()
@@ -292,7 +293,7 @@ async def poison(client: HostileClient) -> None:
 
 
 async def subscribe_by_pattern(client: HostileClient) -> None:
-    """Regular expressions that grow, in a group of its own and in ListTransactions."""
+    """Send regular expressions that grow, in a group of its own and in ListTransactions."""
     pattern = client.chance.choice(_PATTERNS)
     request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
         group_id=f"{NAME}-patterns",
@@ -307,7 +308,7 @@ async def subscribe_by_pattern(client: HostileClient) -> None:
 
 
 async def set_odd_values(client: HostileClient) -> None:
-    """Settings of a group of its own that cannot be used, and then a member that needs them."""
+    """Give a group of its own settings that cannot be used, and then a member that needs them."""
     name, value = client.chance.choice(_VALUES)
     group = f"{NAME}-share"
     config = incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=value)
@@ -337,7 +338,7 @@ async def set_odd_values(client: HostileClient) -> None:
 
 
 async def crowd_groups(client: HostileClient) -> None:
-    """Members that never come back, with much to say of themselves, and commits for what is not there."""
+    """Join members that never return, with a lot of metadata, and commit for partitions that do not exist."""
     chance = client.chance
     group = f"{NAME}-{chance.randrange(30)}"
     protocol = join_group.JoinGroupRequestProtocol(name="x", metadata=chance.randbytes(chance.choice((0, 10, 20_000))))
@@ -364,7 +365,7 @@ async def crowd_groups(client: HostileClient) -> None:
 
 
 async def take_producer_ids(client: HostileClient) -> None:
-    """Producer ids and epochs that it makes up, and batches under them, in topics of its own."""
+    """Make up producer ids and epochs, and send batches under them to its own topics."""
     chance = client.chance
     request = init_producer_id.InitProducerIdRequest(
         transactional_id=chance.choice((None, f"{NAME}-{chance.randrange(20)}", "")),
@@ -385,7 +386,7 @@ async def take_producer_ids(client: HostileClient) -> None:
 
 
 async def announce(client: HostileClient) -> None:
-    """Frames' sizes without the frames, halves of frames, and bytes that mean nothing."""
+    """Send frame sizes without frames, halves of frames, and meaningless bytes."""
     chance = client.chance
     wires = [await client.connect(to_node=chance.random() < 0.4) for _ in range(chance.choice((1, 5, 20)))]
     for wire in wires:
@@ -397,7 +398,7 @@ async def announce(client: HostileClient) -> None:
 
 
 async def mean_nothing(client: HostileClient) -> None:
-    """A whole frame of an API in a version there may not be, with a body by chance."""
+    """Send a whole frame of an API, in a version that may not exist, with a random body."""
     chance = client.chance
     header = struct.pack(">hhih", chance.choice((*range(95), -1, 32_767)), chance.choice((0, 1, 5, 12, -1, 99)), 1, -1)
     frame = header + chance.randbytes(chance.choice((0, 1, 7, 60)))
@@ -411,7 +412,7 @@ async def mean_nothing(client: HostileClient) -> None:
 
 
 async def knock(client: HostileClient) -> None:
-    """Says to be a node, of this cluster or of another, at the listener for nodes; and proves nothing."""
+    """Claim to be a node, of this cluster or of another, at the nodes' listener, without proof."""
     import msgpack
 
     chance = client.chance
@@ -432,7 +433,7 @@ async def knock(client: HostileClient) -> None:
 
 
 async def crowd(client: HostileClient) -> None:
-    """Many connections that ask for everything and read nothing."""
+    """Open many connections that request everything and read nothing."""
     chance = client.chance
     wires = [await client.connect() for _ in range(chance.choice((3, 12)))]
     request = encode_request(ApiKey.METADATA, 12, 1, NAME, metadata.MetadataRequest(topics=None))
@@ -446,7 +447,7 @@ async def crowd(client: HostileClient) -> None:
 
 
 async def make_topics(client: HostileClient) -> None:
-    """Many topics in one request, most of which cannot be."""
+    """Name many topics in one request, most of them invalid."""
     chance = client.chance
     names = ["", "..", "a b", "x" * 250, *(f"{NAME}-many-{chance.randrange(40)}" for _ in range(10))]
     topics = [
@@ -485,5 +486,5 @@ def _batch(now: int, payload: bytes, codec: Compression = Compression.NONE, *, r
 
 
 def _varint(value: int) -> bytes:
-    """Zigzag, as records have their lengths."""
+    """Encode in zigzag, as lengths in records are."""
     return uvarint((value << 1) ^ (value >> 63))

@@ -3,13 +3,14 @@
 Two clients send to the group's topics; the other two acquire what comes and acknowledge each record of it, explicitly.
 When the load is over, the group reads until nothing comes any more; then the history has the note `drained`.
 
-The group begins at each partition's first record (`share.auto.offset.reset`), which is set before anybody subscribes.
+The group begins at each partition's first record (`share.auto.offset.reset`), which is set before any member
+subscribes.
 
-`lock_ms` beside an acquisition is how much of the records' lock is left for sure when it is asked for. The client may
-have had them since it asked the time before, so that much is taken off.
+`lock_ms` beside an acquisition is the part of the records' lock that certainly remains when it is requested. The
+client may have held them since its previous request, so that time is subtracted.
 
-An acknowledgement of which any part was refused or not answered is `info`, and its client goes on as a new one: what it
-had is handed out again when its locks have run out.
+An acknowledgement of which any part was refused or not answered is `info`, and a new client continues in its place:
+its records are handed out again when their locks expire.
 
 Left out: renewing, rejecting, implicit acknowledgement.
 """
@@ -31,7 +32,7 @@ from kraftpy.types import TopicPartition
 
 FIRST_PROCESS: Final = 200_000
 CLIENTS: Final = 4
-"""Of which those with an even number send."""
+"""Those with an even number send."""
 GROUP: Final = "q"
 _HURRY_SECONDS: Final = 0.01
 _POLL_MS: Final = 200
@@ -45,25 +46,25 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of a group's records, as its settings have them."""
+    """Limits of a group's records, as its settings have them."""
 
     lock_ms: int
     deliveries: int
 
 
 def limits(settings: Mapping[str, str]) -> Limits:
-    """By the brokers' settings."""
+    """Read the limits from the brokers' settings."""
     lock_ms = int(settings.get("group.share.record.lock.duration.ms", "30000"))
     return Limits(lock_ms=lock_ms, deliveries=int(settings.get("group.share.delivery.count.limit", "5")))
 
 
 def calls(seed: int) -> QueueCalls:
-    """Of the workload."""
+    """Return the workload's calls."""
     return QueueCalls(seed, group=GROUP, topics="q", crash_chance=0.003)
 
 
 class ShareClient(Client):
-    """One process of a history at a time: a sender, or a member of the share group."""
+    """Acts as one process of a history at a time: a sender, or a member of the share group."""
 
     def __init__(self, setting: Setting, recorder: Recorder, calls: QueueCalls, process: int, limits: Limits) -> None:
         super().__init__(setting, recorder, calls, process, CLIENTS)
@@ -74,7 +75,7 @@ class ShareClient(Client):
         self._asked_ns = 0
 
     def rest(self, chance: Random, calls_per_second: float) -> float:
-        """Seconds until its next call; hardly any while it drains what is left."""
+        """Return the seconds until its next call; close to none while it drains the rest."""
         return _HURRY_SECONDS if self._queue.hurries(self.process) else chance.expovariate(calls_per_second)
 
     async def _outcome(self, call: Call, extra: dict[str, Any]) -> Outcome:

@@ -1,8 +1,8 @@
 """Administrators (`kraftpy.client.Admin`) who create, delete, alter, reassign and look at topics.
 
-Each call is one request, never repeated by the client: what a lost answer did is unknown, and recorded so. That a topic
-is there or not is asked through the quorum, by a request for fewer partitions than it can have, which is refused either
-way. What a broker's image says of a topic may lag, and is only read at the end (`final_looks`).
+Each call is one request, never repeated by the client: the effect of a request whose answer was lost is unknown, and
+recorded as such. The existence of a topic is checked through the quorum, by a request for fewer partitions than it can
+have, which is refused either way. A broker's image of a topic may lag, and is only read at the end (`final_looks`).
 
 Left out: looks at brokers' images and controllers, which the world reads itself (`worlds.readings`).
 """
@@ -30,7 +30,7 @@ _BY_WORLD: Final = ("image", "controller")
 
 
 class TopicAdmin:
-    """One process of a history at a time."""
+    """Acts as one process of a history at a time."""
 
     def __init__(self, setting: Setting, recorder: Recorder, calls: TopicCalls, process: int, count: int) -> None:
         self.process = process
@@ -103,7 +103,7 @@ class TopicAdmin:
                 runtime=self._setting.runtime,
                 request_timeout_ms=_TIMEOUT_MS,
                 default_api_timeout_ms=_TIMEOUT_MS,
-                retry_backoff_ms=2 * _TIMEOUT_MS,  # too late: nothing is ever asked for twice
+                retry_backoff_ms=2 * _TIMEOUT_MS,  # too late: nothing is ever requested twice
                 retry_backoff_max_ms=2 * _TIMEOUT_MS,
             )
             await admin.start()
@@ -116,7 +116,7 @@ class TopicAdmin:
 
 
 async def final_looks(setting: Setting, recorder: Recorder, process: int, topics: Iterable[str]) -> None:
-    """What every topic is, once all brokers know the same."""
+    """Read every topic once all brokers agree."""
     async with Admin(bootstrap_servers=setting.bootstrap_servers, runtime=setting.runtime) as admin:
         for topic in topics:
             recorder.invoke(setting.now_ns(), process, "describe-topic", {"topic": topic}, final=True)

@@ -1,12 +1,12 @@
-"""Clients that create, change, look for and delete topics: each call is one request to one node, never asked again.
+"""Clients that create, change, look for and delete topics: each call is one request to one node, never retried.
 
 An error that the cluster gave is `fail`, with its name, and so is a connection that was refused. A lost answer, or one
-that says that the outcome is not known, is `info`. So no client makes its own topic "exist" by asking twice.
+that says that the outcome is unknown, is `info`. So no client makes its own topic "exist" by a retry.
 
-`describe-topic` is a creation that is only to be validated: the one question about a topic that the controller decides.
+`describe-topic` is a creation with validate-only: the one question about a topic that the controller answers.
 It tells whether the topic exists, and nothing else.
 
-Left out: `image`, since no request tells which offset of the metadata a node's image is of.
+Left out: `image`, since no request returns the metadata offset of a node's image.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kraftpy.protocol.messages.incremental_alter_configs import (
 )
 
 Ask = Callable[[NodeId, ApiKey, int, object], Awaitable[Any]]
-"""One request to one node; raises OSError where no answer comes."""
+"""Sends one request to one node; raises OSError if no answer comes."""
 
 _TOPIC: Final = 2
 _SET: Final = 0
@@ -50,18 +50,18 @@ class OnlyTopics:
         self._calls = calls
 
     def call(self, process: int) -> Call | None:
-        """The next that is carried out here."""
+        """Return the next call that this workload carries out."""
         while (call := self._calls.call(process)) is not None and call.f in ("image", "controller"):
             pass
         return call
 
     def observe(self, op: Op) -> None:
-        """Told on."""
+        """Pass the completion on."""
         self._calls.observe(op)
 
 
 class TopicClient:
-    """One process of a history at a time."""
+    """Acts as one process of a history at a time."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class TopicClient:
 
 
 def described(value: dict[str, Any], error: ErrorCode) -> tuple[Type, Any, str | None]:
-    """What the answer to a creation that was only validated tells of a topic."""
+    """Read the existence of a topic from the answer to a validate-only creation."""
     if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         return Type.OK, {**value, "exists": error is ErrorCode.TOPIC_ALREADY_EXISTS}, None
     return Type.FAIL, value, error.name

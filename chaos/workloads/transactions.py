@@ -1,19 +1,20 @@
 """Transactions of two sorts, with `kraftpy.client`, in every world.
 
     logs       sends to several partitions and polls of others in one transaction, some of which are aborted on purpose.
-               Two of the three clients have one transactional id: whoever begins anew takes it from the other
+               Two of the three clients have one transactional id: a new producer of either takes it from the other
     pipeline   two clients send to inputs; two read them as members of one group, and in one transaction send a
-               descendant of each record to the output and commit the offsets: each input is to be there once,
+               descendant of each record to the output and commit the offsets: each input must appear once,
                though some of these too are aborted on purpose
 
-`roles` are the clients of both. When they are over, `last_roles` has each transactional id taken once more, by a client
-that commits a record to every partition: by then everything that was open has ended, and those records are behind all
-of it, so that whoever reads up to them has seen all there is.
+`roles` are the clients of both. When they are done, a client of `last_roles` takes over each transactional id and
+commits a record to every partition: by then every open transaction has ended, and those records follow all others, so
+that a reader that reaches them has seen everything.
 
-Everybody reads with read_committed. A new producer's `init` is an operation of its own: {transactional_id, producer_id,
-epoch}. `commit_asked` beside a value is when the commit was asked for. What failed before certainly never happened,
-and is `fail`; whatever the commit came to but success is `info`. Who failed with records it had polled goes on as a new
-process, as if it had died: it reads from the beginning, or from what its group has committed.
+All clients read with read_committed. A new producer's `init` is an operation of its own: {transactional_id,
+producer_id, epoch}. `commit_asked` beside a value is when the commit was requested. A transaction that failed before
+certainly never happened, and is `fail`; any outcome of the commit but success is `info`. A client that fails with
+polled records continues as a new process, as if it had died: it reads from the beginning, or from what its group has
+committed.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ LOGS_FIRST: Final = 300_000
 LOGS_CLIENTS: Final = 3
 PIPELINE_FIRST: Final = 400_000
 PIPELINE_CLIENTS: Final = 4
-"""Of which those with an even number send."""
+"""Those with an even number send."""
 _GROUP: Final = "pipeline"
 _ABORTS: Final = 0.1
 _KEYS: Final = 4
 _BLOCK_MS: Final = 12_000
 _TIMEOUT_MS: Final = 10_000
-"""Of a transaction that nobody ends."""
+"""The timeout of a transaction that is never ended."""
 
 
 class AbortingCalls:
-    """Another's calls, of which some (of these `kinds`) are to be aborted when all is done."""
+    """Marks some calls (of these `kinds`) of another source to be aborted at the end."""
 
     def __init__(self, calls: Calls, kinds: tuple[str, ...], seed: int) -> None:
         self._calls = calls
@@ -57,20 +58,20 @@ class AbortingCalls:
         self._chance = Random(f"aborts {seed}")
 
     def call(self, process: int) -> Call | None:
-        """The same; `abort` beside it."""
+        """Return the other's call, perhaps with `abort` beside it."""
         call = self._calls.call(process)
         if call is None or call.f not in self._kinds or self._chance.random() >= _ABORTS:
             return call
         return Call(f=call.f, value=call.value, extra={**call.extra, "abort": True})
 
     def observe(self, op: Op) -> None:
-        """Told to the other."""
+        """Pass the completion to the other source."""
         self._calls.observe(op)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """A client to be."""
+    """A client to create."""
 
     process: int
     count: int
@@ -78,7 +79,7 @@ class Role:
 
 
 def roles(seed: int) -> list[Role]:
-    """Of both workloads."""
+    """Return the roles of both workloads."""
     options = LogOptions(transactions=True, keys=_KEYS, crash_chance=0.005, topics="x")
     logs = AbortingCalls(LogCalls(seed, options), ("send", "txn"), seed)
     pipeline = AbortingCalls(PipelineCalls(seed, group=_GROUP, inputs=2), ("process",), seed)
@@ -89,7 +90,7 @@ def roles(seed: int) -> list[Role]:
 
 
 def last_roles(clients: Iterable[TransactionClient], sent: Iterable[Key]) -> list[Role]:
-    """Of those clients that had a transactional id, one for each: two would take it from each other for ever.
+    """Return one role for each transactional id in use: two would keep taking it from each other.
 
     `sent` are all keys that anybody sent to.
     """
@@ -101,7 +102,7 @@ def last_roles(clients: Iterable[TransactionClient], sent: Iterable[Key]) -> lis
 
 
 def transactional_id(process: int) -> str | None:
-    """Whose it is does not change with the process number that a client goes on under."""
+    """The transactional id does not depend on the process number under which a client continues."""
     if process >= PIPELINE_FIRST:
         number = (process - PIPELINE_FIRST) % PIPELINE_CLIENTS
         return f"pipeline-{number}" if number % 2 else None
@@ -109,7 +110,7 @@ def transactional_id(process: int) -> str | None:
 
 
 class TransactionClient(Client):
-    """One process of a history at a time, with transactions."""
+    """Acts as one process of a history at a time, with transactions."""
 
     def __init__(self, setting: Setting, recorder: Recorder, role: Role) -> None:
         super().__init__(
@@ -145,7 +146,7 @@ class TransactionClient(Client):
         return {**super()._producer_options(), **more}
 
     async def _is_initialized(self) -> bool:
-        """Have a producer that has its id: an operation of its own, where it is new."""
+        """Make sure of a producer with this id; a new one is recorded as an operation of its own."""
         if self._producer is not None:
             return True
         now_ns = self._setting.now_ns
@@ -174,7 +175,7 @@ class TransactionClient(Client):
         return kind, steps
 
     async def _transact(self, call: Call, steps: list[Any], extra: dict[str, Any]) -> Type:
-        """Carry it out: `steps` are filled in as far as they came."""
+        """Carry the transaction out; `steps` are filled in as far as it gets."""
         producer = await self._have_producer()
         is_committing = False
         try:
@@ -195,7 +196,7 @@ class TransactionClient(Client):
             is_committing = True
             extra["commit_asked"] = self._setting.now_ns()
             await producer.commit_transaction()
-        except TransactionAbortable as error:  # what was to be committed is not
+        except TransactionAbortable as error:  # its work is not committed
             extra["error"] = str(error)
             await self._abort(producer)
             return Type.FAIL
@@ -212,9 +213,9 @@ class TransactionClient(Client):
             await producer.abort_transaction()
 
     async def _take_inputs(self, call: Call, steps: list[Any]) -> ConsumerGroupMetadata | None:
-        """Poll, and put a descendant of each record behind it; as which member, or None where nothing came."""
+        """Poll, and send a descendant of each record; return the member, or None if nothing came."""
         _, micro = await self._poll()
-        member = (await self._have_consumer()).group_metadata()  # as of this poll: a rebalance may come at any time
+        member = (await self._have_consumer()).group_metadata()  # as of this poll: a rebalance may happen at any time
         self._attempts += 1
         attempt = f"{self.process}.{self._attempts}"
         records = micro[0][1]
@@ -224,7 +225,7 @@ class TransactionClient(Client):
         return member if len(steps) > 1 else None
 
     async def _work_through(self, producer: Producer, steps: list[Any]) -> None:
-        """Sends go out together, as far as no poll comes between; what is known of their offsets is filled in."""
+        """Send records together up to the next poll; fill in the offsets that are known."""
         under_way: list[tuple[int, Delivery]] = []
         try:
             for place, micro in enumerate(steps):
@@ -254,7 +255,7 @@ class TransactionClient(Client):
 
 
 def _identity(producer: Producer) -> tuple[int, int]:
-    """Producer id and epoch, which a client tells nobody: for the checker of zombies."""
+    """Return producer id and epoch, which a client does not expose, for the zombie checks."""
     transactions = producer._transactions
     assert transactions is not None
     return transactions._machine.producer_id, transactions._machine.producer_epoch

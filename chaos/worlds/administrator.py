@@ -1,4 +1,4 @@
-"""What whoever runs a cluster does about a node besides starting it, in every world of real processes."""
+"""An operator's work on a node besides starting it, for every world of real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REFETCH_SECONDS: Final = 120.0
 
 
 async def has_no_vote(world: Asking, node: NodeId) -> bool:
-    """Take a node's vote away; whether it has none. A voter that forgets its vote may vote twice."""
+    """Take a node's vote away; return True if it has none. A voter that forgets its vote may vote twice."""
     await world.set_voter(node, False)
     voters = await world.voters()
     return voters is not None and node not in voters
@@ -28,9 +28,9 @@ async def has_no_vote(world: Asking, node: NodeId) -> bool:
 async def wait_until_serving(
     world: Asking, nodes: Iterable[NodeId], may_serve: Callable[[NodeId], bool], at_most_seconds: float
 ) -> None:
-    """Until those of these answer that may, now as well as when it began, or have waited long enough.
+    """Wait until all of these nodes that may answer do, both when it began and now, or the time is up.
 
-    Who restarts one node after the other waits so.
+    This is the wait between nodes of a rolling restart.
     """
     wanted = set(nodes)
     deadline = time.monotonic() + at_most_seconds
@@ -42,9 +42,9 @@ async def wait_until_serving(
 
 
 async def refetch_damaged(world: Asking, node: NodeId, data: Path) -> list[str]:
-    """Have a node's damaged copies fetched anew, as `kraftpy log verify` and `kraftpy topic refetch` would.
+    """Refetch a node's damaged copies, as `kraftpy log verify` and `kraftpy topic refetch` would.
 
-    What could not be mended, a line each.
+    Returns a line for each copy that could not be mended.
     """
     problems = []
     for key in await asyncio.to_thread(damaged, data, node):

@@ -1,11 +1,11 @@
-"""What a world of real processes learns and changes by requests alone: who leads, who is ready, looks at single nodes.
+"""What a world of real processes learns and changes by requests alone: leaders, readiness, looks at single nodes.
 
-`Asking` is the part of a `chaos.worlds.living.LiveWorld` that needs no more than each node's address. What changes the
-cluster's metadata it asks for as an administrator would; what is refused or not answered in time was no fault then.
+`Asking` is the part of a `chaos.worlds.living.LiveWorld` that needs no more than each node's address. It requests
+metadata changes as an administrator would; a change that is refused or not answered in time counts as no fault.
 
-The looks are in the form that the checkers `leaders` and `metadata` read. No request tells a log's end: the high
-watermark stands for it. No request tells which offset of the metadata an image is of: `images` asks all nodes again
-until they agree, or until it has waited long enough, and so says only whether they converge.
+The looks are in the form that the checkers `leaders` and `metadata` read. No request returns a log's end, so the high
+watermark stands for it. No request returns the metadata offset of an image either: `images` asks all nodes repeatedly
+until they agree, or until it has waited long enough, and so only shows that they converge.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class Asking(ABC):
 
     @abstractmethod
     def address(self, node: NodeId) -> tuple[str, int]:
-        """Where this process reaches that node."""
+        """Return the address at which this process reaches the node."""
 
     @abstractmethod
     def controller_address(self, node: NodeId) -> tuple[str, int]:
-        """Where the other nodes reach that node's controller listener."""
+        """Return the address at which other nodes reach the node's controller listener."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """For clients in this process."""
+        """Return the bootstrap servers for clients in this process."""
         return ",".join("{}:{}".format(*self.address(node)) for node in self.nodes)
 
     # --- what is known of the cluster -----------------------------------------------------------------------------
 
     async def state(self) -> ClusterState:
-        """What the nodes that answer know; of each partition, what is newest."""
+        """Return the state known to the nodes that answer; the newest, for each partition."""
         answers = await self._of_all(lambda node: self._metadata(node))
         newest: dict[Key, tuple[int, NodeId, tuple[NodeId, ...]]] = {}
         for answer in answers.values():
@@ -97,7 +97,7 @@ class Asking(ABC):
         return found
 
     async def wait_ready(self, at_most_seconds: float) -> list[str]:
-        """Wait until every node serves and knows all others; what is not so in the end, a line each."""
+        """Wait until every node serves and knows all others; return a line for everything still missing at the end."""
 
         def wrong(answers: Mapping[NodeId, MetadataResponse]) -> list[str]:
             silent = [f"node {node} does not answer" for node in self.nodes if node not in answers]
@@ -110,7 +110,7 @@ class Asking(ABC):
         return await self._until(at_most_seconds, wrong)
 
     async def wait_in_sync(self, at_most_seconds: float) -> list[str]:
-        """Wait until every partition has a leader and all its replicas in sync; what is not so in the end."""
+        """Wait until every partition has a leader and all its replicas in sync; return what is missing at the end."""
 
         def wrong(answers: Mapping[NodeId, MetadataResponse]) -> list[str]:
             late = [f"node {node} does not answer" for node in self.nodes if node not in answers]
@@ -159,7 +159,7 @@ class Asking(ABC):
     # --- looks at one node ----------------------------------------------------------------------------------------
 
     async def watermarks(self, node: NodeId, keys: Sequence[Key], at: Mapping[Key, int]) -> list[dict[str, Any]]:
-        """Of those partitions that this node leads, as it says; `at` are offsets that are known to be there.
+        """Return watermarks of the partitions that this node claims to lead; `at` are offsets known to be there.
 
         Metadata say in which epoch it leads; the Fetch names that epoch, and is refused where it is another by then.
         Raises OSError where it does not answer.
@@ -209,12 +209,12 @@ class Asking(ABC):
         ]
 
     async def controller(self, node: NodeId) -> dict[str, Any] | None:
-        """Whom this node takes for the controller, of which epoch; None where it knows none. Raises OSError."""
+        """Return the controller and epoch that this node knows; None if it knows none. Raises OSError."""
         epoch, leader = await self._quorum(node)
         return None if leader < 0 else {"node": node, "epoch": epoch, "controller": leader}
 
     async def images(self, at_most_seconds: float) -> dict[NodeId, str]:
-        """A digest of what each node knows of topics, once all say the same; else what they say in the end."""
+        """Return a digest of what each node knows of topics, once all agree; otherwise what they say at the end."""
         deadline = time.monotonic() + at_most_seconds
         while True:
             answers = await self._of_all(lambda node: self._metadata(node))
@@ -228,7 +228,7 @@ class Asking(ABC):
     async def ask(
         self, node: NodeId, key: ApiKey, version: int, request: object, *, seconds: float = _LOOK_SECONDS
     ) -> Any:
-        """The answer to one request to one node. Raises OSError where none comes in that time."""
+        """Return the answer to one request to one node. Raises OSError if none comes in that time."""
         return await asyncio.to_thread(ask, self.address(node), key, version, request, timeout=seconds)
 
     async def _metadata(self, node: NodeId) -> MetadataResponse:
@@ -237,7 +237,7 @@ class Asking(ABC):
         return answer
 
     async def _quorum(self, node: NodeId) -> tuple[int, NodeId]:
-        """Epoch and leader; -1 and -1 where it knows none."""
+        """Return epoch and leader; -1 and -1 if it knows none."""
         topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
         answer = await self.ask(node, ApiKey.DESCRIBE_QUORUM, 0, DescribeQuorumRequest(topics=[topic]))
         for found in answer.topics:
@@ -247,7 +247,7 @@ class Asking(ABC):
         return -1, -1
 
     async def _of_all(self, what: Callable[[NodeId], Coroutine[Any, Any, Any]]) -> dict[NodeId, Any]:
-        """The answers of the nodes that answer."""
+        """Return the answers of the nodes that answer."""
         answers = await asyncio.gather(*(what(node) for node in self.nodes), return_exceptions=True)
         found: dict[NodeId, Any] = {}
         for node, answer in zip(self.nodes, answers, strict=True):
@@ -267,29 +267,29 @@ class Asking(ABC):
     # --- what changes the metadata --------------------------------------------------------------------------------
 
     async def move_leader(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
-        """Put the replicas into another order, and have the first of them lead."""
+        """Reorder the replicas, and let the first of them lead."""
         await self.reassign(partition, seed, replicas)
         moved = {partition_of(partition)}
         await self._as_admin(lambda admin: admin.elect_leaders(moved))
 
     async def reassign(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
-        """Give the partition other replicas: these, or two at least, in another order."""
+        """Give the partition other replicas: these, or at least two in another order."""
         chance = Random(seed)
         drawn = chance.sample(self.nodes, k=chance.randint(min(2, len(self.nodes)), min(3, len(self.nodes))))
         moves = {partition_of(partition): list(replicas) or drawn}
         await self._as_admin(lambda admin: admin.alter_partition_reassignments(moves))
 
     async def create_topic(self, topic: str, partitions: int) -> None:
-        """Beside the workload's."""
+        """Create a topic beside the workload's."""
         new = NewTopic(name=topic, num_partitions=partitions, replication_factor=min(3, len(self.nodes)))
         await self._as_admin(lambda admin: admin.create_topics([new]))
 
     async def delete_topic(self, topic: str) -> None:
-        """One that `create_topic` made."""
+        """Delete a topic that `create_topic` made."""
         await self._as_admin(lambda admin: admin.delete_topics([topic]))
 
     async def set_voter(self, node: NodeId, voter: bool) -> None:
-        """Take the node out of the quorum, or into it."""
+        """Remove the node from the quorum, or add it."""
         if voter:
             host, port = self.controller_address(node)
             endpoint = QuorumEndpoint(listener="CONTROLLER", host=host, port=port)
@@ -298,7 +298,7 @@ class Asking(ABC):
             await self._as_admin(lambda admin: admin.remove_raft_voter(node))
 
     async def voters(self) -> list[NodeId] | None:
-        """Who votes; None where nobody says."""
+        """Return the voters; None if no node answers."""
         found: list[list[NodeId]] = []
 
         async def look(admin: Admin) -> None:
@@ -308,11 +308,11 @@ class Asking(ABC):
         return found[0] if found else None
 
     async def answering(self) -> set[NodeId]:
-        """The nodes that serve."""
+        """Return the nodes that serve."""
         return set(await self._of_all(lambda node: self._metadata(node)))
 
     async def restore_voters(self, at_most_seconds: float) -> list[NodeId]:
-        """Have every node vote again, each as soon as it has caught up; who does not in the end."""
+        """Restore every node's vote, each once it has caught up; return the nodes that still lack one at the end."""
         deadline = time.monotonic() + at_most_seconds
         while True:
             missing = [*self.nodes]
@@ -329,7 +329,7 @@ class Asking(ABC):
 
 
 def _digest(answer: MetadataResponse) -> str:
-    """Of topics and partitions, in an order."""
+    """Sort topics and partitions."""
     rows = [
         (
             topic.name,

@@ -1,9 +1,9 @@
-"""What `chaos.nemesis` can do to a simulated cluster, and what mends it again: its `World`.
+"""The `World` of a simulated cluster: the faults that `chaos.nemesis` can inject, and their repair.
 
-What changes the cluster's metadata is asked for as an administrator would; what is refused or not answered in time was
-no fault then. What an operator has to do after a fault is done by the world too (`mending`), as the documentation says.
+Metadata changes are requested as an administrator would; a change that is refused or not answered in time counts as no
+fault. The world also does an operator's work after a fault (`mending`), as the documentation says.
 
-What could not be survived by design is spared (`nemesis.Spared`, noted in the history), so that what is lost is a bug:
+A fault that no design could survive is spared (`nemesis.Spared`, noted in the history), so that any loss is a bug:
 
 * Records that were not synced, a byte of a log, a disk: only while every node runs and another replica of each of the
   node's partitions is known to have everything, in sync or eligible to lead (KIP-966).
@@ -46,7 +46,7 @@ TRANSACTIONS: Final = "__transaction_state"
 _STOP_SECONDS: Final = 120.0
 _LOSSES: Final = (Loss.PREFIX, Loss.SECTORS, Loss.EVERYTHING, Loss.REORDERED)
 _JOURNAL_BYTES: Final = 2048
-"""A shorter journal has no first half to speak of."""
+"""A shorter journal has no first half worth the name."""
 _FILES_THAT_SYNC: Final = ("journal", ".log", "")
 _FULL, _FAILED, _DAMAGED = "No space left on device", "Input/output error", "cannot be trusted"
 _ALONE: Final = frozenset(
@@ -61,7 +61,7 @@ _ALONE: Final = frozenset(
         Kind.LOSSY,
     }
 )
-"""What a single node has nobody for."""
+"""Kinds that need more than one node."""
 
 
 class SimulatedWorld:
@@ -83,7 +83,7 @@ class SimulatedWorld:
         self._cuts: dict[Cut, int] = {}  # how many faults cut this link
         self._sync_failed: set[NodeId] = set()
         self._lost_by: dict[NodeId, int] = {}
-        """Who lost data, or is about to: with the epoch it was registered with."""
+        """Nodes that lost data, or are about to, with the epoch of their registration."""
         self.operator = Operator(cluster)
         self.abilities: frozenset[Kind] = frozenset(Kind) - {Kind.SEVERAL}
         if len(cluster.nodes) == 1:
@@ -98,7 +98,7 @@ class SimulatedWorld:
         return [node.broker for node in self._cluster.nodes.values() if node.is_ready and node.broker is not None]
 
     async def state(self) -> ClusterState:
-        """What the nodes know that are ready, those that know most first; nothing of topics that are the workload's."""
+        """Return what the ready nodes know, the best informed first, without the topics of the workload."""
         nodes = tuple(sorted(self._cluster.nodes))
         ready = self._brokers()
         if not ready:
@@ -131,7 +131,7 @@ class SimulatedWorld:
             self._node(node).kill()
 
     async def stop(self, node: NodeId) -> None:
-        """SIGTERM (and SIGCONT), and wait; what takes two minutes is killed, and the run notes it."""
+        """Send SIGTERM (and SIGCONT), and wait; a node that takes two minutes is killed, and the run notes it."""
         it = self._node(node)
         await self.resume(node)
         it.stop()
@@ -144,7 +144,7 @@ class SimulatedWorld:
             await asyncio.sleep(0.05)
 
     async def start(self, node: NodeId) -> None:
-        """Start it, if it does not run, and mend what was damaged on its disk."""
+        """Start the node unless it runs, and mend damage on its disk."""
         it = self._node(node)
         if node in self._sync_failed:
             self._sync_failed.discard(node)
@@ -175,7 +175,7 @@ class SimulatedWorld:
         return self._node(link[0]).host, self._node(link[1]).host
 
     async def cut(self, links: Sequence[Cut]) -> None:
-        """Hold back what the first of each pair sends to the second."""
+        """Hold back all bytes from the first of each pair to the second."""
         for link in links:
             self._cuts[link] = self._cuts.get(link, 0) + 1
             self._cluster.network.cut(*self._hosts(link))
@@ -196,13 +196,13 @@ class SimulatedWorld:
                     self._cluster.network.degrade(*link, delay_ms / 1000, jitter_ms / 1000, loss)
 
     async def set_clock(self, node: NodeId, skew_ms: int) -> None:
-        """Make its wall clock wrong by so much."""
+        """Make the node's wall clock wrong by this much."""
         self._node(node).clock.offset_ms = skew_ms
 
     # --- disks ---
 
     def _spare_the_last_copy(self, node: NodeId) -> None:
-        """Raises `Spared` where nobody else is known to have all that this node has."""
+        """Raise `Spared` unless another replica is known to have everything that this node has."""
         for other in self._cluster.nodes.values():
             if not other.is_ready or other.process is None or other.process.is_paused:
                 raise Spared(f"{other.host} does not run")
@@ -218,7 +218,7 @@ class SimulatedWorld:
             self._lost_by[node] = registered.broker_epoch
 
     def _spare_who_is_left(self, node: NodeId) -> None:
-        """Raises `Spared` where the controller counts on another that has lost data."""
+        """Raise `Spared` if the controller counts on another node that has lost data."""
         broker = self.operator.newest()
         for other, epoch in sorted(self._lost_by.items()):
             registered = None if broker is None else broker.image.broker(BrokerId(other))
@@ -228,7 +228,7 @@ class SimulatedWorld:
                 raise Spared(f"the controller does not know yet what node {other} has lost")
 
     async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
-        """Make its disk slow, or full: there may be room for a little more."""
+        """Make the node's disk slow, or full: there may be room for a little more."""
         it = self._node(node)
         it.thread_seconds = max(THREAD_SECONDS, fsync_delay_ms / 1000)
         if full:
@@ -241,7 +241,7 @@ class SimulatedWorld:
             it.start()
 
     async def lose_unsynced(self, node: NodeId) -> None:
-        """The machine loses its power."""
+        """Cut the machine's power."""
         if not self._is_synced:
             self._spare_the_last_copy(node)
             self._loses(node)
@@ -249,7 +249,7 @@ class SimulatedWorld:
             self._node(node).kill(self._chance.choice(_LOSSES))
 
     async def fail_fsync(self, node: NodeId) -> None:
-        """The next sync fails: of the journal, of a log, or whichever comes."""
+        """Fail the next sync: of the journal, of a log, or whichever comes first."""
         if not self._is_synced:
             self._spare_the_last_copy(node)
             self._loses(node)
@@ -305,7 +305,7 @@ class SimulatedWorld:
             raise Spared(f"without node {node} there are too few voters: {sorted(voters)}")
 
     async def lose_disk(self, node: NodeId) -> None:
-        """The machine burns down, and a new one of its name is bought."""
+        """Destroy the machine, and replace it with a new one of the same name."""
         await self._spare_a_vote(node)
         self._spare_the_last_copy(node)
         await self.kill(node)
@@ -319,20 +319,20 @@ class SimulatedWorld:
     # --- what administrators do ---
 
     async def set_voter(self, node: NodeId, voter: bool) -> None:
-        """Take its vote away, or give it back."""
+        """Take the node's vote away, or give it back."""
         if voter:
             await self.operator.give_vote(node)
         elif node in await self.operator.voters():
             await self.operator.take_vote(node, seconds=0.0)
 
     async def move_leader(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
-        """Put the replicas into another order, and have the first of them lead."""
+        """Reorder the replicas, and let the first of them lead."""
         await self.reassign(partition, seed, replicas)
         moved = {partition_named(partition)}
         await self.operator.ask(lambda admin: admin.elect_leaders(moved))
 
     async def reassign(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
-        """Give the partition other replicas: these, or two at least, in another order."""
+        """Give the partition other replicas: these, or at least two in another order."""
         chance = Random(seed)
         nodes = sorted(self._cluster.brokers)
         drawn = chance.sample(nodes, k=chance.randint(min(2, len(nodes)), min(3, len(nodes))))
@@ -340,18 +340,18 @@ class SimulatedWorld:
         await self.operator.ask(lambda admin: admin.alter_partition_reassignments(moves))
 
     async def create_topic(self, topic: str, partitions: int) -> None:
-        """Beside the workload's."""
+        """Create a topic beside the workload's."""
         new = NewTopic(name=topic, num_partitions=partitions, replication_factor=min(3, len(self._cluster.brokers)))
         await self.operator.ask(lambda admin: admin.create_topics([new]))
 
     async def delete_topic(self, topic: str) -> None:
-        """One that `create_topic` made."""
+        """Delete a topic that `create_topic` made."""
         await self.operator.ask(lambda admin: admin.delete_topics([topic]))
 
     # --- the end ---
 
     async def heal_all(self) -> None:
-        """Mend, resume, start and set right whatever is not."""
+        """Mend, resume, start and correct everything that is not healthy."""
         self._cuts.clear()
         self._cluster.network.heal()
         for number, node in self._cluster.nodes.items():

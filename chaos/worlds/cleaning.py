@@ -23,7 +23,7 @@ _WORKER = "kraftpy.broker.upkeep.cleaner.CleaningProcess"
 
 
 class _Sources:
-    """A partition's directory as the worker sees it: a segment to read is there, or it is an error."""
+    """A partition's directory as the worker sees it: a missing segment to read is an error."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -32,7 +32,7 @@ class _Sources:
         return getattr(self._directory, name)
 
     def open(self, name: str) -> File:
-        """A segment to read, or a new one to write."""
+        """Open a segment to read, or a new one to write."""
         if not name.endswith(CLEANED) and not self._directory.exists(name):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return self._directory.open(name)
@@ -47,7 +47,7 @@ class CleaningOnTheLoop:
         self._directory_of = directory_of
 
     async def clean(self, job: CompactionJob, path: str) -> AsyncGenerator[Cleaned | Done, None]:
-        """Have it done; each new segment when it is written, at last that all of them are."""
+        """Run the job; yield each new segment once it is written, and at last that all of them are."""
         steps = clean(job.plan, _Sources(self._directory_of(path)), lambda _: None)  # type: ignore[arg-type]
         while not job.is_abandoned:
             step = await asyncio.to_thread(next, steps, None)
@@ -56,11 +56,11 @@ class CleaningOnTheLoop:
             yield step
 
     async def end(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
 @contextmanager
 def cleaning_on_the_loop(directory_of: Callable[[str], Directory]) -> Iterator[None]:
-    """Brokers that are made meanwhile clean without another process; `directory_of` finds a path of who runs now."""
+    """Make brokers created meanwhile clean without another process; `directory_of` finds a path on the running node."""
     with mock.patch(_WORKER, functools.partial(CleaningOnTheLoop, directory_of)):
         yield

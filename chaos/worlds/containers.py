@@ -1,4 +1,4 @@
-"""An engine, and a node's container with its disk, clock and network: what the world of containers is made of."""
+"""An engine, and a node's container with its disk, clock and network: the parts of the world of containers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _PAUSE_ATTEMPTS: Final = 10
 
 
 class CommandFailed(RuntimeError):
-    """A command ended with another status than 0; the message is what it said last."""
+    """A command exited with a status other than 0; the message is the last thing it printed."""
 
 
 async def command(*arguments: object, given: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """What a command prints, run from the root of the source tree. Raises CommandFailed and FileNotFoundError."""
+    """Return the output of a command, run from the root of the source tree. Raises CommandFailed and
+    FileNotFoundError."""
     process = await asyncio.create_subprocess_exec(
         *map(str, arguments),
         stdin=asyncio.subprocess.DEVNULL if given is None else asyncio.subprocess.PIPE,
@@ -54,7 +55,7 @@ async def command(*arguments: object, given: str | None = None, environment: Map
 
 
 async def succeeds(*arguments: object) -> bool:
-    """Whether the command is there and ends with status 0."""
+    """Return True if the command exists and exits with status 0."""
     try:
         await command(*arguments)
     except (CommandFailed, FileNotFoundError):
@@ -63,24 +64,24 @@ async def succeeds(*arguments: object) -> bool:
 
 
 def address_of(node: NodeId) -> str:
-    """As docker/compose.chaos.yaml gives it."""
+    """Return the address that docker/compose.chaos.yaml assigns."""
     return f"{NETWORK}.{10 + node}"
 
 
 def settings_file(settings: Mapping[str, str]) -> str:
-    """A compose file, in JSON, that gives every node these settings by the names that Kafka's image has for them."""
+    """Return a compose file, in JSON, that sets these settings on every node under the names of Kafka's image."""
     services = {f"kafka{node}": {"environment": as_environment(settings)} for node in NODES}
     return json.dumps({"services": services})
 
 
 def as_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """KAFKA_LOG_ROLL_MS for log.roll.ms; of the values, a dollar is doubled for compose."""
+    """Return KAFKA_LOG_ROLL_MS for log.roll.ms, and so on; dollars in values are doubled for compose."""
     escapes = str.maketrans({"_": "__", "-": "___", ".": "_"})
     return {f"KAFKA_{name.translate(escapes).upper()}": value.replace("$", "$$") for name, value in settings.items()}
 
 
 def packet_filter(node: NodeId, cuts: Collection[Cut], *, is_diverted: bool) -> str:
-    """The filter table of a node's namespace, for `iptables-restore`; diverted packets go through the queue."""
+    """Return a node's filter table for `iptables-restore`; diverted packets go through the queue."""
     lines = ["*filter", ":INPUT ACCEPT [0:0]", ":FORWARD ACCEPT [0:0]", ":OUTPUT ACCEPT [0:0]"]
     for other in NODES:
         if other == node:
@@ -103,7 +104,7 @@ class Engine:
         self._daemon: subprocess.Popen[bytes] | None = None
 
     async def open(self) -> None:
-        """Use the one that runs, else start one. Raises RuntimeError."""
+        """Use the running engine, or start one. Raises RuntimeError."""
         if await succeeds("docker", "info"):
             return
         if shutil.which("dockerd") is None:
@@ -125,7 +126,7 @@ class Engine:
             )
 
     async def build(self) -> None:
-        """The images of this source tree. Raises CommandFailed."""
+        """Build the images of this source tree. Raises CommandFailed."""
         has_base = await succeeds("docker", "image", "inspect", BASE_IMAGE)
         if not has_base and not await succeeds("docker", "pull", BASE_IMAGE):
             await command(ROOT / "docker/base-image.sh")
@@ -149,26 +150,26 @@ class Container:
         self.disk = Disk(directory / f"node-{node}" / "disk.ext4", RUN_DIRECTORY / self.service / "disk")
         self.name = ""
         self.is_wanted = False
-        """It was started, and nothing that was done since ends it."""
+        """True if it was started, and nothing done since should have ended it."""
         self.is_paused = False
         self.pid = 0
         self.proxy: PacketProxy | None = None
         self.weather: dict[str, float] = {}
 
     def make(self) -> None:
-        """Its disk and its clock. Raises RuntimeError."""
+        """Make its disk and its clock. Raises RuntimeError."""
         self.disk.image.parent.mkdir(parents=True, exist_ok=True)
         (RUN_DIRECTORY / self.service / "chaos").mkdir(parents=True)
         self.set_clock(0)
         self.make_disk()
 
     def make_disk(self) -> None:
-        """A new one, that the image's user may write on."""
+        """Make a new disk that the image's user may write to."""
         self.disk.make()
         os.chown(self.disk.data, _USER, _USER)
 
     def set_clock(self, skew_ms: int) -> None:
-        """What libfaketime reads, replaced as a whole."""
+        """Replace, as a whole, the file that libfaketime reads."""
         clock = RUN_DIRECTORY / self.service / "chaos/clock"
         beside = clock.with_suffix(".new")
         beside.write_text(f"{skew_ms / 1000:+.3f}\n", encoding="ascii")
@@ -176,15 +177,15 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives, paused or not."""
+        """Return True if its process lives, paused or not."""
         return self.pid > 0 and Path(f"/proc/{self.pid}").exists()
 
     async def inspect(self, what: str) -> str:
-        """One of `docker inspect`'s values."""
+        """Return one value of `docker inspect`."""
         return await command("docker", "inspect", "--format", f"{{{{{what}}}}}", self.name)
 
     async def began(self) -> None:
-        """Its process is a new one."""
+        """Note that its process is a new one."""
         self.pid = int(await self.inspect(".State.Pid"))
         self.is_paused = False
         self.is_wanted = True
@@ -203,26 +204,26 @@ class Container:
                 return
 
     async def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         if self.is_paused and self.is_running:
             await command("docker", "unpause", self.name)
         self.is_paused = False
 
     async def kill(self) -> None:
-        """End it at once, and wait until it has."""
-        await self.resume()  # the engine kills nothing that is paused
+        """End it at once, and wait until it has ended."""
+        await self.resume()  # the engine cannot kill a paused container
         self.is_wanted = False
         if self.is_running:
             try:
                 await command("docker", "kill", self.name)
             except CommandFailed:
-                if self.is_running:  # else it ended just now
+                if self.is_running:  # otherwise it ended just now
                     raise
         await command("docker", "wait", self.name)
         self.pid = 0
 
     def log(self) -> str:
-        """Both streams, of all its runs."""
+        """Return both streams, of all its runs."""
         if not self.name:
             return ""
         done = subprocess.run(
@@ -231,14 +232,14 @@ class Container:
         return done.stdout.decode(errors="replace")
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return " / ".join(self.log().splitlines()[-3:])[-600:]
 
     @property
     def network(self) -> Path:
-        """The namespace its process is in."""
+        """Return the network namespace of its process."""
         return Path(f"/proc/{self.pid}/ns/net")
 
     def inside(self, *arguments: str) -> list[str]:
-        """The command in its network; it dies with this process."""
+        """Return the command wrapped to run in its network; it dies with this process."""
         return in_network(self.network, *arguments)

@@ -1,4 +1,4 @@
-"""A disk of a node: an ext4 image that is mounted, filled, frozen, shut down, lost, and its files with bits flipped.
+"""A node's disk: an ext4 image that is mounted, filled, frozen, shut down or lost, and has bits of its files flipped.
 
 A file system that is shut down fails with EIO, whatever is asked of it. `AFTER_SYNC` writes everything first; `AT_ONCE`
 writes nothing more, and with the next mount all is gone that had not reached the disk, as after a power failure.
@@ -35,7 +35,7 @@ AFTER_SYNC, AT_ONCE = 0, 2
 
 
 def tool(*command: str) -> str:
-    """Its output. RuntimeError with what it said, where it fails."""
+    """Return a command's output. Raises RuntimeError with its error output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
@@ -43,7 +43,7 @@ def tool(*command: str) -> str:
 
 
 def unmount(path: Path) -> None:
-    """Once nobody has a file open there: the processes that had were killed."""
+    """Unmount, once no process has a file open there: those that had were killed."""
     deadline = time.monotonic() + 30
     while (done := subprocess.run(["umount", str(path)], capture_output=True, text=True)).returncode != 0:
         if "not mounted" in done.stderr or "no mount point" in done.stderr:
@@ -54,13 +54,13 @@ def unmount(path: Path) -> None:
 
 
 def mounts_below(directory: Path) -> list[Path]:
-    """What is mounted there."""
+    """Return what is mounted there."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     return [Path(path) for path in mounts if path.startswith(f"{directory}/")]
 
 
 def _control(path: Path, request: int, argument: int = 0) -> None:
-    """An ioctl of the file system that is mounted there."""
+    """Call an ioctl of the file system mounted there."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, request, argument.to_bytes(4, sys.byteorder))
@@ -69,7 +69,7 @@ def _control(path: Path, request: int, argument: int = 0) -> None:
 
 
 def thaw(path: Path) -> None:
-    """Let the file system go on, if it is frozen."""
+    """Let the file system continue, if it is frozen."""
     with contextlib.suppress(OSError):
         _control(path, _THAW)
 
@@ -85,7 +85,7 @@ class Disk:
 
     @property
     def data(self) -> Path:
-        """The node's log directory: not the file system's own, in which lost+found is."""
+        """The node's log directory: not the root of the file system, which contains lost+found."""
         return self.mounted / "data"
 
     @property
@@ -93,7 +93,7 @@ class Disk:
         return self.mounted / "filler"
 
     def make(self) -> None:
-        """An empty one, mounted."""
+        """Make an empty disk, and mount it."""
         self.image.unlink(missing_ok=True)
         with self.image.open("wb") as file:
             file.truncate(DISK_BYTES)
@@ -107,18 +107,18 @@ class Disk:
         self.is_shut_down = False
 
     def mount_again(self) -> None:
-        """After it was shut down; nobody may have a file open there."""
+        """Mount it again after a shutdown; no process may have a file open there."""
         unmount(self.mounted)
         self._mount()
 
     def shut_down(self, how: int) -> None:
-        """All that is done with it fails from now on."""
+        """Make every operation on it fail from now on."""
         self.set_slow(0)
         _control(self.mounted, _SHUTDOWN, how)
         self.is_shut_down = True
 
     def fill(self) -> None:
-        """Take all the space there is."""
+        """Fill all free space."""
         with self._filler.open("ab") as file:
             step = 64 << 20
             while step >= 1 << 10:
@@ -128,12 +128,12 @@ class Disk:
                     step //= 2
 
     def empty(self) -> None:
-        """Give the space back."""
+        """Free the space again."""
         if not self.is_shut_down:
             self._filler.unlink(missing_ok=True)
 
     def set_slow(self, delay_ms: int) -> None:
-        """Have whatever writes or syncs wait, for so long at a time; 0 lets everything go."""
+        """Make writes and syncs wait for this long at a time; 0 lets everything continue."""
         slow, self._slow = self._slow, None
         if slow is not None:
             thread, is_over = slow
@@ -159,7 +159,7 @@ class Disk:
 
 
 def corruptible(data: Path, of: str) -> Iterator[Path]:
-    """The files of that sort: those of topics for logs, and with something in them."""
+    """Return the files of that sort; for logs, non-empty ones of topics."""
     if of == "quorum journal":
         yield from (file for file in data.glob(f"**/{journal.JOURNAL}") if file.stat().st_size)
         return
@@ -172,7 +172,7 @@ def corruptible(data: Path, of: str) -> Iterator[Path]:
 
 
 def flip(file: Path, chance: Random) -> None:
-    """Change one bit."""
+    """Flip one bit."""
     with file.open("r+b", buffering=0) as opened:
         at = chance.randrange(os.fstat(opened.fileno()).st_size)
         (byte,) = os.pread(opened.fileno(), 1, at)

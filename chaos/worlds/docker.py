@@ -50,7 +50,7 @@ PROJECT: Final = "kraftpy-chaos"
 PORTS: Final[Mapping[NodeId, int]] = {1: 9092, 2: 9094, 3: 9096}
 CONTROLLER_PORT: Final = 9093
 _KILLED: Final = 137
-"""The status that the engine gives a container that did not end when it was asked to."""
+"""The engine's exit status for a container that did not end when asked to."""
 
 PACKAGES: Final = {
     "docker": "docker.io",
@@ -80,11 +80,11 @@ class DockerWorld(Machines):
         self._containers = {node: Container(node, self._directory) for node in NODES}
 
     def address(self, node: NodeId) -> tuple[str, int]:
-        """At the port that compose.yaml publishes."""
+        """Return the port that compose.yaml publishes."""
         return "localhost", PORTS[node]
 
     def controller_address(self, node: NodeId) -> tuple[str, int]:
-        """Where the other voters reach it."""
+        """Return the address at which other voters reach it."""
         return f"kafka{node}", CONTROLLER_PORT
 
     def container_name(self, node: NodeId) -> str:
@@ -96,17 +96,18 @@ class DockerWorld(Machines):
         return self._containers[node].disk
 
     def server_log(self, node: NodeId) -> str:
-        """Of all its runs."""
+        """Return the output of all its runs."""
         return self._containers[node].log()
 
     def last_words(self, node: NodeId) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self._containers[node].last_words()
 
     # --- making and removing --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Build the image, make the disks, start every node. RuntimeError in one line where something is missing."""
+        """Build the image, make the disks, start every node. Raises RuntimeError in one line if something is
+        missing."""
         if os.geteuid() != 0:
             raise RuntimeError("containers with disks and networks that break need root")
         if (absent := missing_packages(PACKAGES)) is not None:
@@ -153,7 +154,7 @@ class DockerWorld(Machines):
         return await command("docker", "ps", "--all", "--quiet", *filters)
 
     async def _remove(self) -> None:
-        """Containers, network and mounts, of this run or of one that died."""
+        """Remove containers, network and mounts, of this run or of one that died."""
         own = mounts_below(RUN_DIRECTORY)
         for path in own:
             await asyncio.to_thread(thaw, path)
@@ -183,7 +184,7 @@ class DockerWorld(Machines):
     # --- processes ------------------------------------------------------------------------------------------------
 
     def is_running(self, node: NodeId) -> bool:
-        """Whether its process lives, paused or not."""
+        """Return True if its process lives, paused or not."""
         container = self._containers[node]
         if container.is_running:
             return True
@@ -193,7 +194,7 @@ class DockerWorld(Machines):
         return False
 
     async def launch(self, node: NodeId) -> None:
-        """`docker start`, with the network as it is to be."""
+        """`docker start`, with the network in its intended state."""
         container = self._containers[node]
         await command("docker", "start", container.name)
         await self._container_began(container)
@@ -209,7 +210,7 @@ class DockerWorld(Machines):
             await self._containers[node].kill()
 
     async def end(self, node: NodeId) -> int | None:
-        """`docker stop`, which kills what takes longer."""
+        """`docker stop`, which kills the container if it takes longer."""
         container = self._containers[node]
         await container.resume()
         container.is_wanted = False
@@ -234,7 +235,7 @@ class DockerWorld(Machines):
     # --- network --------------------------------------------------------------------------------------------------
 
     async def cut(self, links: Sequence[Cut]) -> None:
-        """Drop what the first of each pair sends to the second."""
+        """Drop packets from the first of each pair to the second."""
         for link in links:
             self._cuts[link] += 1
         await self._set_networks(links)
@@ -246,7 +247,7 @@ class DockerWorld(Machines):
         await self._set_networks(links)
 
     async def degrade(self, node: NodeId, delay_ms: int, jitter_ms: int, loss: float) -> None:
-        """Have the node's packets from and to the others go through a proxy that delays and loses them."""
+        """Send the node's packets from and to the others through a proxy that delays and loses them."""
         weather = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss": loss}
         container = self._containers[node]
         container.weather = weather if any(weather.values()) else {}
@@ -257,7 +258,7 @@ class DockerWorld(Machines):
             await self._set_network(self._containers[node])
 
     async def _set_network(self, container: Container) -> None:
-        """Make its packet filter and its proxy what they should be."""
+        """Bring its packet filter and its proxy into the intended state."""
         if not self.is_running(container.node):
             await self._end_proxy(container)
             return
@@ -268,13 +269,13 @@ class DockerWorld(Machines):
         try:
             await command(*container.inside("iptables-restore", "--wait"), given=table)
         except CommandFailed:
-            if self.is_running(container.node):  # else its network ended with it
+            if self.is_running(container.node):  # otherwise its network ended with it
                 raise
         if not container.weather:
             await self._end_proxy(container)
 
     async def _begin_proxy(self, container: Container) -> None:
-        await self._end_proxy(container)  # it may be of a network that is gone
+        await self._end_proxy(container)  # it may belong to a network that is gone
         container.proxy = PacketProxy(container.network)
         if await container.proxy.is_ready():
             container.proxy.set(container.weather)
@@ -287,7 +288,7 @@ class DockerWorld(Machines):
             await proxy.end()
 
     async def mend_network(self, node: NodeId) -> None:
-        """Neither rules nor proxy."""
+        """Remove rules and proxy."""
         container = self._containers[node]
         container.weather = {}
         await self._set_network(container)
@@ -295,9 +296,9 @@ class DockerWorld(Machines):
     # --- clocks and disks -----------------------------------------------------------------------------------------
 
     async def set_clock(self, node: NodeId, skew_ms: int) -> None:
-        """At once."""
+        """Set the clock at once."""
         self._containers[node].set_clock(skew_ms)
 
     def make_disk(self, node: NodeId) -> None:
-        """An empty volume."""
+        """Make an empty volume."""
         self._containers[node].make_disk()

@@ -6,13 +6,13 @@ inherited by tasks, timers and callbacks, so whatever a process starts is its ow
 until it resumes; a dead one never runs again, which is a crash at any `await`.
 
 Work for threads (`run_in_executor`, `asyncio.to_thread`) runs on the loop too, at one instant, after or before a delay
-drawn from the seed: what it did is seen by others before it is told to who asked, or only then. Work of an executor
+drawn from the seed: others see its effect before the caller learns of it, or only then. Work of an executor
 with one thread keeps its order. A process that dies may leave such work half done: its disk stops it at an operation
 drawn from the seed.
 
-A process that runs more callbacks in one virtual second than `Process.most_callbacks`, and than `Process.got_on` allows
-besides, spins: it does the same again and again without waiting for anything. What it was busy with is noted in
-`SimulatedLoop.spins`.
+A process that runs more callbacks in one virtual second than `Process.most_callbacks`, and than `Process.got_on`
+allows besides, spins: it repeats the same work without waiting for anything. `SimulatedLoop.spins` records what kept
+it busy.
 
 Invariants: the same seed and the same program give the same order of callbacks; no thread, no socket, no real clock.
 Left out: sendfile, signals, subprocesses, DNS, datagrams.
@@ -41,13 +41,13 @@ from unittest import mock
 T = TypeVar("T")
 
 _SAME_INSTANT: Final = 20_000
-"""Callbacks at one instant before time moves by `_STEP_SECONDS` all the same: a busy loop takes time too."""
+"""The callbacks at one instant after which time moves by `_STEP_SECONDS` anyway: a busy loop takes time too."""
 _STEP_SECONDS: Final = 0.05
-"""A second of nothing but such is 400,000 callbacks: a seed that spins is over before long."""
+"""A second full of such steps is 400,000 callbacks: a seed that spins is soon over."""
 _COLLECT_EVERY: Final = 200_000
 
 current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
-"""The process that runs now; None outside of all."""
+"""The process that runs now; None outside of all processes."""
 
 
 class _Task(asyncio.Task[Any]):
@@ -62,7 +62,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Future(asyncio.Future[Any]):
-    """The same for a future."""
+    """A future with the same property."""
 
     _number = -1
 
@@ -85,18 +85,18 @@ class _Handle:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """It is skipped when its time comes."""
+        """Cancel it: it is skipped when its time comes."""
         self.is_cancelled = True
         self.callback = None
         self.args = ()
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Return True if it was cancelled."""
         return self.is_cancelled
 
 
 class _Timer(_Handle):
-    """A callback at a time."""
+    """A callback at a given time."""
 
     __slots__ = ("_loop", "_when")
 
@@ -108,18 +108,18 @@ class _Timer(_Handle):
         self._when = when
 
     def when(self) -> float:
-        """Virtual seconds since the simulation began."""
+        """Return its time in virtual seconds since the simulation began."""
         return self._when
 
     def cancel(self) -> None:
-        """It is skipped when its time comes."""
+        """Cancel it: it is skipped when its time comes."""
         if not self.is_cancelled:
             super().cancel()
             self._loop.timer_cancelled()
 
 
 class Process:
-    """Something that runs, pauses and dies as a whole. `random` is its own chance, `host` its address."""
+    """A process that runs, pauses and dies as a whole, with a `random` of its own; `host` is its address."""
 
     def __init__(self, loop: SimulatedLoop, name: str, host: str, seed: str) -> None:
         self.loop = loop
@@ -129,21 +129,21 @@ class Process:
         self.is_dead = False
         self.is_paused = False
         self.thread_delay: Callable[[], float] = lambda: 0.0
-        """Seconds that the next piece of work for a thread takes."""
+        """Returns the seconds that the next piece of work for a thread takes."""
         self.before_death: list[Callable[[], None]] = []
-        """Called when it dies: sockets are closed by the kernel."""
+        """Called when the process dies: the kernel closes its sockets."""
         self.in_threads: dict[int, Callable[[], None]] = {}
-        """Work that threads have begun and that has had no effect yet."""
+        """Work begun by threads that has had no effect yet."""
         self._held: deque[_Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
         self.most_callbacks = 1 << 60
-        """In a virtual second; more of them are a spin."""
+        """The limit in a virtual second; a process that exceeds it spins."""
         self.callbacks_left = self.most_callbacks
-        """In this second."""
+        """What is left of it in this second."""
         self.callbacks_allowed = 0
-        """Besides, in this second, for what it achieved."""
+        """The extra allowance in this second, for what it achieved."""
         self.busy_with: Counter[str] = Counter()
-        """What it ran beyond them, by the names of tasks, or of functions."""
+        """Callbacks beyond the limit, by the names of tasks, or of functions."""
         loop.processes.append(self)
         self._context = contextvars.Context()
         self._context.run(current.set, self)
@@ -157,23 +157,24 @@ class Process:
         return task
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
-        """Have something happen in this process; nothing does if it is dead."""
+        """Schedule a callback in this process; nothing happens if it is dead."""
         if not self.is_dead:
             self.loop.call_soon(callback, *args, context=self._context.copy())
 
     def call_now(self, callback: Callable[..., object], *args: Any) -> None:
-        """The same at once, for the network, which has had its turn of the loop; what is paused gets it later."""
+        """Call at once, for the network, which already had its turn of the loop; a paused process gets the call
+        later."""
         if self.is_paused:
             self.call_soon(callback, *args)
         elif not self.is_dead:
             self._context.copy().run(callback, *args)
 
     def pause(self) -> None:
-        """Stop it as SIGSTOP does: whatever becomes ready waits."""
+        """Stop it as SIGSTOP does: callbacks that become ready wait."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Let it go on with all that waited."""
+        """Let it continue with all that waited."""
         if self.is_paused:
             self.is_paused = False
             self.loop.ready.extendleft(reversed(self._held))  # before whatever `call_now` does next
@@ -187,7 +188,7 @@ class Process:
             self._context.run(interrupt, work)
 
     def die(self) -> None:
-        """End it at once: nothing of it runs any more, no `finally`, no destructor."""
+        """End it at once: none of its code runs any more, no `finally`, no destructor."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -198,18 +199,18 @@ class Process:
         self.before_death.clear()
 
     def got_on(self, callbacks: int) -> None:
-        """It did something that takes so many callbacks, and that it will not do again."""
+        """Allow this many more callbacks for progress that will not repeat."""
         self.callbacks_left += callbacks
         self.callbacks_allowed += callbacks
 
     def is_too_busy_with(self, callback: Callable[..., object]) -> None:
-        """It runs more than it may."""
+        """Count a callback beyond the limit."""
         owner = getattr(callback, "__self__", None)
         name = owner.get_name() if isinstance(owner, asyncio.Task) else getattr(callback, "__qualname__", "?")
         self.busy_with[name] += 1
 
     def hold(self, handle: _Handle) -> None:
-        """Keep a callback until the process goes on."""
+        """Keep a callback until the process resumes."""
         self._held.append(handle)
 
     def owns(self, task: asyncio.Task[Any]) -> None:
@@ -230,14 +231,14 @@ class SimulatedLoop:
         self.ready: deque[_Handle] = deque()
         self.network: Any = None
         self.outside = contextvars.Context()
-        """A context of no process: for the network itself."""
+        """The context of no process: for the network itself."""
         self.unhandled: list[dict[str, Any]] = []
-        """What nobody caught, in processes that live."""
+        """Exceptions that no code caught, in live processes."""
         self.spins: list[tuple[int, str, int, str]] = []
         """Of each second in which a process did too much: the second, who, how many callbacks, what most of it was."""
         self.processes: list[Process] = []
         self.numbers = itertools.count()
-        """What tasks and futures are known by."""
+        """Numbers that identify tasks and futures."""
         self.callbacks = 0
         self._now = 0.0
         self._second_ends = 1.0
@@ -247,13 +248,13 @@ class SimulatedLoop:
         self._is_running = False
         self._is_closed = False
         self.as_loop = cast("asyncio.AbstractEventLoop", self)
-        """Itself, for asyncio."""
+        """The loop itself, typed for asyncio."""
         self._executors: dict[int, tuple[Any, float]] = {}
 
     # --- time ---
 
     def time(self) -> float:
-        """Virtual seconds since the simulation began."""
+        """Return virtual seconds since the simulation began."""
         return self._now
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
@@ -264,7 +265,7 @@ class SimulatedLoop:
         return cast("asyncio.Handle", handle)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
-        """There is one thread."""
+        """Run a callback soon: there is only one thread."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -283,7 +284,7 @@ class SimulatedLoop:
         return cast("asyncio.TimerHandle", timer)
 
     def timer_cancelled(self) -> None:
-        """Cancelled timers are left in the heap until they are the most of it."""
+        """Count a cancelled timer; these stay in the heap until they are the majority."""
         self._timers_cancelled += 1
         if self._timers_cancelled > 100 and self._timers_cancelled * 2 > len(self._timers):
             self._timers[:] = [timer for timer in self._timers if not timer[2].is_cancelled]
@@ -302,7 +303,7 @@ class SimulatedLoop:
         return True
 
     def run_for(self, seconds: float) -> None:
-        """Let that much virtual time pass."""
+        """Let this much virtual time pass."""
         self.run_until(lambda: False, at_most_seconds=seconds)
 
     def run_until_complete(self, future: Any) -> Any:
@@ -395,15 +396,15 @@ class SimulatedLoop:
             process.callbacks_allowed = 0
 
     def is_running(self) -> bool:
-        """Whether it runs now."""
+        """Return True if it is running."""
         return self._is_running
 
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Return True if it was closed."""
         return self._is_closed
 
     def close(self) -> None:
-        """Forget everything that was to happen."""
+        """Drop all pending callbacks."""
         self._is_closed = True
         self.ready.clear()
         self._timers.clear()
@@ -448,7 +449,7 @@ class SimulatedLoop:
         """There is none."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep what nobody caught, unless whoever should have is dead."""
+        """Keep an uncaught exception, unless the process that should have caught it is dead."""
         process = current.get()
         if not self._is_closed and (process is None or not process.is_dead):
             self.unhandled.append({**context, "process": process, "time": self._now})
@@ -522,7 +523,7 @@ def collect_quietly() -> None:
     logging.disable()
     sys.unraisablehook = lambda _: None
     try:
-        while gc.collect():  # what ends may leave something else that ends
+        while gc.collect():  # ending one may release others
             pass
     finally:
         sys.unraisablehook = hook

@@ -1,4 +1,4 @@
-"""A world of real nodes, each on a disk of its own that breaks: what namespaces and containers do alike.
+"""A world of real nodes, each on its own breakable disk: the common part of namespaces and containers.
 
     disk-full           a file takes all the space that the disk has left
     slow-disk           the file system is frozen for so long, let go for a moment, and frozen again
@@ -11,14 +11,14 @@
     corruption          one bit of a file is flipped. When all is healed, what is wrong in a log is fetched anew
                         (`kraftpy topic refetch`). A node that refuses its journal loses its vote and starts without
 
-Nobody is robbed of the last copy: before a node loses data, or a byte of it, all others are to answer and one of them
-to be in sync wherever this one has a replica. That is waited for; where it does not come, the action is left out
+No last copy is ever taken: before a node loses data, or a byte of it, all others are to answer and one of them to be
+in sync wherever this one has a replica. The world waits for that; if it does not happen, the action is left out
 (`nemesis.Spared`). Acknowledged records are in the memory of all that are in sync: what takes them from the last of
 these is beyond what a log without `kraftpy.flush.before.ack` promises (KIP-966). Nor is the quorum robbed of its
 majority: of those that vote, more than half keep their journals.
 
-A node that ends by itself stays down until somebody starts it, and is a problem of the run unless a fault under way
-may have ended it.
+A node that ends by itself stays down until it is started, and is a problem of the run unless a current fault may have
+ended it.
 
 Left out: hardware that lies about syncs.
 """
@@ -49,23 +49,23 @@ _COPIES_SECONDS: Final = 15.0
 _SETTLE_SECONDS: Final = 0.5
 _QUORUM_JOURNAL: Final = "quorum journal"
 _ENDED_BY_SIGTERM: Final = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
-"""Of a process that had no handler yet, and so had begun nothing: one that was started just before."""
+"""The status of a process that had no handler yet, and so had begun nothing: it was only just started."""
 _REFUSED_JOURNAL: Final = re.compile(r"journal|snapshot|vote")
 
 
 def missing_packages(packages: Mapping[str, str]) -> str | None:
-    """The Debian packages that have those of these commands that are not here, and how to install them."""
+    """Return the Debian packages of the missing commands, and how to install them."""
     absent = sorted({package for command, package in packages.items() if shutil.which(command) is None})
     return f"{', '.join(absent)} (Debian: apt-get install {' '.join(absent)})" if absent else None
 
 
 class Machines(Asking):
-    """All of a `chaos.worlds.living.LiveWorld` but how nodes are made, run and connected."""
+    """Everything of a `chaos.worlds.living.LiveWorld` except how nodes are made, run and connected."""
 
     fresh_seconds: ClassVar[float] = 10.0
-    """Who was started so recently may not serve yet, and is waited for before another is stopped."""
+    """A node started this recently may not serve yet; the world waits for it before it stops another."""
     serves_seconds: ClassVar[float] = 15.0
-    """How long, at most."""
+    """The longest such wait."""
 
     def __init__(self, directory: Path, nodes: tuple[NodeId, ...], settings: Mapping[str, str] | None) -> None:
         self.nodes = nodes
@@ -75,24 +75,24 @@ class Machines(Asking):
         self._starts: Counter[NodeId] = Counter()
         self._started_at: dict[NodeId, float] = {}
         self._problems: list[str] = []
-        self._may_end: set[NodeId] = set()  # a fault may have it end by itself
+        self._may_end: set[NodeId] = set()  # a fault may make it end by itself
         self._harmed: set[NodeId] = set()  # a byte of its logs was changed
         self._harmed_journal: set[NodeId] = set()
-        self._forgot: set[NodeId] = set()  # it has no journal and has not been started without
+        self._forgot: set[NodeId] = set()  # it has no journal and has not been started without one
 
     # --- what each world has of its own ---------------------------------------------------------------------------
 
     @abstractmethod
     def is_running(self, node: NodeId) -> bool:
-        """Whether its process lives, paused or not. `_ended` is told once of each that ended by itself."""
+        """Return True if its process lives, paused or not. `_ended` is called once for each that ended by itself."""
 
     @abstractmethod
     def disk_of(self, node: NodeId) -> Disk:
-        """Its disk."""
+        """Return its disk."""
 
     @abstractmethod
     def last_words(self, node: NodeId) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
 
     @abstractmethod
     async def kill(self, node: NodeId) -> None:
@@ -100,11 +100,11 @@ class Machines(Asking):
 
     @abstractmethod
     async def resume(self, node: NodeId) -> None:
-        """Let it go on, if it was paused."""
+        """Let it continue, if it was paused."""
 
     @abstractmethod
     async def set_clock(self, node: NodeId, skew_ms: int) -> None:
-        """At once."""
+        """Set its clock at once."""
 
     @abstractmethod
     async def mend_network(self, node: NodeId) -> None:
@@ -112,38 +112,38 @@ class Machines(Asking):
 
     @abstractmethod
     async def launch(self, node: NodeId) -> None:
-        """Start its process, which does not run, with the network as it is to be."""
+        """Start its process, which does not run, with the network in its intended state."""
 
     @abstractmethod
     async def end(self, node: NodeId) -> int | None:
-        """Ask the process, which runs, to end, and wait; its status, or None where it had to be killed."""
+        """Ask the running process to end, and wait; return its status, or None if it had to be killed."""
 
     @abstractmethod
     def make_disk(self, node: NodeId) -> None:
-        """An empty one, mounted, in place of what there was."""
+        """Mount an empty disk in place of the old one."""
 
     # --- what is said of it ---------------------------------------------------------------------------------------
 
     @property
     def abilities(self) -> frozenset[Kind]:
-        """All there are."""
+        """Return every kind."""
         return frozenset(Kind) - {Kind.SEVERAL}
 
     @property
     def left_out(self) -> Mapping[Kind, str]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
     def incarnation(self, node: NodeId) -> int:
-        """How often it was started."""
+        """Return how often it was started."""
         return self._starts[node]
 
     def problems(self) -> list[str]:
-        """What was seen so far."""
+        """Return the problems seen so far."""
         return list(self._problems)
 
     async def log_directory(self, node: NodeId) -> Path:
-        """As it is mounted on this machine."""
+        """Return the directory mounted on this machine."""
         return self.disk_of(node).data
 
     def _began(self, node: NodeId) -> None:
@@ -151,14 +151,14 @@ class Machines(Asking):
         self._started_at[node] = time.monotonic()
 
     def _ended(self, node: NodeId, how: str) -> None:
-        """Nobody ended it."""
+        """Note a node that ended by itself."""
         if node not in self._may_end and node not in self._harmed_journal:
             self._problems.append(f"node {node} ended by itself{how}: {self.last_words(node)}")
 
     # --- processes ------------------------------------------------------------------------------------------------
 
     async def stop(self, node: NodeId) -> None:
-        """Ask it to end, and wait; what takes two minutes is killed, and is a problem.
+        """Ask it to end, and wait; a node that takes two minutes is killed, and is a problem.
 
         As an operator would, this waits until the others that were just started serve.
         """
@@ -177,11 +177,11 @@ class Machines(Asking):
             self._problems.append(f"node {node} stopped with status {status}: {self.last_words(node)}")
 
     def _may_serve(self, node: NodeId) -> bool:
-        """Whether there is any use in waiting for it."""
+        """Return True if it is worth waiting for the node."""
         return self.is_running(node)
 
     async def start(self, node: NodeId) -> None:
-        """Start it, if it does not run, on a disk that works."""
+        """Start the node unless it runs, on a disk that works."""
         disk = self.disk_of(node)
         if disk.is_shut_down:
             await self.kill(node)
@@ -202,7 +202,7 @@ class Machines(Asking):
     # --- disks ----------------------------------------------------------------------------------------------------
 
     async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
-        """Full, slow or good."""
+        """Make the disk full, slow or good."""
         disk = self.disk_of(node)
         if disk.is_shut_down:
             return
@@ -215,7 +215,7 @@ class Machines(Asking):
             await self.start(node)
 
     async def fail_fsync(self, node: NodeId) -> None:
-        """And everything after it: the disk has gone, with all that was written on it."""
+        """Fail it, and everything after it: the disk is gone, with all that was written to it."""
         self._may_end.add(node)
         await asyncio.to_thread(self.disk_of(node).shut_down, AFTER_SYNC)
 
@@ -232,7 +232,7 @@ class Machines(Asking):
             raise Spared(f"without node {node} there are too few voters: {sorted(voters)}")
 
     async def lose_unsynced(self, node: NodeId) -> None:
-        """The disk takes nothing more, the process dies, and the disk is mounted as after a power failure."""
+        """Stop the disk and kill the process; mount the disk as after a power failure."""
         await self._spare_the_last_copy(node)
         self._may_end.add(node)
         await asyncio.to_thread(self.disk_of(node).shut_down, AT_ONCE)
@@ -240,7 +240,7 @@ class Machines(Asking):
         await asyncio.to_thread(self.disk_of(node).mount_again)
 
     async def lose_disk(self, node: NodeId) -> None:
-        """The process dies, and has an empty disk when it starts again."""
+        """Kill the process, and give it an empty disk for its next start."""
         await self._spare_the_last_copy(node)
         await self._spare_the_majority(node)
         await self.kill(node)
@@ -253,7 +253,7 @@ class Machines(Asking):
         self._harmed_journal.discard(node)
 
     async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
-        """Flip one bit of a file, under the node's feet."""
+        """Flip one bit of a file while the node runs."""
         await self._spare_the_last_copy(node)
         if of == _QUORUM_JOURNAL:
             await self._spare_the_majority(node)
@@ -270,7 +270,7 @@ class Machines(Asking):
     # --- healing --------------------------------------------------------------------------------------------------
 
     async def heal_all(self) -> None:
-        """Everything that is wrong, as an operator would: disks, network, processes, votes, damaged copies."""
+        """Mend everything as an operator would: disks, network, processes, votes, damaged copies."""
         self._cuts.clear()
         for node in self.nodes:
             await self.resume(node)

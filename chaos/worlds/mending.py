@@ -1,10 +1,10 @@
-"""What an operator does after a fault, as the documentation tells him to, with `kraftpy.client.Admin`.
+"""An operator's work after a fault, as the documentation describes it, with `kraftpy.client.Admin`.
 
 * A copy of a partition with a damaged byte is thrown away and fetched anew, as `kraftpy topic refetch` does.
 * A node whose journal is damaged does not start. Its vote is taken away, the journal deleted, the node started, and its
   vote given back when it has caught up. The same for a node with an empty disk.
 
-Who cannot be mended within a minute of virtual time, though everything else is whole, is a problem of the run.
+A node that cannot be mended within a minute of virtual time, although all else is whole, is a problem of the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOOK_SECONDS: Final = 0.2
 
 
 class Operator:
-    """Looks after a cluster. `problems` is what he could not do."""
+    """Looks after a cluster. `problems` lists what could not be done."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -40,11 +40,11 @@ class Operator:
         self.damaged_journals: set[int] = set()
         self.without_vote: set[int] = set()
         self.comes_as_new: set[int] = set()
-        """Whose journal is gone: it gets its vote back as soon as it has caught up."""
+        """Nodes whose journal is gone; each regains its vote as soon as it has caught up."""
         self.problems: list[str] = []
 
     async def ask(self, what: Callable[[Admin], Coroutine[Any, Any, Any]]) -> bool:
-        """Whether the cluster did it; what is refused, or not answered in time, is not done."""
+        """Return True if the cluster did it; a request that is refused, or not answered in time, counts as not done."""
         loop = self._cluster.loop
         runtime = SimulatedRuntime(NodeClock(loop), loop)
         with contextlib.suppress(KafkaError, TimeoutError):
@@ -55,7 +55,7 @@ class Operator:
         return False
 
     def newest(self) -> Broker | None:
-        """The broker that knows most of the metadata."""
+        """Return the broker that knows most of the metadata."""
         ready = [node.broker for node in self._cluster.nodes.values() if node.is_ready and node.broker is not None]
         return max(ready, key=lambda broker: broker.metadata.applied_index, default=None)
 
@@ -68,7 +68,7 @@ class Operator:
         return True
 
     async def mend(self, node: int) -> None:
-        """Whatever is wrong with what the node has on its disk."""
+        """Mend all damage on the node's disk."""
         if node in self.damaged_journals:
             await self._mend_journal(node)
         if node in self.comes_as_new:
@@ -80,7 +80,7 @@ class Operator:
     # --- votes ---
 
     async def voters(self) -> frozenset[int]:
-        """Who votes; nobody where it cannot be found out."""
+        """Return the voters; empty if they cannot be found out."""
         found: set[int] = set()
 
         async def described(admin: Admin) -> None:
@@ -90,7 +90,8 @@ class Operator:
         return frozenset(found)
 
     async def take_vote(self, node: int, *, seconds: float = _ASK_SECONDS) -> bool:
-        """Whether the node votes no more, for sure. While it leads, that is refused: so long it may take to change."""
+        """Return True if the node certainly has no vote. While it leads, removal is refused, so the change may take
+        that long."""
         if node not in self._cluster.voters:
             return True
         self.without_vote.add(node)
@@ -111,7 +112,7 @@ class Operator:
         return broker is not None and broker.metadata.leader_id not in (None, node)
 
     async def give_vote(self, node: int, *, is_last: bool = False) -> None:
-        """Have it vote again, when it has caught up; where that takes too long, it is tried again at the end."""
+        """Restore its vote once it has caught up; if that takes too long, it is tried again at the end."""
         if node not in self.without_vote:
             return
         endpoint = QuorumEndpoint(listener="CONTROLLER", host=f"node{node}", port=CONTROLLER_PORT)
@@ -153,7 +154,7 @@ class Operator:
     # --- copies ---
 
     async def _refetch(self, node: int, key: TopicPartition) -> None:
-        """Have the others hold the partition alone, and then this node too again."""
+        """Move the partition to the other replicas alone, and then back to this node too."""
         it = self._cluster.nodes[node]
         name = f"the damaged copy of {key} on node {node}"
         if not await self._until(lambda: it.is_ready):
@@ -197,6 +198,6 @@ def _holds_no_more(broker: Broker | None, key: TopicPartition) -> bool:
 
 
 def partition_named(name: str) -> TopicPartition:
-    """The partition that `orders-3` means."""
+    """Return the partition that `orders-3` means."""
     topic, _, number = name.rpartition("-")
     return TopicPartition(topic, int(number))

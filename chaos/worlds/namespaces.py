@@ -54,7 +54,7 @@ PACKAGES: Final = {
 
 
 def missing() -> str | None:
-    """Why this machine cannot have namespaces, in one line; None if it can."""
+    """Return why this machine cannot have namespaces, in one line; None if it can."""
     if os.geteuid() != 0:
         return "namespaces need root"
     if (absent := missing_packages(PACKAGES)) is not None:
@@ -74,7 +74,7 @@ def _tried(*command: str) -> None:
 
 
 def _is_held(directory: Path) -> bool:
-    """Whether the run that made this directory lives."""
+    """Return True if the run that made this directory lives."""
     try:
         with (directory / "lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +86,7 @@ def _is_held(directory: Path) -> bool:
 
 
 def remove_leftovers() -> list[int]:
-    """Remove what dead runs have left; their numbers."""
+    """Remove the remains of dead runs; return their numbers."""
     names = tool("ip", "netns", "list").split() + os.listdir(RUN_DIRECTORY) + os.listdir("/sys/class/net")
     runs = sorted({run for name in names if (run := run_of(name)) is not None})
     dead = [run for run in runs if run != os.getpid() and not _is_held(RUN_DIRECTORY / f"{PREFIX}-{run}")]
@@ -96,7 +96,7 @@ def remove_leftovers() -> list[int]:
 
 
 def remove(run: int) -> None:
-    """End and remove everything that has this run's number. Does what it can, again after it failed."""
+    """End and remove everything with this run's number. Does all it can, and tries again after a failure."""
     directory = RUN_DIRECTORY / f"{PREFIX}-{run}"
     own = mounts_below(directory)
     for path in own:
@@ -129,28 +129,28 @@ class NamespacesWorld(Machines):
 
     @property
     def place(self) -> Place:
-        """Once it is open."""
+        """Set once the world is open."""
         assert self._place is not None, "the world is not open"
         return self._place
 
     def address(self, node: NodeId) -> tuple[str, int]:
-        """For clients; the other nodes use it as well."""
+        """Return the address for clients, which other nodes use as well."""
         return self.place.host(node), CLIENT_PORT
 
     def controller_address(self, node: NodeId) -> tuple[str, int]:
-        """Where the other voters reach it."""
+        """Return the address at which other voters reach it."""
         return self.place.host(node), CONTROLLER_PORT
 
     def disk_of(self, node: NodeId) -> Disk:
-        """Its disk."""
+        """Return its disk."""
         return self._disks[node]
 
     def server_log(self, node: NodeId) -> str:
-        """Of all its runs."""
+        """Return the output of all its runs."""
         return (self._home(node) / "server.log").read_text(encoding="utf-8", errors="replace")
 
     def last_words(self, node: NodeId) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return " / ".join(self.server_log(node).splitlines()[-3:])[-600:]
 
     def _home(self, node: NodeId) -> Path:
@@ -236,7 +236,7 @@ class NamespacesWorld(Machines):
     # --- processes ------------------------------------------------------------------------------------------------
 
     def is_running(self, node: NodeId) -> bool:
-        """Whether its process lives, paused or not."""
+        """Return True if its process lives, paused or not."""
         process = self._processes.get(node)
         if process is None:
             return False
@@ -248,7 +248,7 @@ class NamespacesWorld(Machines):
         return False
 
     async def launch(self, node: NodeId) -> None:
-        """From the loop's own thread, with which the node is to die."""
+        """Start it from the loop's own thread, so that the node dies with that thread."""
         home = self._home(node)
         self._began(node)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
@@ -261,7 +261,7 @@ class NamespacesWorld(Machines):
             )  # fmt: skip
 
     async def kill(self, node: NodeId) -> None:
-        """SIGKILL, and wait."""
+        """Send SIGKILL, and wait."""
         if not self.is_running(node):
             return
         process = self._processes.pop(node)
@@ -269,7 +269,7 @@ class NamespacesWorld(Machines):
         await asyncio.to_thread(process.wait)
 
     async def end(self, node: NodeId) -> int | None:
-        """SIGTERM (and SIGCONT), and wait; SIGKILL in the end."""
+        """Send SIGTERM (and SIGCONT), and wait; SIGKILL in the end."""
         process = self._processes.pop(node)
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
@@ -299,7 +299,7 @@ class NamespacesWorld(Machines):
         return "INPUT", "-s", self.place.host(link[0]), "-j", "DROP"
 
     async def cut(self, links: Sequence[Cut]) -> None:
-        """Drop what arrives from the first of each pair at the second."""
+        """Drop packets from the first of each pair that arrive at the second."""
         for link in links:
             self._cuts[link] += 1
             if self._cuts[link] == 1:
@@ -313,7 +313,7 @@ class NamespacesWorld(Machines):
                 await self._iptables(link[1], "-D", *self._dropped(link))
 
     async def degrade(self, node: NodeId, delay_ms: int, jitter_ms: int, loss: float) -> None:
-        """Have the node's packets from and to the others go through a proxy that delays and loses them."""
+        """Send the node's packets from and to the others through a proxy that delays and loses them."""
         if not (delay_ms or jitter_ms or loss):
             await self._end_proxy(node)
             return
@@ -343,16 +343,16 @@ class NamespacesWorld(Machines):
                 await self._iptables(node, how, "OUTPUT", "-d", self.place.host(other), *to_queue)
 
     async def mend_network(self, node: NodeId) -> None:
-        """Neither rules nor proxy."""
+        """Remove rules and proxy."""
         await self._end_proxy(node)
         await self._iptables(node, "-F")
 
     # --- clocks and disks -----------------------------------------------------------------------------------------
 
     async def set_clock(self, node: NodeId, skew_ms: int) -> None:
-        """At once."""
+        """Set the clock at once."""
         set_skew(self._clock(node), skew_ms)
 
     def make_disk(self, node: NodeId) -> None:
-        """An empty one, mounted."""
+        """Mount an empty disk."""
         self._disks[node].make()

@@ -25,7 +25,7 @@ _FIRST_PORT: Final = 49152
 _RETRY_SYN: Final = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0)
 _CONNECT_TIMEOUT: Final = 127.0
 _ACCEPT_SECONDS: Final = 0.002
-"""At most, between a connection's last packet and the turn of the server's loop in which it is made."""
+"""The longest time between a connection's last packet and the turn of the server's loop that accepts it."""
 
 
 class Link:
@@ -38,7 +38,7 @@ class Link:
         self.make_good()
 
     def make_good(self) -> None:
-        """Whole and fast, as it was at first."""
+        """Make it whole and fast, as it was at first."""
         self.latency = 0.0002
         self.jitter = 0.0003
         self.loss = 0.0
@@ -46,7 +46,7 @@ class Link:
         self.is_cut = False
 
     def delay(self, size: int) -> float:
-        """Seconds that a packet takes."""
+        """Return the seconds that a packet takes."""
         seconds = self.latency + self.random.random() * self.jitter + size / self.bytes_per_second
         while self.loss and self.random.random() < self.loss:
             seconds += 0.2
@@ -54,7 +54,7 @@ class Link:
 
 
 class Network:
-    """All hosts and what lies between them."""
+    """All hosts and the links between them."""
 
     def __init__(self, loop: SimulatedLoop, seed: int) -> None:
         self.loop = loop
@@ -72,19 +72,19 @@ class Network:
     # --- what lies between ---
 
     def link(self, source: str, target: str) -> Link:
-        """From one host to another; it is the same for as long as the simulation lasts."""
+        """Return the link from one host to another; it stays the same for the whole simulation."""
         found = self._links.get((source, target))
         if found is None:
             found = self._links[source, target] = Link(self.random)
         return found
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from one host to the other any more."""
+        """Let nothing through from one host to the other."""
         if source != target:
             self.link(source, target).is_cut = True
 
     def heal(self) -> None:
-        """All links are whole again, and fast; what was held back goes on its way."""
+        """Make all links whole and fast; bytes held back continue on their way."""
         for pair, link in self._links.items():
             was_cut = link.is_cut
             link.make_good()
@@ -92,38 +92,38 @@ class Network:
                 self.released(pair)
 
     def mend(self, source: str, target: str) -> None:
-        """This direction is whole again."""
+        """Make this direction whole again."""
         link = self.link(source, target)
         if link.is_cut:
             link.is_cut = False
             self.released((source, target))
 
     def degrade(self, source: str, target: str, latency: float, jitter: float, loss: float) -> None:
-        """Make this direction slower by so many seconds, and lossy; zeros make it good again."""
+        """Make this direction slower by this many seconds, and lossy; zeros make it good again."""
         link, good = self.link(source, target), Link(self.random)
         link.latency, link.jitter, link.loss = good.latency + latency, good.jitter + jitter, loss
 
     def released(self, pair: tuple[str, str]) -> None:
-        """What a cut held back is sent again, after as long as TCP has come to wait."""
+        """Send again what a cut held back, after TCP's current timeout."""
         for flow in list(self._flows.get(pair, ())):
             flow.retransmit()
 
     # --- machines ---
 
     def machine_down(self, host: str) -> None:
-        """The machine lost its power: nobody hears of it."""
+        """Cut the machine's power: its peers do not hear of it."""
         self._machines_down.add(host)
         self._forget_listeners(host)
 
     def machine_up(self, host: str) -> None:
-        """It has power again; what is sent to its old connections is answered with a reset."""
+        """Restore the power; data sent to its old connections is answered with a reset."""
         self._machines_down.discard(host)
         for pair in list(self._flows):
             if pair[1] == host and not self.link(*pair).is_cut:
                 self.released(pair)
 
     def is_up(self, host: str) -> bool:
-        """Whether the machine answers at all."""
+        """Return True if the machine answers at all."""
         return host not in self._machines_down
 
     def _forget_listeners(self, host: str) -> None:
@@ -133,7 +133,7 @@ class Network:
     # --- listening and connecting ---
 
     def listen(self, factory: Callable[[], Any], port: int, start_serving: bool) -> Server:
-        """Bind a port of the process that runs now. Raises OSError where it is taken."""
+        """Bind a port of the process that runs now. Raises OSError if it is taken."""
         process = current.get()
         assert process is not None, "only processes listen"
         if not port:
@@ -146,7 +146,7 @@ class Network:
         return server
 
     def closed(self, server: Server) -> None:
-        """A server listens no more."""
+        """Remove a server that no longer listens."""
         if self._listening.get((server.process.host, server.port)) is server:
             del self._listening[server.process.host, server.port]
 
@@ -175,7 +175,7 @@ class Network:
                 answer.result().abort()
             raise
         finally:
-            answer.cancel()  # what comes now comes too late
+            answer.cancel()  # any later answer comes too late
         raise TimeoutError(110, "Connection timed out")
 
     def _send_syn(self, process: Process, host: str, port: int, answer: asyncio.Future[Endpoint]) -> None:
@@ -233,11 +233,11 @@ class Network:
         self.loop.call_later(delay, process.call_soon, callback, context=self.loop.outside)
 
     def flow_began(self, flow: Flow) -> None:
-        """A direction of a connection is there."""
+        """Note a new direction of a connection."""
         self._flows.setdefault((flow.source.process.host, flow.target.process.host), {})[flow] = None
 
     def flow_ended(self, flow: Flow) -> None:
-        """It is gone."""
+        """Note that it is gone."""
         self._flows.get((flow.source.process.host, flow.target.process.host), {}).pop(flow, None)
 
 
@@ -255,7 +255,7 @@ class Server:
         self.sockets = [Socket(process.host, port)]
 
     def accept(self, endpoint: Endpoint) -> None:
-        """A connection has come. It is made a moment later, though the server may have been closed meanwhile."""
+        """Accept a connection a moment later, by when the server may have been closed."""
 
         def made() -> None:
             if endpoint.is_closed:
@@ -274,13 +274,13 @@ class Server:
         self.is_serving_ = True
 
     def is_serving(self) -> bool:
-        """Whether it accepts connections."""
+        """Return True if it accepts connections."""
         return self.is_serving_
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self.is_serving_ = False
         self.network.closed(self)
 
     async def wait_closed(self) -> None:
-        """It is closed at once."""
+        """Return at once: closing takes no time."""

@@ -19,7 +19,7 @@ RUN_DIRECTORY: Final = Path("/run")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one run's nodes are."""
+    """The place of one run's nodes."""
 
     run: int
     """The process id of the run."""
@@ -28,16 +28,16 @@ class Place:
 
     @property
     def directory(self) -> Path:
-        """Of the lock and the mounts."""
+        """Return the directory of the lock and the mounts."""
         return RUN_DIRECTORY / f"{PREFIX}-{self.run}"
 
     @property
     def switch(self) -> str:
-        """The namespace of the bridge."""
+        """Return the namespace of the bridge."""
         return f"{PREFIX}-{self.run}-switch"
 
     def namespace(self, node: NodeId) -> str:
-        """Of a node."""
+        """Return a node's namespace."""
         return f"{PREFIX}-{self.run}-{node}"
 
     def cable(self) -> str:
@@ -45,16 +45,16 @@ class Place:
         return f"kch{self.run}"
 
     def host(self, node: NodeId) -> str:
-        """A node's address."""
+        """Return a node's address."""
         return f"198.18.{self.subnet}.{node}"
 
     @property
     def client(self) -> str:
-        """This process's address among the nodes."""
+        """Return this process's address among the nodes."""
         return f"198.18.{self.subnet}.254"
 
     def laying(self, nodes: Sequence[NodeId]) -> list[list[str]]:
-        """The arguments of `ip` that make all this, in order."""
+        """Return the arguments of the `ip` commands that create all this, in order."""
         made = [
             ["netns", "add", self.switch],
             ["-n", self.switch, "link", "add", "switch", "type", "bridge"],
@@ -78,12 +78,12 @@ class Place:
 
 
 def free_subnet(addresses: str, first: int) -> int:
-    """A third byte that is in none of these addresses (what `ip -o addr` prints), tried from `first` on."""
+    """Return a third byte that none of these addresses has (the output of `ip -o addr`), tried from `first` on."""
     taken = {int(found) for found in re.findall(r"inet 198\.18\.(\d+)\.", addresses)}
     return next(number % 250 for number in range(first, first + 250) if number % 250 not in taken)
 
 
 def run_of(name: str) -> int | None:
-    """The number of the run that a namespace, directory or interface belongs to by its name."""
+    """Return the number of the run that a namespace, directory or interface belongs to by its name."""
     found = re.fullmatch(rf"(?:{PREFIX}-(\d+)(?:-\w+)?|kch(\d+))", name)
     return None if found is None else int(found[1] or found[2])

@@ -1,4 +1,4 @@
-"""What an onlooker reads of a simulated cluster and writes into the history, for the checkers of nodes.
+"""Reads a simulated cluster as an onlooker and writes into the history, for the checkers of nodes.
 
 All along, every second, what has changed since the last reading: `watermarks` of each replica, each node's `image` of
 the metadata, and whom it takes for the `controller`; ten times a second `decided`, where a node leads the quorum: two
@@ -50,7 +50,7 @@ _CRC_START: Final = 21
 
 
 class Readings:
-    """Reads every second, from `begin` until `end`."""
+    """Takes a reading every second, from `begin` until `end`."""
 
     def __init__(self, cluster: SimulatedCluster, recorder: Recorder, now_ns: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -83,11 +83,11 @@ class Readings:
             self._cluster.loop.call_later(_LEADER_SECONDS, self._look_again, context=self._cluster.loop.outside)
 
     def end(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._is_over = True
 
     def read(self, *, final: bool = False) -> None:
-        """What has changed since the last time; all of it, marked so, where it is `final`."""
+        """Record changes since the last reading; if `final`, record everything, marked so."""
         for number, node in self._cluster.nodes.items():
             broker = node.broker
             if not node.is_running or not node.is_ready or broker is None:
@@ -112,7 +112,7 @@ class Readings:
         self._recorder.complete(now, ONLOOKER, Type.OK, value, **extra)
 
     def differences(self) -> list[str]:
-        """What is still to come before all are the same: nodes' images, replicas' ends, who is in sync."""
+        """Return the remaining differences: nodes' images, replicas' ends, in-sync replicas."""
         found: list[str] = []
         nodes = {number: node.broker for number, node in self._cluster.nodes.items() if node.is_ready}
         found += [f"node {number} does not serve" for number in self._cluster.nodes if nodes.get(number) is None]
@@ -145,7 +145,7 @@ class Readings:
             self._read("image", (number,), {"node": number, "offset": index, "digest": digest}, extra)
         epoch, leader = metadata.leader_epoch, metadata.leader_id
         if epoch < 0:
-            return  # its disk is full: it knows nobody, and forgets a term that it could not write down
+            return  # its disk is full: it knows no leader, and forgets a term that it could not write down
         self._read("controller", (number,), {"node": number, "epoch": epoch, "controller": leader}, extra)
         self._decided(number, broker)
 
@@ -158,7 +158,7 @@ class Readings:
                 self._recorder.note(self._now_ns(), "onlooker", "decided", decided)
 
     def _look_who_is_in_sync(self) -> None:
-        """Only where the newest image is another than it was."""
+        """Record only if the newest image differs from the last."""
         nodes = self._cluster.nodes.items()
         brokers = {
             number: node.broker
@@ -256,7 +256,7 @@ class Readings:
 
 
 def _registered(number: int, broker: Broker, newest: Broker) -> int:
-    """The epoch of a node's broker, where that is the one which is registered now; -1 where it is not."""
+    """Return the epoch of a node's broker if it is the registered one; -1 otherwise."""
     registered = newest.image.broker(BrokerId(number))
     is_this = registered is not None and registered.broker_epoch == broker.broker_epoch
     return int(broker.broker_epoch) if is_this else -1

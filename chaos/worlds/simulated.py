@@ -39,7 +39,7 @@ CONTROLLER_PORT: Final = 9093
 THREAD_SECONDS: Final = 0.0005
 NODE_CALLBACKS: Final = 6_000
 CLIENT_CALLBACKS: Final = 1_500
-"""Whoever runs more of them in a virtual second does the same again and again without waiting for anything."""
+"""A process that runs more of them in a virtual second repeats itself without waiting for anything."""
 APPEND_CALLBACKS: Final = 10
 """That a node may run besides for each write to a log: a node with an empty disk that fetches everything anew, a small
 batch at a time and each synced, has 7 for a batch, and more than a thousand batches in a second."""
@@ -73,7 +73,7 @@ class NodeClock:
 
 
 class SimulatedRuntime:
-    """What a client is given of the world."""
+    """The world as a client sees it."""
 
     def __init__(self, clock: NodeClock, loop: SimulatedLoop) -> None:
         self._clock = clock
@@ -116,7 +116,7 @@ class MemoryDirectories(LogDirectories):
         return directory
 
     def check(self, directory: Directory) -> None:
-        """That it answers. Raises OSError."""
+        """Check that it answers. Raises OSError."""
         directory.exists(layout.META_PROPERTIES)
 
 
@@ -134,21 +134,21 @@ class Node:
         self.broker: Broker | None = None
         self.is_ready = False
         self.exits: list[str] = []
-        """Why it ended by itself, each time it did and should not have."""
+        """Reasons for which it ended by itself, each time it should not have."""
         self.excuses: set[str] = set()
-        """Reasons, or parts of them, for which it may end by itself now: a fault is under way that asks for it."""
+        """Reasons, or parts of them, for which it may end by itself now, because a current fault calls for it."""
         self.excused: list[str] = []
-        """Why it ended by itself and was right to."""
+        """Reasons for which it ended by itself, and was right to."""
         self._incidents: list[Incidents] = []
         self.starts = 0
         self.thread_seconds = THREAD_SECONDS
-        """What work of a thread takes, at the mean."""
+        """The mean duration of a thread's work."""
         self._stop: asyncio.Event | None = None
         self._main: asyncio.Task[None] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives."""
+        """Return True if its process lives."""
         return (
             self.process is not None and not self.process.is_dead and self._main is not None and not self._main.done()
         )
@@ -200,7 +200,7 @@ class Node:
         self.process.die()
 
     def new_disk(self) -> None:
-        """Another disk, with nothing on it. It does not run."""
+        """Replace the disk with an empty one. The node does not run."""
         assert not self.is_running
         self.disk = self._empty_disk()
 
@@ -214,7 +214,7 @@ class Node:
             self.process.got_on(APPEND_CALLBACKS)
 
     def forget(self) -> None:
-        """The simulation is over."""
+        """Let go of everything: the simulation is over."""
         self.broker = self._main = self._stop = None
 
     def stop(self) -> None:
@@ -302,7 +302,7 @@ class SimulatedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """For clients."""
+        """The bootstrap servers for clients."""
         return ",".join(f"node{number}:{CLIENT_PORT}" for number in self.brokers)
 
     def directory_here(self, path: str) -> MemoryDirectory:
@@ -339,7 +339,7 @@ class SimulatedCluster:
         return task.result()
 
     def wait_ready(self, at_most_seconds: float = 30.0) -> bool:
-        """Run until every node serves; whether they do."""
+        """Run until every node serves; return True if all do."""
         return self.loop.run_until(
             lambda: all(node.is_ready for node in self.nodes.values()), at_most_seconds=at_most_seconds
         )

@@ -1,4 +1,4 @@
-"""What happens in a simulated cluster, told as it happens: the story of a run.
+"""Tells what happens in a simulated cluster as it happens: the story of a run.
 
 `Watch.look` compares what there is with what was told before: nodes that start, are ready and end; who leads the
 quorum; leaders and in-sync replicas of partitions, as the most advanced broker knows them. What nodes log is told by a
@@ -34,7 +34,7 @@ class Watch:
         self._partitions: dict[str, tuple[Any, ...]] = {}
 
     def tell(self, who: str, what: str) -> None:
-        """Now."""
+        """Return the current time."""
         self._tell_at(self._cluster.loop.time(), who, what)
 
     def nemesis(self, f: str, value: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Watch:
                 self.tell("nemesis", f"{f}: {value}")
 
     def look(self) -> None:
-        """Tell what is new."""
+        """Report everything new."""
         for number, node in self._cluster.nodes.items():
             self._look_at_node(number, node)
         self._look_at_quorum()
@@ -115,7 +115,7 @@ class _Lines(logging.Handler):
         self._watch = watch
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell it, as said by the process that runs now."""
+        """Report it as said by the process that runs now."""
         process = current.get()
         text = record.getMessage()
         if record.exc_info is not None and record.exc_info[1] is not None:

@@ -35,17 +35,17 @@ from kraftpy.protocol.schema import decode
 WORKERS = 32
 ANSWER_SECONDS = 0.4
 LARGE_ANSWER_BYTES = 200_000
-"""Longer ones are not decoded: it would take the attacker's time."""
+"""Longer answers are not decoded, to save the attacker's time."""
 _TRIES = 3
 
 
 class Stopped(Exception):
-    """The run is over before its last index."""
+    """The run ended before its last index."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """Something that was sent; frames that are no requests are never answered."""
+    """A request that was sent, or a frame that is no request and is never answered."""
 
     at: float
     index: int
@@ -82,13 +82,13 @@ class Attack:
         self.sent = 0
         self.outcomes: Counter[str] = Counter()
         self.problems: dict[str, str] = {}
-        """The faults found in answers, each with its request."""
+        """Faults found in answers, each with its request."""
         self.lately: deque[Sent] = deque(maxlen=20_000)
         self.should_stop = False
         self._crowds: list[asyncio.StreamWriter] = []
 
     async def run(self) -> None:
-        """Until the last index, or until `should_stop` is set."""
+        """Run until the last index, or until `should_stop` is set."""
         workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
         try:
             await asyncio.gather(*workers)
@@ -115,7 +115,7 @@ class Attack:
             worker.close()
 
     def note_sent(self, asked: Ask) -> None:
-        """Remember what is under way."""
+        """Note a request that is now open."""
         self.note(str(asked), asked.index)
 
     def note(self, text: str, index: int) -> None:
@@ -124,7 +124,7 @@ class Attack:
         self.lately.append(Sent(time.monotonic(), index, text))
 
     def note_gone(self, asked: Ask, outcome: str) -> None:
-        """It was answered, or never will be."""
+        """Note that it was answered, or never will be."""
         self.outcomes[outcome] += 1
         if outcome == "answered":
             for each in reversed(self.lately):
@@ -133,17 +133,17 @@ class Attack:
                     break
 
     def suspects(self, since: float, until: float) -> list[str]:
-        """The requests that were sent between two times and not answered, newest first."""
+        """Return the requests sent between two times and not answered, newest first."""
         found = [each for each in self.lately if since <= each.at <= until and not each.is_answered]
         return [each.text for each in reversed(found)]
 
     def check_stop(self) -> None:
-        """Raise Stopped where the run is over."""
+        """Raise Stopped if the run is over."""
         if self.should_stop:
             raise Stopped
 
     async def crowd(self, chance: Random, indexes: range) -> None:
-        """Many connections at once; they stay until the next crowd comes."""
+        """Hold many connections at once; they stay until the next crowd comes."""
         for writer in self._crowds:
             writer.close()
         self._crowds = []
@@ -163,7 +163,7 @@ class Attack:
         self.outcomes["crowds"] += 1
 
     async def link(self, chance: Random, indexes: range) -> None:
-        """Hellos of a stranger, or frames of a node that is none."""
+        """Send hellos of a stranger, or frames of a false node."""
         if not self.controllers:
             self.outcomes["no links here"] += len(indexes)
             return
@@ -190,7 +190,7 @@ class Attack:
 
 
 class Worker:
-    """One who plays: a connection to each broker."""
+    """Plays plots over one connection to each broker."""
 
     def __init__(self, attack: Attack) -> None:
         self.attack = attack
@@ -203,12 +203,12 @@ class Worker:
         self.streams.clear()
 
     def drop(self, broker: Address) -> None:
-        """Abort the connection to a broker, even with requests under way."""
+        """Abort the connection to a broker, even with open requests."""
         if (found := self.streams.pop(broker, None)) is not None:
             found[1].transport.abort()
 
     async def connected(self, broker: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The connection to a broker."""
+        """Return the connection to a broker."""
         if broker not in self.streams:
             for attempt in range(_TRIES):
                 self.attack.check_stop()
@@ -224,7 +224,7 @@ class Worker:
         return self.streams[broker]
 
     async def play(self, kind: str, chance: Random, indexes: range) -> None:
-        """One plot."""
+        """Play one plot."""
         attack = self.attack
         attack.check_stop()
         plot = Plot(chance)
@@ -276,7 +276,7 @@ class Worker:
                 is_open = await self._answer(reader, broker, each, None)
 
     async def _answer(self, reader: asyncio.StreamReader, broker: Address, asked: Ask, plot: Plot | None) -> bool:
-        """Read an answer; whether the connection goes on."""
+        """Read an answer; return True if the connection continues."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 frame = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
@@ -325,7 +325,7 @@ class Worker:
             self.drop(broker)
 
     async def _unread(self, broker: Address, chance: Random, indexes: range) -> None:
-        """Requests with long answers, of which none is read before the connection closes."""
+        """Send requests with long answers, and close the connection without reading any."""
         _, writer = await self.connected(broker)
         resource = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
         whole = MetadataRequest(topics=None)

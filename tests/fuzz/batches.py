@@ -37,7 +37,7 @@ def batch(
     magic: int = 2,
     leader_epoch: int = -1,
 ) -> bytes:
-    """A batch around this payload, as it stands: nothing of it is checked, the CRC is right."""
+    """Return a batch around this payload, unchecked, with a correct CRC."""
     delta = count - 1 if last_offset_delta is None else last_offset_delta
     body = struct.pack(
         ">hiqqqhii", codec | attributes, _fit(delta, 31), NOW, _fit(max_timestamp, 63), *producer, _fit(count, 31)
@@ -48,7 +48,7 @@ def batch(
 
 
 def record(offset_delta: int, key: bytes | None = None, value: bytes | None = b"v", headers: bytes = b"\0") -> bytes:
-    """One record; `headers` with their count before them."""
+    """Return one record; `headers` with their count before them."""
     parts = [b"\0\0", encode_varint(offset_delta)]
     parts += [b"\x01" if field is None else encode_varint(len(field)) + field for field in (key, value)]
     parts.append(headers)
@@ -57,7 +57,7 @@ def record(offset_delta: int, key: bytes | None = None, value: bytes | None = b"
 
 
 def with_crc(broken: bytearray) -> bytes:
-    """The batch with a CRC that fits what it holds now."""
+    """Return the batch with a CRC that fits its contents."""
     struct.pack_into(">I", broken, 17, crc32c(bytes(broken[_CRC_START:])))
     return bytes(broken)
 
@@ -70,7 +70,7 @@ def _fit(number: int, bits: int) -> int:
 
 
 def legal(chance: Random, producer: tuple[int, int, int] = (-1, -1, -1), *, transactional: bool = False) -> bytes:
-    """A batch that may be stored, of a few records in any codec."""
+    """Return a valid batch of a few records in any codec."""
     records = [
         (NOW + number, chance.choice((None, b"", b"k", b"k%d" % number)), chance.choice((None, b"", b"v" * 30)), ())
         for number in range(chance.choice((1, 1, 2, 5, 40)))
@@ -171,7 +171,7 @@ SMALL: tuple[Callable[[Random], bytes], ...] = (
 
 
 def small(chance: Random) -> bytes:
-    """A batch, or what is none, that costs little to make and that no broker should notice."""
+    """Return a batch, or a non-batch, that costs little to make and that no broker should notice."""
     return chance.choice(SMALL)(chance)
 
 
@@ -183,19 +183,19 @@ MEMBERS_BYTES = 1_000_000
 
 
 def _empty_headers(codec: Compression) -> bytes:
-    """One record with eight million headers that say nothing: some hundred bytes in zstd."""
+    """One record with eight million empty headers: some hundred bytes in zstd."""
     headers = encode_varint(EMPTY_HEADERS) + b"\0\1" * EMPTY_HEADERS
     return batch(compress(codec, record(0, headers=headers)), 1, codec=int(codec))
 
 
 def _tiny_records(codec: Compression) -> bytes:
-    """A million records of seven to nine bytes each: legal, where their batch is not too large."""
+    """A million records of seven to nine bytes each: legal unless their batch is too large."""
     payload = b"".join(record(number, value=None) for number in range(TINY_RECORDS))
     return batch(compress(codec, payload), TINY_RECORDS, codec=int(codec))
 
 
 def _same_records(codec: Compression) -> bytes:
-    """A million times the same record: hardly a byte in zstd, and wrong at the second."""
+    """A million copies of one record: hardly a byte in zstd, and invalid from the second on."""
     return batch(compress(codec, record(0, value=None) * TINY_RECORDS), TINY_RECORDS, codec=int(codec))
 
 
@@ -212,7 +212,7 @@ def _zstd_bomb() -> bytes:
 
 
 def _empty_members(codec: Compression) -> bytes:
-    """A megabyte of gzip members or frames that hold nothing, and a record behind them."""
+    """A megabyte of empty gzip members or frames, followed by a record."""
     empty = compress(codec, b"")
     return batch(empty * (MEMBERS_BYTES // len(empty)) + compress(codec, record(0)), 1, codec=int(codec))
 
@@ -223,7 +223,7 @@ def _skippable_frames(codec: Compression) -> bytes:
 
 
 def _empty_blocks() -> bytes:
-    """Xerial blocks of raw snappy that hold nothing."""
+    """Xerial blocks of empty raw snappy."""
     block = struct.pack(">I", 1) + b"\0"
     return batch(XERIAL_MAGIC + struct.pack(">ii", 1, 1) + block * (MEMBERS_BYTES // 5), 1, codec=2)
 
@@ -254,10 +254,10 @@ HEAVY: dict[str, Callable[[], bytes]] = {
 
 @functools.cache
 def heavy_named(name: str) -> bytes:
-    """The heavy batch of that name."""
+    """Return the heavy batch of that name."""
     return HEAVY[name]()
 
 
 def heavy(chance: Random) -> bytes:
-    """One of the heavy batches."""
+    """Return one of the heavy batches."""
     return heavy_named(chance.choice(sorted(HEAVY)))

@@ -1,4 +1,4 @@
-"""A bound on the work and the memory of one call, by counting: no clock has a say.
+"""A bound on the work and the memory of one call, measured by counting rather than by a clock.
 
 `bounded` counts what is called, in Python and in C, while a target takes one input, and how much memory that takes at
 most. The allowed cost is proportional to the input's length. A loop without a single call in it is not counted;
@@ -20,11 +20,11 @@ PEAK_PER_BYTE = 600
 
 
 class TooMuch(BaseException):
-    """An input cost more than it may. Not an Exception: no target may swallow it."""
+    """An input cost more than allowed. Not an Exception, so that no target can swallow it."""
 
 
 def bounded(one: Callable[[bytes], None], data: bytes, more_bytes: int = 0) -> None:
-    """Run `one(data)`. Raises TooMuch where it costs too much; `more_bytes` is what the target's own limit allows."""
+    """Run `one(data)`. Raises TooMuch if it costs too much; `more_bytes` is what the target's own limit allows."""
     left = CALLS + CALLS_PER_BYTE * len(data)
 
     def count(frame: FrameType, event: str, argument: Any) -> None:

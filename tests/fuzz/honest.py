@@ -1,4 +1,4 @@
-"""The honest client of a fuzz: a process of its own that a broker under attack has to go on serving.
+"""The honest client of a fuzz: a separate process that a broker under attack must keep serving.
 
     python tests/fuzz/honest.py 127.0.0.1:9092 /tmp/acknowledged
 
@@ -61,11 +61,11 @@ PASSING = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""Errors that a client meets in a healthy cluster whose leaders change, and tries again after."""
+"""Errors that a client meets in a healthy cluster whose leaders change, and retries."""
 
 
 class TryAgain(Exception):
-    """The answer says that another attempt, perhaps at another broker, will do."""
+    """The answer calls for another attempt, perhaps at another broker."""
 
 
 class Refused(Exception):
@@ -73,7 +73,7 @@ class Refused(Exception):
 
 
 def value_of(number: int) -> bytes:
-    """The value of the record with that number."""
+    """Return the value of the record with that number."""
     return b"%d:" % number + bytes((number * 31 + each) % 251 for each in range(60))
 
 
@@ -86,7 +86,7 @@ def check(what: str, code: int) -> None:
 
 
 class Operation:
-    """One kind of request, again and again, in a thread of its own."""
+    """Repeats one kind of request in a thread of its own."""
 
     def __init__(self, name: str, brokers: list[str]) -> None:
         self.name = name
@@ -95,21 +95,21 @@ class Operation:
         self.errors: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
         self.since: float | None = None
-        """When the request under way was first tried."""
+        """When the open request was first tried."""
         self.connection: socket.socket | None = None
         self.address = brokers[0]
         self.attempts = 0
 
     def attempt(self) -> None:
-        """One request and its answer."""
+        """Make one request and take its answer."""
         raise AssertionError("not told what to do")
 
     def sought(self) -> str:
-        """Where to connect to: each broker in turn, unless the operation knows better."""
+        """Return where to connect: each broker in turn, unless the operation knows better."""
         return self.brokers[self.attempts % len(self.brokers)]
 
     def connected(self) -> socket.socket:
-        """The connection, made where there is none."""
+        """Return the connection, made if there is none."""
         if self.connection is None:
             self.address = self.sought()
             self.connection = connect(self.address, ATTEMPT_SECONDS)
@@ -123,7 +123,7 @@ class Operation:
             self.connection = None
 
     def once(self, stopping: threading.Event) -> None:
-        """Have it done, by as many attempts as it takes."""
+        """Complete a request, in as many attempts as it takes."""
         self.since = started = time.monotonic()
         while not stopping.is_set():
             self.attempts += 1
@@ -143,7 +143,7 @@ class Operation:
             stopping.wait(0.1)
 
     def run(self, stopping: threading.Event) -> None:
-        """Until told to stop."""
+        """Run until asked to stop."""
         try:
             while not stopping.is_set():
                 self.once(stopping)
@@ -155,7 +155,7 @@ class Operation:
 
 
 class ToLeader(Operation):
-    """A request to the partition's leader."""
+    """Sends requests to the partition's leader."""
 
     def sought(self) -> str:
         with connect(self.brokers[self.attempts % len(self.brokers)], ATTEMPT_SECONDS) as connection:
@@ -169,7 +169,7 @@ class ToLeader(Operation):
 
 
 class Produces(ToLeader):
-    """A record at a time; what is acknowledged is written down."""
+    """Produces a record at a time, and writes down each acknowledged one."""
 
     def __init__(self, brokers: list[str], file: Path, acks: int) -> None:
         super().__init__("produce", brokers)
@@ -191,7 +191,7 @@ class Produces(ToLeader):
 
 
 class Fetches(ToLeader):
-    """From the beginning on, and then what comes."""
+    """Fetches from the beginning, and then each new record."""
 
     offset = 0
 
@@ -213,7 +213,7 @@ class AsksForMetadata(Operation):
 
 
 class AsksForVersions(Operation):
-    """The least that a broker can be asked: how long its event loop lets one wait."""
+    """The cheapest request to a broker: measures the latency of its event loop."""
 
     def attempt(self) -> None:
         request = ApiVersionsRequest(client_software_name="honest", client_software_version="1")
@@ -221,7 +221,7 @@ class AsksForVersions(Operation):
 
 
 class IsMember(Operation):
-    """The one member of a group: joins where it has to, and sends heartbeats."""
+    """The only member of a group: joins when it has to, and sends heartbeats."""
 
     member_id = ""
     generation_id = -1
@@ -281,7 +281,7 @@ class IsMember(Operation):
 
 
 def percentile(times: list[float], share: float) -> float:
-    """In milliseconds."""
+    """Convert to milliseconds."""
     ordered = sorted(times)
     return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1) if ordered else 0.0
 

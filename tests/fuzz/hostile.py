@@ -20,14 +20,14 @@ from kraftpy.protocol.consumer_protocol import Subscription, encode_subscription
 from kraftpy.protocol.schema import Array, Field
 
 TOPICS = ("odd", "odd-compacted", "odd-recompressed", "odd-large", "odd-synced", "odd-brief")
-"""Topics that exist, at the beginning. `odd-brief` is deleted and created again."""
+"""Topics that exist at the beginning. `odd-brief` is deleted and created again."""
 BRIEF = "odd-brief"
 GROUPS = {
     kind: tuple(f"odd-{kind}-{number}" for number in range(6)) for kind in ("classic", "consumer", "share", "streams")
 }
 TRANSACTIONAL_IDS = tuple(f"odd-transaction-{number}" for number in range(6))
 FORGED = "FORGED"
-"""Begins a line of the log if what comes from outside is printed as it came."""
+"""Begins a line of the log if outside input is printed unescaped."""
 
 LONG_NAMES = tuple(f"odd-{number}-" + "abcdefghij" * 23 for number in range(60))
 STRINGS = (
@@ -41,7 +41,7 @@ WORST = (
     "(a?){900}a{900}",
     "(.{30}){60}",
 )  # fmt: skip
-"""Expressions that cost a broker most, so that they are drawn more often."""
+"""Expressions that cost a broker most, and are therefore drawn more often."""
 REGEXES = (
     *WORST, "odd.*", "odd-.*", ".*", "(a|b)*c", "[a-z]+", "^odd$", "(?i)ODD", "a{2,3}", r"\d+\w*", "",
     "a{0," + "9" * 30 + "}", "(" * 49 + "a" + ")" * 49, "(" * 2000 + ")" * 2000, "|" * 1900, "(.*){40}",
@@ -131,7 +131,7 @@ SUBSCRIPTION = encode_subscription(Subscription(topics=("odd", "odd-compacted"))
 
 
 class Plot:
-    """The names that the requests of one plot share, and the values learned in it."""
+    """The names shared by the requests of one plot, and the values learned in it."""
 
     def __init__(self, chance: Random) -> None:
         kind = chance.choice(sorted(GROUPS))
@@ -142,7 +142,7 @@ class Plot:
         self.sequence = 0
 
     def harvest(self, answer: Any, depth: int = 0) -> None:
-        """Note what an answer says that later requests may refer to."""
+        """Note values of an answer that later requests may refer to."""
         if depth > 5:
             return
         for name in answer.__slots__:
@@ -172,7 +172,7 @@ class Hostile(Words):
 
     def count(self, kind: Any, field: Field, chance: Random, depth: int) -> int:
         if self.is_deep and chance.random() < 0.3:
-            self.is_deep = False  # one such array in a request
+            self.is_deep = False  # at most one such array in a request
             return chance.choice((1000, 5000, 20_000)) if isinstance(field.wire, Array) and field.wire.element else 2000
         if chance.random() < self.tame:
             return 1
@@ -211,7 +211,7 @@ class Hostile(Words):
         if code == "d":
             return chance.choice((0.0, 1.0, -1.0, 1e308, float("nan"), float("inf")))
         edges = _FITTING[code]
-        if name == "voter_id":  # that of a voter that exists would take it away, and rightly
+        if name == "voter_id":  # that of an existing voter would remove it, and rightly
             return (0, 99, -1, edges[0], edges[-1])[int(pick * 5)]
         if roll < self.tame:
             if name == "resource_type":
@@ -286,7 +286,7 @@ class Hostile(Words):
 
 
 def _usual(name: str, pick: float) -> int:
-    """A number that makes sense for a field of that name."""
+    """Return a number that makes sense for a field of that name."""
     if name.endswith("_ms"):
         return (0, 20, 100, 1000)[int(pick * 4)]
     if "epoch" in name:

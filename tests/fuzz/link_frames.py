@@ -1,6 +1,6 @@
 """A fuzz's traffic on the links between nodes: before the proof as raw bytes, after it as a node with a number.
 
-A stranger has no secret, so it says hellos of every shape, half ones, large ones, and what is no hello.
+A stranger has no secret, so it sends hellos of every shape, half ones, large ones, and bytes that are no hello.
 `Impostor` knows the secret and uses the product's own `Links`: it sends bodies of every kind, right, with fields
 missing, of other types and with numbers at their ends, and frames that are no messages at all. It is a node that no
 cluster has, and it proposes nothing that would be right: a node that knows the secret is trusted (see `links`), but no
@@ -39,7 +39,7 @@ _BODIES: dict[str, dict[str, Any]] = {
 
 
 def hello(chance: Random) -> bytes:
-    """Bytes of somebody who does not know the secret, with their sizes."""
+    """Return bytes of a stranger that does not know the secret, with their sizes."""
     shape: dict[str, Any] = {
         "version": chance.choice((VERSION, VERSION, VERSION, 0, -1, 2**63)),
         "node": chance.choice((1, 2, 3, 3, IMPOSTOR, -1, 2**64 - 1)),
@@ -64,7 +64,7 @@ def hello(chance: Random) -> bytes:
 
 
 def plain(chance: Random, depth: int = 0) -> Any:
-    """Any value that msgpack carries."""
+    """Return any value that msgpack carries."""
     match chance.randrange(9 if depth < 3 else 6):
         case 0:
             return chance.choice(_NUMBERS)
@@ -87,7 +87,7 @@ def plain(chance: Random, depth: int = 0) -> Any:
 
 
 def body(chance: Random) -> tuple[str, dict[str, Any]]:
-    """A kind and a body, of which a part may be missing or of another type."""
+    """Return a kind and a body, of which a part may be missing or of another type."""
     kind = chance.choice((*_BODIES, "raft", "raft", "raft"))
     if kind == "raft":
         of = chance.choice(sorted(_FIELDS))
@@ -98,7 +98,7 @@ def body(chance: Random) -> tuple[str, dict[str, Any]]:
         if "term" in made and made["term"] not in (0, 1):
             made["term"] = chance.choice(
                 (0, -1, -(2**63))
-            )  # a newer term would be a node's right, and depose the leader
+            )  # a node may rightly send a newer term, which would depose the leader
     else:
         made = dict(_BODIES[kind])
     for name in list(made):
@@ -109,7 +109,7 @@ def body(chance: Random) -> tuple[str, dict[str, Any]]:
             made[name] = plain(chance)
     if chance.random() < 0.1:
         made[chance.choice(_TEXTS)] = plain(chance)
-    if kind == "change voter":  # to take a voter away is a node's right
+    if kind == "change voter":  # a node may rightly take a voter's vote away
         made["remove"] = chance.choice((None, IMPOSTOR, -1, 2**63, "1", [], {}))
         made["add"] = chance.choice((None, None, 5, "x", [], [1], [None, None], ["x", 5], {}, [[], []]))
     if kind == "submit":
@@ -137,9 +137,9 @@ def _no_command(chance: Random) -> Any:
 
 
 def message(chance: Random) -> list[Any]:
-    """A whole frame of a link, which may be of no known kind."""
+    """Return a whole frame of a link, perhaps of an unknown kind."""
     kind, made = body(chance)
-    if chance.random() < 0.9:  # what is of no known kind ends the link, and with it what follows
+    if chance.random() < 0.9:  # an unknown kind ends the link, and with it everything after it
         return [ONE_WAY, kind, made] if kind in ("raft", "submit") else [REQUEST, kind, made, chance.randrange(1000)]
     return chance.choice(
         (
@@ -152,7 +152,7 @@ def message(chance: Random) -> list[Any]:
 
 
 class Impostor:
-    """A node that knows the secret and is none of the cluster's."""
+    """A node that knows the secret but does not belong to the cluster."""
 
     def __init__(self, secret: str | None, voters: dict[int, Address]) -> None:
         self._secret = secret
@@ -173,7 +173,7 @@ class Impostor:
         await self._group.__aexit__(None, None, None)
 
     async def say(self, frames: list[list[Any]], node: int) -> int:
-        """Send these to a node; how many went out."""
+        """Send these to a node; return how many were sent."""
         assert self._links is not None
         for _ in range(20):
             if self._links.is_connected(node):

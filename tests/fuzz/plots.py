@@ -91,7 +91,7 @@ _CLIENT_IDS = ("odd", "odd", "", None, "żółw-🎉", "x" * 32_767, f"\n{hostil
 
 
 class Ask(NamedTuple):
-    """A request on the wire, and what its answer is."""
+    """A request on the wire, with the type of its answer."""
 
     index: int
     key: ApiKey
@@ -104,13 +104,13 @@ class Ask(NamedTuple):
 
 
 def kind_of(seed: int, number: int) -> tuple[str, Random]:
-    """The kind of a plot, and the generator for what holds for all of it."""
+    """Return the kind of a plot, and the generator for values shared by all of it."""
     chance = Random(f"{seed}/plot {number}")
     return chance.choices(_KINDS, _SHARES)[0], chance
 
 
 def request(seed: int, index: int, kind: str, plot: Plot, topic_ids: dict[str, bytes]) -> Ask:
-    """The request at this index."""
+    """Return the request at this index."""
     chance = Random(f"{seed}/{index}")
     if kind == "many names":
         return _many_names(index, chance)
@@ -229,7 +229,7 @@ FRAMES: tuple[Callable[[Random], bytes], ...] = (
 
 
 def _mutilated(chance: Random) -> bytes:
-    """A request of which bytes were changed, taken out or put in; its size is that of what is left, mostly."""
+    """Return a request with bytes changed, removed or inserted; its size mostly matches what is left."""
     key, version = chance.choice(_EVERY)
     words = Hostile(Plot(chance), {}, 0.7, is_deep=False, has_heavy=False)
     whole = bytearray(encode_request(key, version, 5, "odd", odd(APIS[key].request, version, chance, words)))
@@ -252,6 +252,6 @@ def _mutilated(chance: Random) -> bytes:
 
 
 def frame(seed: int, index: int) -> bytes:
-    """The bytes sent instead of a request at this index."""
+    """Return the bytes sent instead of a request at this index."""
     chance = Random(f"{seed}/{index}")
     return chance.choice(FRAMES)(chance)

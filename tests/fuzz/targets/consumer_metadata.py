@@ -1,6 +1,6 @@
 """Messages between members of a classic group: subscriptions, assignments, sticky user data.
 
-Nothing but ProtocolError may come of it, and what was read can be written.
+The only error allowed is ProtocolError, and a message that was read can be written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record batches through every reader: split, validated, decoded one by one, and in columns as Spark's reader does.
 
 The first byte says whether size and CRC of the first batch are put right before, without which hardly any input would
-come below the header. Nothing but CorruptBatch or another KafkaError may come of it, and no reader may make more than
+come below the header. The only errors allowed are CorruptBatch and other KafkaErrors, and no reader may make more than
 `MOST_BYTES` of a batch.
 """
 

@@ -18,7 +18,7 @@ _NAMES = ("odd", "a", "", "x" * 249, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "__c
 
 
 def one(data: bytes) -> None:
-    """An expression in UTF-8, or in Latin-1 where it is none."""
+    """An expression in UTF-8, or in Latin-1 if it is not UTF-8."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

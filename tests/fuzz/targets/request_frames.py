@@ -1,6 +1,6 @@
-"""A frame of a client, as far as its handler: header and body, and the body written again.
+"""A client's frame on its way to the handler: header and body are decoded, and the body is written again.
 
-No error but ProtocolError may come of it. A frame that decodes can be encoded, and decodes to the same again.
+The only error allowed is ProtocolError. A frame that decodes can be encoded, and decodes to the same again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A frame of a broker, as a client reads it: header and body, and the body written again.
+"""A broker's frame as a client reads it: header and body are decoded, and the body is written again.
 
-Two bytes before it say to which API and version it is an answer. Nothing but ProtocolError may come of it.
+Two bytes before it give the API and version that it answers. The only error allowed is ProtocolError.
 """
 
 from __future__ import annotations
