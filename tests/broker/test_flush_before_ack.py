@@ -1,4 +1,4 @@
-"""`kraftpy.flush.before.ack`: nothing is acknowledged, and nobody reads, what a power loss could take (rules 43, 45).
+"""`kraftpy.flush.before.ack`: records a power loss could take are neither acknowledged nor read (rules 43, 45).
 
 Whole data paths over real sockets, on disks in memory that lose what was not synced, and whose syncs can be held.
 """
@@ -449,7 +449,7 @@ async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, m
 
 
 def promises(cluster: Cluster, node: int, topic: str) -> bool:
-    """What its directory would say after a loss of power now."""
+    """What its directory would hold if power were lost now."""
     metadata = layout.read_partition_metadata(cluster.replica(node, topic).log.directory)
     assert metadata is not None
     return metadata.synced_before_ack

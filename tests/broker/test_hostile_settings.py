@@ -179,7 +179,7 @@ def first_of(broker: EmbeddedBroker, group: str, topic_id: bytes, *, count: int)
 
 
 def test_a_duration_beyond_any_number_is_refused(start_broker: StartBroker) -> None:
-    """Row 1 of the attacks, where it is set."""
+    """Row 1 of the attacks, when the setting is made."""
     broker = start_broker(settings=BUSY)
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "t", retention_ms="-1")  # the records are old
@@ -195,7 +195,7 @@ def test_a_duration_beyond_any_number_is_refused(start_broker: StartBroker) -> N
 
 
 def test_a_duration_that_an_earlier_version_stored_is_survived(start_broker: StartBroker) -> None:
-    """Row 1 of the attacks, where it is read: the group has the default, the node lives, and says so once."""
+    """Row 1 of the attacks, when the setting is read: the group has the default, the node lives, and logs it once."""
     broker = start_broker(settings=BUSY)
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "t", retention_ms="-1")  # the records are old

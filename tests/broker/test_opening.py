@@ -1,4 +1,4 @@
-"""Logs are opened several at once, and people are told how far that is (rule 44)."""
+"""Several logs are opened at once, and the progress is reported (rule 44)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_several_logs_are_opened_at_once() -> None:
 
 
 def test_when_scans_are_closed_none_is_running_and_none_begins() -> None:
-    """What comes behind a torn segment is deleted then; a scan that began later would make the file anew."""
+    """The files behind a torn segment are deleted then; a scan that began later would recreate the file."""
     begun: list[int] = []
     go_on = threading.Event()
 
