@@ -107,7 +107,7 @@ class Cluster:
             pass
 
     async def decide(self, *records: Record) -> None:
-        """Have these facts, whatever any command would come to."""
+        """Apply these records directly, without any command that would decide them."""
         async with self._applying:
             self._index += 1
             for record in records:
@@ -177,7 +177,7 @@ class Cluster:
         )
 
     async def change(self, topic: str, partition: int = 0, *, new_epoch: bool = True, **changes: Any) -> None:
-        """Another leader, another ISR, other replicas: whatever is named."""
+        """Change the named fields of a partition: its leader, its ISR, its replicas."""
         found = self.image.topic(topic)
         assert found is not None
         before = found.partitions[partition]

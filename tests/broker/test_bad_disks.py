@@ -265,7 +265,7 @@ def test_without_the_directory_of_the_metadata_the_node_stops(disk: BadDisk, sta
 
 
 def has_ended(broker: EmbeddedBroker) -> bool:
-    """By itself, though nobody has waited for it yet."""
+    """Return whether the process has exited on its own, though it has not been reaped yet."""
     return bool(psutil.Process(broker.pid).status() == psutil.STATUS_ZOMBIE)
 
 

@@ -30,7 +30,7 @@ logger = logging.getLogger("test")
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that is told: one number, to be changed."""
+    """The clock that containment reads: one number, which the test changes."""
     moment = [1000.0]
     monkeypatch.setattr(containment, "_now", lambda: moment[0])
     return moment

@@ -336,7 +336,7 @@ async def test_three_nodes_that_lose_power_at_once_keep_what_was_acknowledged(tm
         for node in isr:
             assert acknowledged <= set(values_of(cluster.nodes[node].log_bytes("safe")))
             assert cluster.replica(node, "cached").log.log_start_offset == 0
-        await cluster.caught_up("safe")  # under whom the metadata let lead
+        await cluster.caught_up("safe")  # under the leader that the metadata allowed
         assert acknowledged <= set(values_of(cluster.nodes[isr[0]].log_bytes("safe")))
         assert b"one" not in values_of(cluster.nodes[1].log_bytes("cached")), "by default the page caches were all"
 

@@ -94,7 +94,7 @@ class Jbod:
         assert answered.responses[0].error_code == ErrorCode.NONE, answered
 
     def on_disk(self, pattern: str = "t-0*") -> list[str]:
-        """What is there of the partition."""
+        """The partition's directories on disk."""
         return sorted(f"{path.name}/{each.name}" for path in self.paths for each in path.glob(pattern))
 
     def check(self, where: Path) -> None:

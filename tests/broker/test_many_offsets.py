@@ -59,7 +59,7 @@ SETTINGS = ("offsets.topic.num.partitions=1",)
 
 
 class Steps:
-    """The requests that reach coordinators in one turn of the event loop, in partitions or groups."""
+    """Counts the partitions or groups that coordinators are asked about in one turn of the event loop."""
 
     def __init__(self) -> None:
         self.in_this_turn = self.most = 0

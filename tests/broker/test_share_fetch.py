@@ -238,7 +238,7 @@ def test_where_a_group_begins(start_broker: StartBroker) -> None:
 
 
 def test_nobody_fetches_without_state(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
-    """An unknown group and a missing topic each get an error, but not at once."""
+    """A fetch without share state, or from an unknown topic, gets its error only after the full wait."""
     name, _, topic_id = topic
     produce(kraftpy_server, name, 1)
     member = Member(kraftpy_server.bootstrap, "nobody-began", topic_id)

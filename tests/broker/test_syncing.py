@@ -39,7 +39,7 @@ class Job(FlushJob):
 
 
 class Log:
-    """What a replica is to the rounds."""
+    """A replica as the sync rounds see it."""
 
     def __init__(self, number: int, *, is_held: bool = False) -> None:
         self.topic_partition = TopicPartition("log", number)
