@@ -1,4 +1,4 @@
-"""Replication among real processes: acknowledged records stay, whichever broker is killed, stopped or restarted."""
+"""Replication among three real processes: acknowledged records stay, whichever is killed, stopped or restarted."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def beat(admin: Admin, group_id: str, member_id: str, epoch: int, *topics:
 
 
 async def joined(admin: Admin, group_id: str, member_id: str, topic: str, partitions: int) -> Any:
-    """Join, and stay until so many partitions are assigned."""
+    """Join, and send heartbeats until `partitions` partitions are assigned."""
     answer = await beat(admin, group_id, member_id, 0, topic)
     async with asyncio.timeout(BOUND_SECONDS):
         while sum(len(each.partitions) for each in answer.assignment.topic_partitions) < partitions:

@@ -1,4 +1,4 @@
-"""A damaged copy of a partition: found by `kraftpy log verify`, fetched anew by `kraftpy topic refetch`.
+"""A damaged copy of a partition: found by `kraftpy log verify`, fetched again by `kraftpy topic refetch`.
 
 Nothing that was acknowledged is lost by it, whether the copy is a follower's or the leader's; a copy that is the only
 one in sync is not thrown away.

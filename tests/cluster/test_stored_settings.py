@@ -1,4 +1,4 @@
-"""A stored setting that cannot be used costs no node of three, whichever of them comes to lead the partition."""
+"""A stored setting that cannot be used costs no node of three, whichever of them leads the partition."""
 
 from __future__ import annotations
 
