@@ -1,9 +1,9 @@
 """A Kafka Streams application with `group.protocol=streams` (KIP-1071) against our broker. Part of `make compat`.
 
-    python tests/compat/java_streams_suite.py        exit status 1 where anything is not as it should be
+    python tests/compat/java_streams_suite.py        exit status 1 if anything is not as it should be
 
 Needs a JDK, Maven and a repository that has Kafka Streams. `Counting.java` counts words through a repartition topic
-into a store with a changelog. Two instances share the tasks; one ends, and the other goes on from the changelog.
+into a store with a changelog. Two instances share the tasks; one ends, and the other continues from the changelog.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Application:
 
 
 class Words:
-    """What is sent to be counted, and what has come out of it."""
+    """The words sent to be counted, and the counts that have come out."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})

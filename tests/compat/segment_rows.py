@@ -1,4 +1,4 @@
-"""What a segment holds, row by row, in the one form in which implementations are compared: see `java/Segments.java`."""
+"""A segment's contents, row by row, in the one form in which implementations are compared: see `java/Segments.java`."""
 
 from __future__ import annotations
 
