@@ -4,7 +4,7 @@ Beside the clients of the consumer protocol there are classic ones, eager and co
 they rejoin when asked to, an eager one gives up everything before, a cooperative one what it has lost, and it
 then joins once more. The leader of a classic generation assigns.
 
-No matter what happens, no two members read a partition, and when nothing happens any more every partition is read by one.
+In every case no two members read a partition, and when nothing happens any more every partition is read by one.
 """
 
 from __future__ import annotations
