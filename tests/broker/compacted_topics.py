@@ -130,7 +130,7 @@ def worker_of(pid: int) -> int | None:
 
 
 def is_worker(pid: int) -> bool:
-    """Whether that process is there and cleans."""
+    """Return whether that process exists and is a cleaner's worker."""
     try:
         return b"cleaning_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

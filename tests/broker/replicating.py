@@ -1,7 +1,7 @@
 """Brokers' data paths in one process: real logs, sockets, fetchers and handlers around metadata that the test decides.
 
 Each broker leaves out the quorum and the life cycle: `Cluster` is one image, changed by commands or by
-hand, and every node that runs is told of every record. `Node.stop(clean=False)` leaves what a kill would: nothing is
+hand, and every running node receives every record. `Node.stop(clean=False)` has the effect of a kill: nothing is
 flushed or written down, connections break. A node may have a `MemoryDisk`, which `lose_power` takes its un-synced
 writes from.
 """

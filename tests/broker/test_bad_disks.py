@@ -1,7 +1,7 @@
 """A failed log directory costs only its own contents: the rest is served, the cluster learns of it, and it can return.
 
 Real brokers on directories that are taken away under them, and, where root may mount, on file systems that are
-unmounted, become read-only, or fail with EIO (tests/conftest.py says at the end of a run where that cannot be done).
+unmounted, become read-only, or fail with EIO (tests/conftest.py reports at the end of a run if that cannot be done).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ async def test_it_leads_when_all_in_sync_say_so() -> None:
 
 
 async def test_who_has_confirmed_is_not_asked_again_while_others_are_waited_for() -> None:
-    """Else it would fetch as often as the network lets it, for as long as the others are silent."""
+    """Otherwise it would fetch as often as the network lets it, while the others are silent."""
     confirmations, replica = _confirmations(), _replica(1, 2, 3)
     task = await _asks(confirmations, replica, seconds=0.3)
     quick = _session(10, 2)

@@ -1,4 +1,4 @@
-"""Where clients come in: several listeners, IPv6, what is advertised; and how many may."""
+"""Client listeners: several of them, IPv6, the advertised addresses, and connection limits."""
 
 from __future__ import annotations
 

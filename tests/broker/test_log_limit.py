@@ -67,7 +67,7 @@ def test_the_node_s_log_has_limit_and_format() -> None:
 
 
 def _messages_that_are_put_together(source: str) -> list[int]:
-    """The lines at which INFO or WARNING is logged with a message that is no constant."""
+    """The lines at which INFO or WARNING is logged with a message that is not a constant."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

@@ -58,7 +58,7 @@ class Jbod:
         self.chance = Random(5)
 
     def alter(self, path: Path | str, topic: str = "t", partition: int = 0) -> int:
-        """Have the partition there; the error code."""
+        """Ask for the partition to be moved there, and return the error code."""
         wanted = AlterReplicaLogDirTopic(name=topic, partitions=[partition])
         request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(path), topics=[wanted])])
         with connect(self.broker.bootstrap) as connection:

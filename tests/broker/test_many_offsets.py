@@ -87,7 +87,7 @@ class Steps:
         return sum(len(topic.partitions) for topic in getattr(message, "topics", []))
 
     def are_within(self, units: int) -> bool:
-        """Whether no turn has done more than two have room for (a turn's end is seen one late), nor all at once."""
+        """Return whether no turn did more than two may (a turn's end is seen one late), nor everything at once."""
         return 0 < self.most <= 2 * UNITS_A_TURN // units
 
 

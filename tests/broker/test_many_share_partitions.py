@@ -37,7 +37,7 @@ MEMBER = "member-00000000000000"
 
 
 class Calls:
-    """How often something is called in one turn of the event loop, at most."""
+    """Counts the most calls of something in one turn of the event loop."""
 
     def __init__(self) -> None:
         self.all = self.in_this_turn = self.most = 0
@@ -62,7 +62,7 @@ class Calls:
 
 
 async def prepare(broker: Broker) -> None:
-    """A share coordinator, and a topic of which it matters only that it has many partitions; none is led here."""
+    """Set up a share coordinator and a topic with many partitions; only their number matters, and none is led here."""
     key = coordinator_key(ShareKey("group", TOPIC_ID, 0))
     request = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
     found = await find_coordinator(broker, request, context(ApiKey.FIND_COORDINATOR, 6))

@@ -41,7 +41,7 @@ class Machine:
 
 
 class Strict(Machine):
-    """As the metadata machine refuses what it cannot read."""
+    """A machine that refuses bytes it cannot read, as the metadata machine does."""
 
     def apply(self, index: int, term: int, data: bytes | memoryview) -> None:
         if data == b"newer":

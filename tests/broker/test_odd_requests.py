@@ -228,7 +228,7 @@ def test_too_many_elements_cost_the_connection(kraftpy_server: EmbeddedBroker) -
 
 
 def test_what_is_named_often_is_answered_once(kraftpy_server: EmbeddedBroker) -> None:
-    """Else a request of a megabyte would become an answer of a hundred gigabytes."""
+    """Otherwise a request of a megabyte would become an answer of a hundred gigabytes."""
     topic, often = f"often-{time.time_ns()}", 10_000
     with connect(kraftpy_server.bootstrap) as connection:
         create_topic(connection, topic, 50)

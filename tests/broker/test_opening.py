@@ -156,7 +156,7 @@ def test_rule_44_the_marker_of_a_clean_stop_is_taken_before_any_log_is_opened(tm
 async def test_sealed_segments_that_are_synced_are_written_down_within_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a start after a crash would read again what was synced up to a minute before."""
+    """Otherwise a start after a crash would read again data synced up to a minute before."""
     monkeypatch.setattr(maintenance, "_FLUSH_CHECK_MS", 10)
     monkeypatch.setattr(maintenance, "_CHECKPOINT_AT_MOST_EVERY_MS", 0)
     overrides = [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0", "num.partitions=1"]

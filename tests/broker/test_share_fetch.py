@@ -149,7 +149,7 @@ def test_session_epochs(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
 
 
 def still_waits(asked: Future[Any], seconds: float = 0.3) -> bool:
-    """Whether an answer has not come in that time."""
+    """Return whether the answer is still missing after that time."""
     return not wait([asked], timeout=seconds).done
 
 

@@ -264,7 +264,7 @@ async def test_who_waits_for_descriptors_for_too_long_is_told(monkeypatch: pytes
 
 
 async def test_a_round_holds_few_files() -> None:
-    """As many logs as there are descriptors for are in a round; the others are in the next ones."""
+    """A round has as many logs as there are descriptors for; the others are in the next ones."""
     rounds = Rounds("disk", files_per_round=4)
     logs = [Log(number, is_held=True) for number in range(10)]
     for log in logs:

@@ -35,7 +35,7 @@ class Machine:
 
 
 class Peers:
-    """Links of which the test is the other end."""
+    """Links whose other end is the test."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -118,7 +118,7 @@ def voter_of(
 
 
 async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_index() -> None:
-    """Else a node whose disk is full would go back to the image before it, and lead what others lead by then."""
+    """Otherwise a node with a full disk would return to the earlier image, and lead what others lead by then."""
     disk, peers, machine = MemoryDisk(), Peers(), Machine()
     seen: list[tuple[bytes, int]] = []
     async with asyncio.TaskGroup() as tasks:

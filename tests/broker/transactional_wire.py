@@ -194,7 +194,7 @@ def described(connection: socket.socket, transactional_id: str) -> Any:
 
 
 def wait_for_state(connection: socket.socket, transactional_id: str, *states: str) -> Any:
-    """Until its coordinator says that it is in one of these states."""
+    """Wait until the coordinator reports one of these states."""
     deadline = time.monotonic() + BOUND_SECONDS
     while (found := described(connection, transactional_id)).transaction_state not in states:
         assert time.monotonic() < deadline, found

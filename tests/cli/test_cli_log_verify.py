@@ -1,6 +1,6 @@
 """`kraftpy log verify` on whole partitions and log directories: sound ones pass, and damage anywhere in them is found.
 
-A flipped bit anywhere in a sealed segment is reported with file, position and offsets, and reading goes on behind it.
+A flipped bit anywhere in a sealed segment is reported with file, position and offsets, and reading continues behind it.
 """
 
 from __future__ import annotations

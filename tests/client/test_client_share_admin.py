@@ -1,4 +1,4 @@
-"""Our admin client on share groups (KIP-932), against one broker and against three of which one dies."""
+"""Our admin client on share groups (KIP-932), against one broker, and against three, one of which dies."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def new_id() -> str:
 
 
 async def values(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[bytes | None]:
-    """All there is to read now, by partition and offset."""
+    """Read all that is available now, by partition and offset."""
     options = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "isolation_level": isolation_level}
     async with Consumer(**options) as consumer:
         partitions = [TopicPartition(topic, n) for n in range(3)]

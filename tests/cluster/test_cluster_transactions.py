@@ -85,7 +85,7 @@ class Application:
 
 
 class Transforming:
-    """The cluster, the application, and what is to come out."""
+    """The cluster, the application, and the expected output."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster

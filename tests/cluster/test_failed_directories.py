@@ -79,7 +79,7 @@ def test_a_broker_s_only_disk_replaced_is_no_empty_partition(tmp_path: Path) -> 
 
 
 def test_a_lost_disk_and_then_the_end_of_all(tmp_path: Path) -> None:
-    """Who had synced what it acknowledged, and has the disk it had, is known to have everything."""
+    """A node that had synced its acknowledged records, and still has its disk, is known to have everything."""
     settings = {"kraftpy.flush.before.ack": "true", "min.insync.replicas": "2"}
     with Cluster(brokers=3, controllers=1, directory=tmp_path, settings=settings) as cluster:
         partition = TopicPartition("synced", 0)

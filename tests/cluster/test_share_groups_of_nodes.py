@@ -74,7 +74,7 @@ def leader(cluster: Cluster, name: str) -> int:
 
 
 def coordinator(cluster: Cluster, group: str, topic_id: bytes) -> int:
-    """Who keeps the state of the group's share partition."""
+    """Find the node that keeps the state of the group's share partition."""
 
     def found() -> int | None:
         key = coordinator_key(ShareKey(group, TopicId(topic_id), 0))

@@ -43,7 +43,7 @@ STRANGER = 77
 
 
 def controllers(cluster: Cluster) -> dict[int, Address]:
-    """Where each node's controller listener is."""
+    """The address of each node's controller listener."""
     found = {}
     for node in cluster.nodes:
         lines = (cluster.node_directory(node) / "server.properties").read_text().splitlines()
@@ -228,7 +228,7 @@ async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp
             await links.stop()
 
 
-# -- a node that is to be met beyond this machine
+# -- a node reachable from beyond this machine
 
 
 def started(directory: Path, **settings: str) -> tuple[int, str]:

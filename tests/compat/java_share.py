@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 GROUP, TOPIC = "readers", "shared"
 RECORDS = 500
 QUIET_SECONDS = 20
-"""How long a consumer that gets nothing waits for more; a start of Java included."""
+"""The time a consumer that gets nothing waits for more, a start of Java included."""
 BOUND_SECONDS = 300.0
 """When a reader has to be done."""
 QUICK = {"group.share.heartbeat.interval.ms": "300", "group.share.session.timeout.ms": "6000"}

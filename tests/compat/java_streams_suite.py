@@ -65,7 +65,7 @@ class Application:
         return started
 
     def end(self, instance: subprocess.Popen[bytes]) -> None:
-        """Have it close its streams, which leaves the group."""
+        """Make it close its streams, which leaves the group."""
         assert instance.stdin is not None
         instance.stdin.close()
         if instance.wait(BOUND_SECONDS) != 0:
@@ -119,7 +119,7 @@ def described(bootstrap: str) -> DescribedStreamsGroup:
 
 
 def tasks(group: DescribedStreamsGroup) -> list[int]:
-    """How many active tasks each member has."""
+    """The number of active tasks of each member."""
     return sorted(sum(len(each.partitions) for each in member.assignment.active_tasks) for member in group.members)
 
 

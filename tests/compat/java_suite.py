@@ -125,7 +125,7 @@ def segments(data: Path) -> list[Path]:
 
 
 def compare_records(java: Java, files: list[Path], found: list[str]) -> int:
-    """Whether both read the same rows in these files; how many."""
+    """Compare the rows that both read in these files, note differences in `found`, and return how many Kafka reads."""
     theirs: list[list[object]] = []
     for line in java.run("Segments", "read", *map(str, files)).splitlines():
         row = json.loads(line)

@@ -67,7 +67,7 @@ def segment_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def records_once_compacted(directory: Path, keys: int) -> int:
-    """How many records are left once no key is twice in what may be cleaned: all but the segment being written.
+    """Count the records left once no key occurs twice in the cleanable part: all but the segment being written.
 
     A broker is at work there, so files come and go.
     """

@@ -178,7 +178,7 @@ class Found:
     schema: str = ""
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     batches: list[str] = field(default_factory=list)
-    """Where each of a stream's batches ended."""
+    """The offsets at which each of a stream's batches ended."""
     error: str = ""
 
 

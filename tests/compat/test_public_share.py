@@ -1,7 +1,7 @@
 """confluent-kafka's ShareConsumer (KIP-932): members share partitions, join, leave and die; topics grow; brokers die.
 
 Its share consumer is a preview, and says so when it is made. It has no requests of administrators for share groups:
-those go by our command.
+those go through our command.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Group:
         self.sent = 0
 
     def earliest(self) -> None:
-        """The group begins with what is there."""
+        """Let the group begin with the records already there."""
         command(self.bootstrap, "group", "alter", "g", "--config", "share.auto.offset.reset=earliest")
 
     def join(self, *topics: str) -> None:
@@ -88,7 +88,7 @@ class Group:
         return len(self.seen) == self.sent
 
     def is_done_with(self) -> int:
-        """How many records the group will not be given again."""
+        """Count the records that the group will not be given again."""
         offsets = rows(self.bootstrap, "group", "describe", "g")
         return sum(each["start_offset"] for each in offsets if each["end_offset"])
 
