@@ -243,7 +243,7 @@ async def test_callbacks_that_raise_are_incidents(caplog: pytest.LogCaptureFixtu
     assert "Traceback" not in caplog.text
 
 
-# --- and nobody overlooks it -------------------------------------------------------------------------------------
+# --- and it cannot be missed -----------------------------------------------------------------------------------
 
 
 def test_an_unexpected_error_of_a_node_fails_the_test_that_started_it(

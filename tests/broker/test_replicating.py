@@ -142,7 +142,7 @@ async def test_nobody_answers_in_time(tmp_path: Path) -> None:
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-# --- what a leader tells whom ---
+# --- what a leader tells its followers ---
 
 
 def followers_fetch(

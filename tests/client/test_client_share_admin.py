@@ -38,7 +38,7 @@ async def admin(bootstrap: str) -> AsyncIterator[Admin]:
 
 
 async def beat(admin: Admin, group_id: str, member_id: str, epoch: int, *topics: str) -> Any:
-    """One heartbeat of a member, wherever the coordinator is now."""
+    """Send one heartbeat of a member to the current coordinator."""
     request = ShareGroupHeartbeatRequest(
         group_id=group_id, member_id=member_id, member_epoch=epoch, subscribed_topic_names=list(topics) or None
     )

@@ -59,7 +59,7 @@ def directory(cluster: Cluster, node: int) -> Path:
 
 
 def content(cluster: Cluster, node: int) -> bytes:
-    """All batches of a copy: its leader's, byte for byte, wherever its segments begin."""
+    """All batches of a copy: its leader's, byte for byte, however it is cut into segments."""
     return b"".join(path.read_bytes() for path in sorted(directory(cluster, node).glob("*.log")))
 
 

@@ -2,7 +2,7 @@
 
 Answers get lost, members crash, are slow to give up, leave and come back; topics come and go; appends fail; the
 coordinator moves. In every case no two members hold a partition, neither by what the coordinator says (`World`
-checks that after every step) nor by what members do; and when nothing happens any more, the group comes to rest with
+checks that after every step) nor by what members do; and when nothing happens any more, the group settles with
 every partition in one member's hands.
 """
 

@@ -3,7 +3,7 @@
 Answers get lost, members crash, are slow to give tasks up, leave and come back; topics come and go, internal topics are
 made late; appends fail; the coordinator moves. In every case no two members work on a task, and no two members of a
 process have one, neither by what the coordinator says (`World` checks that after every step) nor by what members do.
-When nothing happens any more the group comes to rest with every task in one member's hands.
+When nothing happens any more the group settles with every task in one member's hands.
 """
 
 from __future__ import annotations
