@@ -1,4 +1,4 @@
-"""What the tests of the cleaner share: a compacted topic, what was sent to it, and what clients read of it."""
+"""Helpers for the cleaner's tests: a compacted topic, the records sent to it, and the records clients read from it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ READERS = (read_confluent, read_kafka_python)
 
 
 def check_read(found: list[Message], sent: dict[int, Message]) -> None:
-    """Offsets rise, every record is where it was, and the last of each key is what was sent last."""
+    """Check that offsets rise, every record keeps its offset, and each key's last record is the last one sent."""
     offsets = [message.offset or 0 for message in found]
     assert offsets == sorted(set(offsets)), "offsets rise"
     for message in found:
@@ -125,12 +125,12 @@ def workers_of(pid: int) -> list[int]:
 
 
 def worker_of(pid: int) -> int | None:
-    """One of them, None where there is none now."""
+    """Return one of the worker processes, or None if there is none now."""
     return next(iter(workers_of(pid)), None)
 
 
 def is_worker(pid: int) -> bool:
-    """Whether that process is there and cleans."""
+    """Return whether that process exists and is a cleaner's worker."""
     try:
         return b"cleaning_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

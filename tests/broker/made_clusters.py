@@ -130,7 +130,7 @@ class MadeCluster:
         )
 
     def broker(self, number: int, *, controller: int | None = None) -> Any:
-        """What a handler is given."""
+        """Return the stand-in for a broker that handlers are given."""
 
         async def submit(command: Any) -> Decision[Any]:
             await asyncio.sleep(self.decides_after_s)

@@ -1,7 +1,7 @@
 """Brokers' data paths in one process: real logs, sockets, fetchers and handlers around metadata that the test decides.
 
-What is left out of each broker is the quorum and the life cycle: `Cluster` is one image, changed by commands or by
-hand, and every node that runs is told of every record. `Node.stop(clean=False)` leaves what a kill would: nothing is
+Each broker leaves out the quorum and the life cycle: `Cluster` is one image, changed by commands or by
+hand, and every running node receives every record. `Node.stop(clean=False)` has the effect of a kill: nothing is
 flushed or written down, connections break. A node may have a `MemoryDisk`, which `lose_power` takes its un-synced
 writes from.
 """
@@ -107,7 +107,7 @@ class Cluster:
             pass
 
     async def decide(self, *records: Record) -> None:
-        """Have these facts, whatever any command would come to."""
+        """Apply these records directly, without any command that would decide them."""
         async with self._applying:
             self._index += 1
             for record in records:
@@ -177,7 +177,7 @@ class Cluster:
         )
 
     async def change(self, topic: str, partition: int = 0, *, new_epoch: bool = True, **changes: Any) -> None:
-        """Another leader, another ISR, other replicas: whatever is named."""
+        """Change the named fields of a partition: its leader, its ISR, its replicas."""
         found = self.image.topic(topic)
         assert found is not None
         before = found.partitions[partition]
@@ -198,13 +198,13 @@ class Cluster:
         )
 
     def isr(self, topic: str, partition: int = 0) -> tuple[int, ...]:
-        """Who is in sync, by the metadata."""
+        """The in-sync replicas according to the metadata."""
         found = self.image.partition(topic, partition)
         assert found is not None
         return found.isr
 
     def replica(self, number: int, topic: str, partition: int = 0) -> Replica:
-        """A node's replica, in whatever role."""
+        """A node's replica, leader or follower."""
         found = self.image.topic(topic)
         assert found is not None
         replica = self.nodes[number].replicas.held_by_id(found.topic_id, partition)
@@ -234,7 +234,7 @@ class _Unlimited:
 
 
 class Node:
-    """What of a broker has to do with partitions, under the names by which handlers ask a `Broker`."""
+    """The part of a broker that deals with partitions, under the names that handlers use on a `Broker`."""
 
     def __init__(
         self, cluster: Cluster, number: int, directory: Path, group: asyncio.TaskGroup, settings: dict[str, str]

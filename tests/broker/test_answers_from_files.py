@@ -175,7 +175,7 @@ async def test_a_file_that_is_deleted_under_way_is_sent_to_its_end(tmp_path: Pat
 async def test_a_file_that_becomes_shorter_costs_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was promised cannot be sent, and nothing else may be sent in its place."""
+    """The promised bytes cannot be sent, and nothing else may be sent in their place."""
     async with serving(OsDirectory(tmp_path)) as server:
         reader, writer = await asyncio.open_connection(*server.address, limit=1 << 16)
         writer.write(asking(0, FILE_BYTES) + asking(0, 0))

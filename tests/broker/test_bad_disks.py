@@ -1,7 +1,7 @@
-"""A log directory that fails costs what is in it: the rest is served, the cluster is told, and it can come back.
+"""A failed log directory costs only its own contents: the rest is served, the cluster learns of it, and it can return.
 
 Real brokers on directories that are taken away under them, and, where root may mount, on file systems that are
-unmounted, become read-only, or fail with EIO (tests/conftest.py says at the end of a run where that cannot be done).
+unmounted, become read-only, or fail with EIO (tests/conftest.py reports at the end of a run if that cannot be done).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EXT4_SHUTDOWN, _WITHOUT_LOG = 0x8004587D, 2
 
 
 def until(condition: Callable[[], Any], told: Callable[[], object] = lambda: "") -> Any:
-    """What the condition comes to, once that is something."""
+    """Poll the condition until it returns something, and return that."""
     deadline = time.monotonic() + BOUND_SECONDS
     while not (found := condition()):
         assert time.monotonic() < deadline, told()
@@ -49,7 +49,7 @@ class BadDisk(Protocol):
 
     path: Path
     error: str
-    """What the broker is to say of it."""
+    """The log line expected from the broker."""
 
     def __init__(self, path: Path) -> None: ...
 
@@ -140,7 +140,7 @@ class GivenUp(Ext4):
 
 
 class ShutDown(GivenUp):
-    """A file system without its disk: whatever touches that fails with EIO."""
+    """A file system without its disk: every access fails with EIO."""
 
     error = "Input/output error"
 
@@ -176,7 +176,7 @@ def partitions_in(broker: EmbeddedBroker, path: Path) -> list[int]:
 
 
 def partitions_of(broker: EmbeddedBroker, topic: str = "t") -> dict[int, Any]:
-    """What Metadata says of a topic's partitions."""
+    """Return what a Metadata response says about a topic's partitions."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     with connect(broker.bootstrap) as connection:
         answered = ask(connection, ApiKey.METADATA, 12, request)
@@ -211,7 +211,7 @@ def test_a_directory_that_fails_costs_what_is_in_it(disk: BadDisk, start_broker:
     assert all(result.error_code == ErrorCode.NONE for result in described(broker).values())
 
     disk.fail()
-    # Nobody asks for anything in it: the broker notices by itself, and tells the cluster.
+    # No client uses the directory: the broker notices the failure on its own, and tells the cluster.
     until(lambda: described(broker)[str(disk.path)].error_code == ErrorCode.KAFKA_STORAGE_ERROR)
     until(lambda: all(partitions_of(broker)[number].leader_id == -1 for number in on_it), lambda: broker.log_text)
     for number, partition in partitions_of(broker).items():
@@ -265,7 +265,7 @@ def test_without_the_directory_of_the_metadata_the_node_stops(disk: BadDisk, sta
 
 
 def has_ended(broker: EmbeddedBroker) -> bool:
-    """By itself, though nobody has waited for it yet."""
+    """Return whether the process has exited on its own, though it has not been reaped yet."""
     return bool(psutil.Process(broker.pid).status() == psutil.STATUS_ZOMBIE)
 
 
@@ -296,7 +296,7 @@ def test_a_node_starts_without_a_directory_that_cannot_be_used(start_broker: Sta
 
 
 def test_an_empty_disk_in_its_place_is_no_empty_partition(start_broker: StartBroker, tmp_path: Path) -> None:
-    """The only replica's records are gone: it says so, again after a restart, until somebody accepts that."""
+    """The only replica's records are gone: the broker reports it, also after a restart, until someone accepts it."""
     disk = Renamed(tmp_path / "disk")
     broker, _ = three_directories(start_broker, tmp_path, disk)
     on_it = partitions_in(broker, disk.path)
@@ -328,7 +328,7 @@ def test_an_empty_disk_in_its_place_is_no_empty_partition(start_broker: StartBro
     write_everywhere(broker, b"anew", on_it[:1])
     assert broker.stop() == 0
 
-    # The old disk is found again: what nobody gave up is there.
+    # The old disk is found again: everything that was not given up is there.
     shutil.rmtree(disk.path)
     disk.mend()
     shutil.rmtree(disk.path / f"t-{on_it[0]}")

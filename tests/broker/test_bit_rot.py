@@ -1,4 +1,4 @@
-"""A bit of a sealed segment flips while the broker runs: readers are told, nobody is given it, and all else goes on."""
+"""A bit of a sealed segment flips while the broker runs: readers get an error, never bad data, and all else works."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def flip(path: Path, bit: int) -> None:
 
 
 def consume(bootstrap: str, topic: str, start: int, end: int) -> tuple[list[bytes | None], int | None]:
-    """What confluent-kafka is given from an offset on: values up to `end`, or to the first error, and its code."""
+    """Read with confluent-kafka from an offset: values up to `end` or the first error, and its code."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bit-rot", "enable.auto.commit": False, "log_level": 0}
     )

@@ -1,4 +1,4 @@
-"""Which log the cleaner takes: the dirtiest of those that are due (rule 39), and none that it may not."""
+"""The cleaner's choice of a log: the dirtiest of those that are due (rule 39), and none that it may not clean."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_broker_killed_in_the_middle_of_cleaning_loses_nothing(tmp_path: Path,
             sent |= produce(broker.bootstrap, table(dice, 700, len(sent)), codec=dice.choice(CODECS))
             pid = broker.pid
             eventually(lambda pid=pid: worker_of(pid) is not None, "it cleans")
-            time.sleep(dice.random() * 0.3)  # wherever it is then
+            time.sleep(dice.random() * 0.3)  # at any point of its work
             worker = worker_of(pid)
             broker.kill()
             if worker is not None:

@@ -76,7 +76,7 @@ async def test_it_leads_when_all_in_sync_say_so() -> None:
 
 
 async def test_who_has_confirmed_is_not_asked_again_while_others_are_waited_for() -> None:
-    """Else it would fetch as often as the network lets it, for as long as the others are silent."""
+    """Otherwise it would fetch as often as the network lets it, while the others are silent."""
     confirmations, replica = _confirmations(), _replica(1, 2, 3)
     task = await _asks(confirmations, replica, seconds=0.3)
     quick = _session(10, 2)
@@ -148,7 +148,7 @@ async def test_who_has_left_the_partition_proves_nothing() -> None:
 
 
 class _Quorum:
-    """Decides when the test says so."""
+    """A quorum that decides when the test says so."""
 
     def __init__(self) -> None:
         self._asked: list[asyncio.Future[None]] = []
@@ -161,7 +161,7 @@ class _Quorum:
         await self._asked[-1]
 
     async def asked(self, number: int = 1) -> asyncio.Future[None]:
-        """What it decides on the first, second, ... command, once that was made."""
+        """Wait for the first, second, ... request and return the future that answers it."""
         async with asyncio.timeout(10):
             while len(self._asked) < number:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.001)

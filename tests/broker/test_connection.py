@@ -250,7 +250,7 @@ async def test_a_refused_connection_is_closed(server: Server) -> None:
 
 
 async def test_a_connection_to_a_broker_that_has_failed_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    """What has failed cancels all it began, and begins nothing more; the listener closes a moment later."""
+    """A failed broker cancels all its tasks and starts no more; the listener closes a moment later."""
     loop = asyncio.get_running_loop()
     made, closed = Server(), asyncio.Event()
     buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))

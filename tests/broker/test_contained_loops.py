@@ -68,7 +68,7 @@ async def running(directory: Path, **settings: str) -> AsyncIterator[Broker]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - nothing signals this condition
             await asyncio.sleep(0.005)
 
 
@@ -135,7 +135,7 @@ async def test_a_log_that_cannot_be_opened_costs_no_other(tmp_path: Path, monkey
 
 
 async def test_what_could_not_be_acted_on_is_acted_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who submit meanwhile are told; nobody waits for ever, and the image goes on."""
+    """Commands submitted meanwhile get an error; no caller waits forever, and the image keeps advancing."""
     monkeypatch.setattr(metadata, "_CATCH_UP_SECONDS", 0.01)
     async with running(tmp_path) as broker:
         broker.metadata._catch_up_seconds = 0.01
@@ -292,7 +292,7 @@ class Peer:
 
 @pytest.mark.parametrize("answer", [Mistake(), WriteTxnMarkersResponse(markers=[]), SimpleNamespace(markers=None)])
 async def test_markers_are_written_whatever_a_peer_answers_first(answer: Any) -> None:
-    """Else a transaction would stay open for good, and those who read committed records would wait there."""
+    """Otherwise a transaction would stay open for good, and read_committed readers would be stuck there."""
     incidents = Incidents(Complaints())
     partition = TopicPartition("t", 0)
     topic = SimpleNamespace(partitions=[SimpleNamespace(leader=2)])

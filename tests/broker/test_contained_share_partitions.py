@@ -1,4 +1,4 @@
-"""Unexpected errors in a share partition, or on the way to its coordinator, or in markers: nobody waits for ever."""
+"""Unexpected errors in a share partition, or on the way to its coordinator, or in markers: no caller waits forever."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEY = ShareKey("g", TopicId(b"t" * 16), 0)
 
 
 class States:
-    """Share coordinators that fail when they are told to."""
+    """Share coordinators that fail on demand."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
@@ -85,7 +85,7 @@ class World:
         return held
 
     async def acknowledge(self) -> ErrorCode:
-        """Acquire a record and accept it: what that comes to."""
+        """Acquire a record, accept it, and return the resulting error code."""
         held = await self.loaded()
         offset = held.machine.next_fetch_offset()
         assert offset is not None

@@ -30,7 +30,7 @@ logger = logging.getLogger("test")
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that is told: one number, to be changed."""
+    """The clock that containment reads: one number, which the test changes."""
     moment = [1000.0]
     monkeypatch.setattr(containment, "_now", lambda: moment[0])
     return moment
@@ -243,7 +243,7 @@ async def test_callbacks_that_raise_are_incidents(caplog: pytest.LogCaptureFixtu
     assert "Traceback" not in caplog.text
 
 
-# --- and nobody overlooks it -------------------------------------------------------------------------------------
+# --- and it cannot be missed -----------------------------------------------------------------------------------
 
 
 def test_an_unexpected_error_of_a_node_fails_the_test_that_started_it(

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: what was acknowledged is there, in order, once, and the broker goes on.
+"""SIGKILL at any moment: acknowledged records are there, in order, once, and the broker resumes.
 
 The page cache survives a killed process, so this must hold with and without syncs before the answers; what must hold
 when the power goes is tested against a disk in memory (tests/log, tests/metadata, test_flush_before_ack).
@@ -104,7 +104,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def check(bootstrap: str, topic: str, writer: Writer) -> None:
-    """What was acknowledged is there at its offset; every number once and in order; offsets without a hole."""
+    """Check that acknowledged records are at their offsets, every number once and in order, offsets without a hole."""
     assert not writer.failed
     for partition in range(PARTITIONS):
         found = read_all(bootstrap, topic, partition=partition)
@@ -119,7 +119,7 @@ def check(bootstrap: str, topic: str, writer: Writer) -> None:
 
 @pytest.mark.parametrize("syncing", SYNCING, ids=SYNCING_NAMES)
 def test_no_acknowledged_record_is_lost(start_broker: StartBroker, syncing: dict[str, str]) -> None:
-    """Killed again and again under a producer that goes on; segments are small, so that rolls are hit too."""
+    """Kill the broker again and again under a steady producer; segments are small, so that rolls are hit too."""
     chance = Random(SEED)
     broker = start_broker()
     topic = "crashed"
@@ -145,7 +145,7 @@ def test_no_acknowledged_record_is_lost(start_broker: StartBroker, syncing: dict
 
 @pytest.mark.parametrize("damage", ["garbage", "zeros", "cut", "cut to nothing", "half a batch"])
 def test_a_torn_tail_costs_the_tail(start_broker: StartBroker, damage: str) -> None:
-    """What a power loss leaves of the last write: the whole batches before it are kept, and the log goes on there."""
+    """A power loss tears the last write: the whole batches before it are kept, and the log continues there."""
     broker = start_broker()
     with connect(broker.bootstrap) as connection:
         create_topic(connection, "torn")
@@ -177,7 +177,7 @@ def test_a_torn_tail_costs_the_tail(start_broker: StartBroker, damage: str) -> N
 
 
 def test_a_flipped_bit_before_the_recovery_point_is_not_served_as_good(start_broker: StartBroker) -> None:
-    """Behind a crash all that was not synced is verified; the log ends where it is damaged."""
+    """After a crash everything not synced is verified; the log is truncated at the first damage."""
     broker = start_broker()
     with connect(broker.bootstrap) as connection:
         create_topic(connection, "flipped")

@@ -61,7 +61,7 @@ async def test_a_log_that_has_everything(tmp_path: Path) -> None:
 
 
 async def test_nobody_is_told_who_counts_on_nothing(tmp_path: Path) -> None:
-    """A replica that is neither in sync nor eligible may lack whatever it lacks."""
+    """A replica that is neither in sync nor eligible may lack any records."""
     disk = MemoryDisk()
     async with running(tmp_path, 1, 2, disks={1: disk, 2: MemoryDisk()}) as cluster:
         await filled(cluster)

@@ -1,18 +1,18 @@
-"""What a broker does about a small file that is damaged: one outcome for each, and none of them is wrong data.
+"""How a broker handles a damaged small file: one outcome for each, and none of them is wrong data.
 
 | file | outcome |
 |---|---|
 | recovery-point-offset-checkpoint | every log in that directory is scanned |
 | log-start-offset-checkpoint | deleted records that still have a segment reappear |
-| replication-offset-checkpoint | the high watermark has to be learnt again |
+| replication-offset-checkpoint | the high watermark has to be learned again |
 | cleaner-offset-checkpoint | logs are compacted from their start |
 | .kafka_cleanshutdown | logs are scanned from their recovery points |
-| leader-epoch-checkpoint | made anew from the batches |
+| leader-epoch-checkpoint | rebuilt from the batches |
 | producer snapshot | the one before it, and the batches behind that |
 | partition.metadata | the partition is offline: its data might be another topic's |
 | meta.properties | the node does not start, and says so in one line |
 
-That damage is seen at all is tested in tests/log/test_small_files.py.
+tests/log/test_small_files.py tests that the damage is detected at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Long work on records: one at a time, in slices and threads, with everybody else served meanwhile."""
+"""Long work on records: one at a time, in slices and threads, with every other client served meanwhile."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ BOUND_SECONDS = 20.0
 
 
 class Faults:
-    """What fails, where: an error number for each operation, under one path."""
+    """The injected failures under one path: an error number for each operation."""
 
     under = ""
     now: ClassVar[dict[str, int]] = {}
@@ -161,7 +161,7 @@ async def test_a_failure_costs_the_directory_and_no_other(
             assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         else:
             await broker.replicas.checkpoint()
-        Faults.now.clear()  # it answers again: nobody knows what it did meanwhile
+        Faults.now.clear()  # it answers again, but what it did meanwhile is unknown
         for each in (hit, *neighbours):
             key = each.topic_partition
             assert refused(lambda key=key: broker.replicas.leader(*key)) == ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What a Fetch gives, and when: long polls, limits, errors - asked over the wire, byte by byte as a client would."""
+"""What a Fetch returns and when: long polls, limits, errors, asked over the wire, byte by byte as a client would."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def poll(connection: socket.socket, request: FetchRequest, version: int = 12) ->
 
 
 def is_silent(connection: socket.socket, seconds: float = 0.15) -> bool:
-    """Nothing has come within that time. What a wrong answer would have needed is far less."""
+    """Nothing has arrived within that time. A wrong answer would have needed far less."""
     before = connection.gettimeout()
     connection.settimeout(seconds)
     try:
@@ -222,7 +222,7 @@ def test_whole_batches_up_to_the_limits(asking: socket.socket, topic: str) -> No
             produce(asking, topic, encode_batch([(1, None, b"x" * 1000, ())]), partition=partition)
     request = several(topic, {0: 0, 1: 0}, partition_max_bytes=4 * size + 5, max_bytes=6 * size + 5)
     found = ask(asking, ApiKey.FETCH, 12, request).responses[0].partitions
-    # Where a limit falls within a batch, what is there of it may come too, as in Kafka, or may not.
+    # If a limit falls within a batch, the part before it may be returned, as in Kafka, or left out.
     assert [len(partition.records) // size for partition in found] == [4, 2]
 
 

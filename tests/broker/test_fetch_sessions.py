@@ -1,4 +1,4 @@
-"""Fetch sessions by the rules of KIP-227: epochs, what is left out of an answer, who makes room for whom."""
+"""Fetch sessions by the rules of KIP-227: epochs, partitions left out of an answer, eviction."""
 
 from __future__ import annotations
 

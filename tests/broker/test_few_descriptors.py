@@ -214,7 +214,7 @@ def none_left(node: Node) -> Iterator[None]:
 
 
 def test_no_descriptor_at_all_for_a_while(tmp_path: Path) -> None:
-    """With a limit below all its descriptors, a node can open no file, start no process and accept nobody."""
+    """With a limit below all its descriptors, a node can open no file, start no process and accept no connection."""
     with running(tmp_path, None) as node, connect(node.bootstrap) as early, connect(node.bootstrap) as other:
         create_topic(early, "many", PARTITIONS)
         create_topic(early, "synced", 2, kraftpy_flush_before_ack="true")

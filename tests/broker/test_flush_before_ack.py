@@ -1,4 +1,4 @@
-"""`kraftpy.flush.before.ack`: nothing is acknowledged, and nobody reads, what a power loss could take (rules 43, 45).
+"""`kraftpy.flush.before.ack`: records a power loss could take are neither acknowledged nor read (rules 43, 45).
 
 Whole data paths over real sockets, on disks in memory that lose what was not synced, and whose syncs can be held.
 """
@@ -336,7 +336,7 @@ async def test_three_nodes_that_lose_power_at_once_keep_what_was_acknowledged(tm
         for node in isr:
             assert acknowledged <= set(values_of(cluster.nodes[node].log_bytes("safe")))
             assert cluster.replica(node, "cached").log.log_start_offset == 0
-        await cluster.caught_up("safe")  # under whom the metadata let lead
+        await cluster.caught_up("safe")  # under the leader that the metadata allowed
         assert acknowledged <= set(values_of(cluster.nodes[isr[0]].log_bytes("safe")))
         assert b"one" not in values_of(cluster.nodes[1].log_bytes("cached")), "by default the page caches were all"
 
@@ -449,7 +449,7 @@ async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, m
 
 
 def promises(cluster: Cluster, node: int, topic: str) -> bool:
-    """What its directory would say after a loss of power now."""
+    """What its directory would hold if power were lost now."""
     metadata = layout.read_partition_metadata(cluster.replica(node, topic).log.directory)
     assert metadata is not None
     return metadata.synced_before_ack

@@ -1,4 +1,4 @@
-"""A disk that fills up costs writes an error and nothing else; once there is room again, all goes on by itself."""
+"""A full disk costs writes an error and nothing else; once there is room again, everything recovers unaided."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SmallFilesystem:
 
 
 class FileSizeLimit:
-    """No file of the broker's may become longer than 64 KB: what somebody can do who may not mount anything."""
+    """Limit the broker's files to 64 KB, which works without the right to mount anything."""
 
     takes_nothing = False
 

@@ -27,7 +27,7 @@ _BATCH = encode_batch([(1, b"key", b"value", ())])
 
 
 class _Filled:
-    """Makes requests whose numbers are all the same, as far as they fit."""
+    """Makes requests whose numbers all have the same value, if it fits."""
 
     def __init__(self, number: int, version: int, topic_id: bytes) -> None:
         self._number, self._version, self._topic_id = number, version, topic_id

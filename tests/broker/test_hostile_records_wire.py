@@ -42,7 +42,7 @@ def listing(topic: str, timestamp: int) -> ListOffsetsRequest:
 
 
 def answered_meanwhile(attacker: socket.socket, other: Callable[[], object], limit: int = 10_000) -> int:
-    """How many requests of somebody else are answered while the attacker's is pending."""
+    """Count another client's requests that are answered while the attacker's is pending."""
     count = 0
     while count < limit:
         other()

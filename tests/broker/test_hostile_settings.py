@@ -1,4 +1,4 @@
-"""Settings of any content and size: refused when they are set, or harmless; and survived where they were stored before.
+"""Settings of any content and size: refused when they are set, or harmless; and survived if they were stored before.
 
 Row by row: each setting of a topic and of a group is given each of many hostile values, then the topic or the group is
 used, while the node's own loops (retention, flushes, compaction) run as often as they can.
@@ -149,7 +149,7 @@ def use_topic(connection: Any, name: str) -> None:
 
 
 def plant(broker: EmbeddedBroker, *changes: tuple[ConfigResourceType, str, str, str]) -> None:
-    """Have its stopped node's metadata hold settings as an earlier version accepted them."""
+    """Write settings into a stopped node's metadata as an earlier version accepted them."""
     journal = Journal(OsDirectory(broker.data_dir / "logs").child(METADATA_DIRECTORY))
     journal.load()
     command = SetConfigs(
@@ -179,7 +179,7 @@ def first_of(broker: EmbeddedBroker, group: str, topic_id: bytes, *, count: int)
 
 
 def test_a_duration_beyond_any_number_is_refused(start_broker: StartBroker) -> None:
-    """Row 1 of the attacks, where it is set."""
+    """Row 1 of the attacks, when the setting is made."""
     broker = start_broker(settings=BUSY)
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "t", retention_ms="-1")  # the records are old
@@ -195,7 +195,7 @@ def test_a_duration_beyond_any_number_is_refused(start_broker: StartBroker) -> N
 
 
 def test_a_duration_that_an_earlier_version_stored_is_survived(start_broker: StartBroker) -> None:
-    """Row 1 of the attacks, where it is read: the group has the default, the node lives, and says so once."""
+    """Row 1 of the attacks, when the setting is read: the group has the default, the node lives, and logs it once."""
     broker = start_broker(settings=BUSY)
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "t", retention_ms="-1")  # the records are old
@@ -224,7 +224,7 @@ def test_a_duration_that_an_earlier_version_stored_is_survived(start_broker: Sta
 
 
 def test_settings_of_topics_that_cannot_be_used_together_are_survived(start_broker: StartBroker) -> None:
-    """As an earlier version stored them, or beside other settings of the broker."""
+    """The settings come from an earlier version, or conflict with other settings of the broker."""
     broker = start_broker(settings={**BUSY, "log.cleaner.max.compaction.lag.ms": "1000"})
     with connect(broker.bootstrap) as connection:
         create_topic(connection, "t", retention_ms="-1")

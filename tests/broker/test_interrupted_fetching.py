@@ -1,4 +1,4 @@
-"""A fetcher whose long poll is ended for a new partition goes on at once, even if the partition is gone again."""
+"""A fetcher whose long poll is ended for a new partition continues at once, even if the partition is gone again."""
 
 from __future__ import annotations
 

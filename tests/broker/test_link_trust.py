@@ -1,6 +1,6 @@
-"""Links and those who have not proved the secret: what they say decides nothing, and tells them nothing.
+"""Peers that have not proved the secret: nothing they send over a link decides anything, or teaches them anything.
 
-And what a node that has proved itself says in another form than it should: it is refused, with one line.
+A malformed message from a node that has proved itself is refused too, with one line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Make = Callable[..., Links]
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - nothing signals this condition
             await asyncio.sleep(0.005)
 
 
@@ -109,7 +109,7 @@ async def said_by_a_stranger(address: Address, *frames: bytes) -> list[bytes]:
         writer.close()
 
 
-# -- who has proved nothing
+# -- peers that have proved nothing
 
 
 async def test_a_stranger_is_told_nothing_that_depends_on_the_secret(make: Make) -> None:

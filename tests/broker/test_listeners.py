@@ -1,4 +1,4 @@
-"""Where clients come in: several listeners, IPv6, what is advertised; and how many may."""
+"""Client listeners: several of them, IPv6, the advertised addresses, and connection limits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def served(directory: Path, *overrides: str) -> Iterator[dict[str, str]]:
 
 
 def told(bootstrap: str) -> set[str]:
-    """Every address a client is told of, by each API that tells one."""
+    """Collect the addresses that clients learn from every API that returns one."""
     with connect(bootstrap) as connection:
         metadata = ask(connection, ApiKey.METADATA, 9, MetadataRequest(topics=[]))
         cluster = ask(connection, ApiKey.DESCRIBE_CLUSTER, 1, DescribeClusterRequest())
@@ -120,7 +120,7 @@ def test_ipv6(tmp_path: Path) -> None:
 
 
 def test_a_listener_without_a_host(tmp_path: Path) -> None:
-    """Every interface, of both families; clients are told this machine's name."""
+    """The broker listens on every interface, of both families, and advertises this machine's name."""
     port = free_port()
     with served(tmp_path, f"listeners=PLAINTEXT://:{port}"):
         serves(f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Legal requests cannot fill the log: so many lines of a kind a minute, counted, and no place can forget it."""
+"""Legal requests cannot fill the log: each kind of line is limited per minute and counted, in every place."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_node_s_log_has_limit_and_format() -> None:
 
 
 def _messages_that_are_put_together(source: str) -> list[int]:
-    """The lines at which INFO or WARNING is logged with a message that is no constant."""
+    """The lines at which INFO or WARNING is logged with a message that is not a constant."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -80,7 +80,7 @@ def _messages_that_are_put_together(source: str) -> list[int]:
 
 
 def test_no_place_puts_its_message_together() -> None:
-    """What comes from outside is an argument: else each name would be a kind of its own."""
+    """Text from outside is passed as an argument; otherwise each name would be a kind of its own."""
     assert _messages_that_are_put_together('logger.info(f"group {name}")\nlogger.warning("a %s" % name)') == [1, 2]
     root = Path(kraftpy.__file__).parent
     paths = [path for package in BROKER_PACKAGES for path in sorted((root / package).rglob("*.py"))]

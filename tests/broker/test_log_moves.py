@@ -35,7 +35,7 @@ RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 def until(condition: Callable[[], Any], told: Callable[[], object] = lambda: "") -> Any:
-    """What the condition comes to, once that is something."""
+    """Poll the condition until it returns something, and return that."""
     deadline = time.monotonic() + BOUND_SECONDS
     while not (found := condition()):
         assert time.monotonic() < deadline, told()
@@ -58,7 +58,7 @@ class Jbod:
         self.chance = Random(5)
 
     def alter(self, path: Path | str, topic: str = "t", partition: int = 0) -> int:
-        """Have the partition there; the error code."""
+        """Ask for the partition to be moved there, and return the error code."""
         wanted = AlterReplicaLogDirTopic(name=topic, partitions=[partition])
         request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(path), topics=[wanted])])
         with connect(self.broker.bootstrap) as connection:
@@ -94,11 +94,11 @@ class Jbod:
         assert answered.responses[0].error_code == ErrorCode.NONE, answered
 
     def on_disk(self, pattern: str = "t-0*") -> list[str]:
-        """What is there of the partition."""
+        """The partition's directories on disk."""
         return sorted(f"{path.name}/{each.name}" for path in self.paths for each in path.glob(pattern))
 
     def check(self, where: Path) -> None:
-        """Everything is there, in one place, and goes on."""
+        """Everything is there, in one place, and the log still accepts writes."""
         self.write(1)
         assert [value for _, value in read_all(self.broker.bootstrap, "t")] == self.written
         until(lambda: self.on_disk() == [f"{where.name}/t-0"], self.on_disk)
@@ -188,7 +188,7 @@ def test_what_cannot_be_moved(start_broker: StartBroker, tmp_path: Path) -> None
 
 
 def test_the_copy_knows_what_the_log_knew(start_broker: StartBroker, tmp_path: Path) -> None:
-    """Where it starts, its epochs, and its producers: also one whose records have gone."""
+    """A move keeps the log's start, its epochs, and its producers, even one whose records have gone."""
     jbod = Jbod(start_broker, tmp_path)
     with connect(jbod.broker.bootstrap) as connection:
         batch = encode_batch([(1, None, b"once", ())], producer_id=7, producer_epoch=0, base_sequence=0)

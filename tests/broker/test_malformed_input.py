@@ -1,4 +1,4 @@
-"""What a hostile or broken peer can send costs its connection, never the broker."""
+"""Anything a hostile or broken peer sends can cost its connection, never the broker."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_unsupported_api_versions_is_answered_in_version_0(kraftpy_server: Em
         found = decode(ApiVersionsResponse, memoryview(frame)[4:], 0)
         assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert {key.api_key for key in found.api_keys} >= {0, 1, 2, 3, 18}
-        # The connection goes on: that is what the answer is for.
+        # The connection stays open: that is what the answer is for.
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         ask(connection, ApiKey.API_VERSIONS, 3, request)
 
@@ -239,7 +239,7 @@ def test_message_sets_in_newer_requests_get_the_proper_error(
 
 
 def test_a_transaction_cannot_be_begun_by_a_batch_alone(kraftpy_server: EmbeddedBroker) -> None:
-    """Without a transactional id nobody could end it, and readers of committed records would wait for ever."""
+    """Without a transactional id nothing could end it, and read_committed readers would wait forever."""
     topic = f"transactional-{time.time_ns()}"
     record = (1_700_000_000_000, None, b"v", ())
     begun = encode_batch([record], is_transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)

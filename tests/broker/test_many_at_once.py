@@ -34,7 +34,7 @@ def deletion(topic: str, offset: int) -> DeleteRecordsRequest:
 
 
 def test_a_client_that_leaves_during_a_sync_costs_the_partition_nothing(start_broker: StartBroker) -> None:
-    """The sync goes on without it, and the log learns that it was done."""
+    """The sync continues without it, and the log learns that it was done."""
     broker = start_broker()
     with connect(broker.bootstrap) as connection:
         create_topic(connection, "synced", flush_messages="1")
@@ -55,7 +55,7 @@ def test_a_client_that_leaves_during_a_sync_costs_the_partition_nothing(start_br
 
 
 def test_checkpoints_that_meet(start_broker: StartBroker) -> None:
-    """Each deletion of records writes the same file: in turn, and also for those who have left."""
+    """Each deletion of records writes the same file: one after the other, also for clients that have left."""
     broker = start_broker()
     topics = [f"shortened-{number}" for number in range(4)]
     with connect(broker.bootstrap) as connection:
@@ -89,7 +89,7 @@ def test_checkpoints_that_meet(start_broker: StartBroker) -> None:
 
 
 def test_more_partitions_than_open_files(start_broker: StartBroker) -> None:
-    """Logs are opened in several threads while clients use others; whatever is closed to make room opens again."""
+    """Logs are opened in several threads while clients use others; a log closed to make room opens again."""
     partitions, rounds = 150, 3
     broker = start_broker(settings={"num.recovery.threads.per.data.dir": "4"})
     chance = Random(SEED)

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers that names many partitions, or one many times: each has its marker once, and the loop goes on."""
+"""WriteTxnMarkers that names many partitions, or one many times: each has its marker once, and the loop runs on."""
 
 from __future__ import annotations
 

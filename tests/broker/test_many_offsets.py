@@ -59,7 +59,7 @@ SETTINGS = ("offsets.topic.num.partitions=1",)
 
 
 class Steps:
-    """What coordinators are asked in one turn of the event loop, in partitions or groups."""
+    """Counts the partitions or groups that coordinators are asked about in one turn of the event loop."""
 
     def __init__(self) -> None:
         self.in_this_turn = self.most = 0
@@ -87,7 +87,7 @@ class Steps:
         return sum(len(topic.partitions) for topic in getattr(message, "topics", []))
 
     def are_within(self, units: int) -> bool:
-        """Whether no turn has done more than two have room for (a turn's end is seen one late), nor all at once."""
+        """Return whether no turn did more than two may (a turn's end is seen one late), nor everything at once."""
         return 0 < self.most <= 2 * UNITS_A_TURN // units
 
 
@@ -119,7 +119,7 @@ async def ask(broker: Broker, key: ApiKey, version: int, request: Any) -> Any:
 
 
 async def prepare(broker: Broker) -> None:
-    """A coordinator, and a topic with many partitions, of which it matters only that there are so many."""
+    """A coordinator and a topic with many partitions; only their number matters."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=["group"])
     found = await find_coordinator(broker, request, context(ApiKey.FIND_COORDINATOR, 6))
     assert found.coordinators[0].error_code == ErrorCode.NONE
@@ -210,7 +210,7 @@ async def test_many_groups_are_listed_described_and_deleted_in_pieces(tmp_path: 
 async def test_many_offsets_of_a_transaction_are_stored_in_pieces_as_long_as_it_is_open(
     tmp_path: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each piece asks whether it is: what came behind its marker would be pending for ever."""
+    """Each piece checks this again: offsets written behind its marker would be pending forever."""
     async with running(tmp_path / "data", *SETTINGS, "transaction.state.log.num.partitions=1") as broker:
         await prepare(broker)
         finding = FindCoordinatorRequest(key_type=1, coordinator_keys=["id"])

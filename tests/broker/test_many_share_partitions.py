@@ -37,7 +37,7 @@ MEMBER = "member-00000000000000"
 
 
 class Calls:
-    """How often something is called in one turn of the event loop, at most."""
+    """Counts the most calls of something in one turn of the event loop."""
 
     def __init__(self) -> None:
         self.all = self.in_this_turn = self.most = 0
@@ -62,7 +62,7 @@ class Calls:
 
 
 async def prepare(broker: Broker) -> None:
-    """A share coordinator, and a topic of which it matters only that it has many partitions; none is led here."""
+    """Set up a share coordinator and a topic with many partitions; only their number matters, and none is led here."""
     key = coordinator_key(ShareKey("group", TOPIC_ID, 0))
     request = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
     found = await find_coordinator(broker, request, context(ApiKey.FIND_COORDINATOR, 6))
@@ -165,7 +165,7 @@ async def test_a_share_session_of_many_partitions_is_looked_through_in_slices(
 
 
 async def test_the_last_of_many_partitions_is_handed_out(tmp_path: Path) -> None:
-    """What a session of many pieces waits for may come in any of them, while it waits."""
+    """Records that a session of many pieces waits for may arrive in any of the pieces."""
     from kraftpy.broker.handlers.produce import produce
     from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
     from kraftpy.protocol.record_batch import encode_batch
@@ -198,7 +198,7 @@ async def test_the_last_of_many_partitions_is_handed_out(tmp_path: Path) -> None
         )
         fetched = asyncio.create_task(share.share_fetch(broker, request, context(ApiKey.SHARE_FETCH, 1)))
         async with asyncio.timeout(BOUND_SECONDS / 2):
-            while not all(  # noqa: ASYNC110 - whoever waits tells nobody
+            while not all(  # noqa: ASYNC110 - a waiting fetch signals nothing
                 (held := broker.share_partitions.find(ShareKey("group", topic_id, n))) is not None and held.watches
                 for n in range(120)
             ):

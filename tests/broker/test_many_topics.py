@@ -347,7 +347,7 @@ async def test_elections_and_moves_of_many_partitions_are_done_in_parts(
 
 
 async def test_deletions_of_records_share_their_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each writes of all partitions where they start: one for each partition asked for would be their square."""
+    """Each checkpoint lists the start of every partition: writing one per partition asked for would be quadratic."""
     count = 50
     written = 0
     write = Disk.write_checkpoints

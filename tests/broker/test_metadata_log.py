@@ -1,4 +1,4 @@
-"""Several nodes' metadata logs in one process, over real links and journals: they agree, whoever comes and goes."""
+"""Several nodes' metadata logs in one process, over real links and journals: they agree while nodes come and go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTING = "log.retention.ms"
 
 
 class Node:
-    """One node: its links, its log, and what its log has told."""
+    """One node: its links, its log, and the records its log has delivered."""
 
     def __init__(
         self, node_id: int, directory: Path, voters: str, more_settings: Mapping[str, str], *, votes: bool
@@ -90,7 +90,7 @@ class Node:
         self.told.append(records)
 
     async def stop(self, *, is_clean: bool = True) -> None:
-        """End it; not cleanly: whatever it was about to do is not done any more."""
+        """Stop the node; if not cleanly, drop everything it was about to do."""
         self._is_clean = is_clean
         self._ended.set()
         if self._task is not None:
@@ -111,7 +111,7 @@ class Node:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - nothing signals this condition
             await asyncio.sleep(0.005)
 
 
@@ -123,7 +123,7 @@ class Nodes:
         self.voters = ",".join(f"{node_id}@{address}" for node_id, address in self.addresses.items())
         self._directory = directory
         self.settings: dict[str, str] = {}
-        """Of nodes that start from now on."""
+        """The settings of nodes that start from now on."""
         self.all: dict[int, Node] = {}
 
     async def start(self, *node_ids: int) -> None:
@@ -275,7 +275,7 @@ async def test_a_voter_is_removed_and_added(nodes: Nodes) -> None:
 
 async def until_true(action: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
-        while not await action():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not await action():  # noqa: ASYNC110 - nothing signals this condition
             await asyncio.sleep(0.02)
 
 
@@ -317,7 +317,7 @@ async def lone_log(directory: Path, group: asyncio.TaskGroup) -> tuple[MetadataL
 
 
 def planted(log: MetadataLog, command: bytes, sequence: int) -> None:
-    """Have it in the log, although it is none."""
+    """Put bytes into the log that are no valid command."""
     assert log._source is not None
     submission = SubmissionId(node_id=7, nonce=b"n" * 16, sequence=sequence)
     assert log._source.propose(encode_submission(submission, command))
@@ -338,7 +338,7 @@ async def test_what_is_no_command_changes_nothing_and_is_an_incident(tmp_path: P
 
 
 async def test_a_command_of_a_newer_version_ends_the_node_with_a_message(tmp_path: Path) -> None:
-    """It would disagree with the others for ever: it is the node that has to be upgraded, and it says so."""
+    """The node would disagree with the others forever, so it ends, and says that it has to be upgraded."""
 
     async def starts(is_first: bool) -> None:
         async with asyncio.TaskGroup() as group:

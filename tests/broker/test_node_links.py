@@ -1,4 +1,4 @@
-"""Links: who may be a peer, what a peer can do to a node, and how fast a lost link is back.
+"""Links: which nodes may be peers, what a peer can do to a node, and how fast a lost link is back.
 
 The defects D12, D15 to D18 and D21 of the Raft library's own transport, as they would look here, have a test each.
 """
@@ -33,7 +33,7 @@ Make = Callable[..., Links]
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - nothing signals this condition
             await asyncio.sleep(0.005)
 
 
@@ -67,7 +67,7 @@ async def two_voters(make: Make, **arguments: Any) -> tuple[Links, Links]:
 
 
 def heard(links: Links) -> list[tuple[int, Any]]:
-    """What comes to a node: messages, and links that come and go."""
+    """Record the events at a node: messages, and links that come and go."""
     found: list[tuple[int, Any]] = []
     links.receive("word", lambda peer, body: found.append((peer, body["word"])))
     links.on_connection(lambda peer, is_up: found.append((peer, is_up)))
@@ -165,7 +165,7 @@ async def test_a_request_to_a_node_that_fails_closes_the_link_and_leaves_no_coro
         await fails_and_is_asked()
     assert [str(error) for error in failure.value.exceptions] == ["the broker fails"]
     assert not answered
-    gc.collect()  # a coroutine that nobody awaited would be told of now
+    gc.collect()  # a coroutine that was never awaited would be reported now
 
 
 async def test_a_node_that_does_not_vote_connects_to_every_voter(make: Make) -> None:
@@ -222,7 +222,7 @@ async def test_a_restarted_peer_is_heard_in_order(make: Make) -> None:
     assert ups == [False, True] * (len(ups) // 2)
 
 
-# -- who is not one of us (D16, D17, D18)
+# -- peers that are not ours (D16, D17, D18)
 
 
 async def test_nothing_that_is_sent_is_unpickled(make: Make) -> None:
@@ -365,7 +365,7 @@ async def test_a_peer_of_which_nothing_is_heard_is_disconnected(make: Make) -> N
     await until(lambda: one.is_connected(2) and two.is_connected(1))
 
 
-# -- a listener that goes on (D15)
+# -- a listener that survives (D15)
 
 
 async def test_a_listener_survives_running_out_of_descriptors(make: Make) -> None:

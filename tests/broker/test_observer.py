@@ -1,4 +1,4 @@
-"""A node that does not vote: whom it asks, where some of the voters cannot tell it anything."""
+"""A node that does not vote: which voters it asks when some of them cannot answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kraftpy.testing.memory_files import MemoryDisk
 
 BOUND_SECONDS = 30.0
 KNOWS_NOTHING = {"leader": -1, "term": -1, "applied": 0, "voters": [], "entries": []}
-"""What a voter says whose disk is full."""
+"""The error of a voter whose disk is full."""
 
 
 class Machine:
@@ -41,7 +41,7 @@ class Machine:
 
 
 class Strict(Machine):
-    """As the metadata machine refuses what it cannot read."""
+    """A machine that refuses bytes it cannot read, as the metadata machine does."""
 
     def apply(self, index: int, term: int, data: bytes | memoryview) -> None:
         if data == b"newer":
@@ -114,7 +114,7 @@ async def test_a_leader_that_resigned_is_not_asked_again_at_once_because_another
         observer = observer_of(links, machine, tasks)
         await observer.start(MemoryDisk().root)
         async with asyncio.timeout(BOUND_SECONDS):
-            while links.asked[2] < 1:  # noqa: ASYNC110 - nobody tells
+            while links.asked[2] < 1:  # noqa: ASYNC110 - no signal
                 await asyncio.sleep(0)
         for _ in range(300):
             await asyncio.sleep(0)
@@ -128,10 +128,10 @@ async def test_a_leader_that_resigned_is_followed_when_it_leads_again() -> None:
         observer = observer_of(links, machine, tasks)
         await observer.start(MemoryDisk().root)
         async with asyncio.timeout(BOUND_SECONDS):
-            while links.asked[1] < 3:  # noqa: ASYNC110 - nobody tells
+            while links.asked[1] < 3:  # noqa: ASYNC110 - no signal
                 await asyncio.sleep(0.001)
             links.leads_again = True
-            while observer.leader_id != 1 or not machine.applied:  # noqa: ASYNC110 - nobody tells
+            while observer.leader_id != 1 or not machine.applied:  # noqa: ASYNC110 - no signal
                 await asyncio.sleep(0.001)
         assert machine.applied == [b"one"]
         await observer.stop()
@@ -147,7 +147,7 @@ async def test_one_voter_that_knows_nothing_does_not_keep_it_from_asking_another
         commands = [b"\x93" + bytes([number]) * 300 for number in range(1, 6)]
         links.entries = [(number, 2, command) for number, command in enumerate(commands, 1)]
         async with asyncio.timeout(BOUND_SECONDS):
-            while machine.applied != commands or links.asked[1] < 2:  # noqa: ASYNC110 - nobody tells
+            while machine.applied != commands or links.asked[1] < 2:  # noqa: ASYNC110 - no signal
                 await asyncio.sleep(0.005)
         assert (observer.leader_id, observer.term) in [(3, 2), (None, 2)]
         await observer.stop()

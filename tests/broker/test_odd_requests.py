@@ -47,7 +47,7 @@ ANSWER_SECONDS = 0.4  # longer means that it waits for others (a join) or for no
 def send(
     connection: socket.socket, key: ApiKey, version: int, client_id: str | None, request: Any, outcomes: Counter[str]
 ) -> bool:
-    """Ask, and read the answer; whether the connection goes on."""
+    """Send a request, read its answer, and return whether the connection is still usable."""
     connection.sendall(encode_request(key, version, 9, client_id, request))
     if isinstance(request, ProduceRequest) and request.acks == 0:
         outcomes["unanswered"] += 1
@@ -104,7 +104,7 @@ def test_no_request_makes_a_handler_fail(start_broker: StartBroker) -> None:
     chance.shuffle(cases)
     connection = connect(broker.bootstrap, ANSWER_SECONDS)
     for key, version in cases:
-        # What would take the topics away is asked about others.
+        # DeleteTopics, which would remove the topics, is asked about others.
         request = odd(APIS[key].request, version, chance, Words(topic_ids if key != ApiKey.DELETE_TOPICS else ()))
         try:
             client_id = chance.choice(CLIENT_IDS)
@@ -173,7 +173,7 @@ def test_offsets_kept_for_ever_are_kept(kraftpy_server: EmbeddedBroker) -> None:
 
 
 def test_nobody_writes_to_internal_topics(kraftpy_server: EmbeddedBroker) -> None:
-    """What is in `__consumer_offsets` is replayed at the next start: nothing but the broker may put it there."""
+    """`__consumer_offsets` is replayed at the next start, so only the broker may write to it."""
     produced = ProduceRequest(
         acks=1,
         timeout_ms=1000,
@@ -228,7 +228,7 @@ def test_too_many_elements_cost_the_connection(kraftpy_server: EmbeddedBroker) -
 
 
 def test_what_is_named_often_is_answered_once(kraftpy_server: EmbeddedBroker) -> None:
-    """Else a request of a megabyte would become an answer of a hundred gigabytes."""
+    """Otherwise a request of a megabyte would become an answer of a hundred gigabytes."""
     topic, often = f"often-{time.time_ns()}", 10_000
     with connect(kraftpy_server.bootstrap) as connection:
         create_topic(connection, topic, 50)

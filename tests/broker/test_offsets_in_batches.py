@@ -50,7 +50,7 @@ class Wire:
         return ask(self._address, key, version, message, timeout=SECONDS)
 
     def find(self) -> Any:
-        """Where the groups are coordinated, all in one request, once there are coordinators."""
+        """Find the groups' coordinators in one request, once there are coordinators."""
         deadline = time.monotonic() + SECONDS
         while True:
             found = self.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=self.groups))

@@ -1,4 +1,4 @@
-"""Logs are opened several at once, and people are told how far that is (rule 44)."""
+"""Several logs are opened at once, and the progress is reported (rule 44)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_several_logs_are_opened_at_once() -> None:
 
 
 def test_when_scans_are_closed_none_is_running_and_none_begins() -> None:
-    """What comes behind a torn segment is deleted then; a scan that began later would make the file anew."""
+    """The files behind a torn segment are deleted then; a scan that began later would recreate the file."""
     begun: list[int] = []
     go_on = threading.Event()
 
@@ -156,7 +156,7 @@ def test_rule_44_the_marker_of_a_clean_stop_is_taken_before_any_log_is_opened(tm
 async def test_sealed_segments_that_are_synced_are_written_down_within_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a start after a crash would read again what was synced up to a minute before."""
+    """Otherwise a start after a crash would read again data synced up to a minute before."""
     monkeypatch.setattr(maintenance, "_FLUSH_CHECK_MS", 10)
     monkeypatch.setattr(maintenance, "_CHECKPOINT_AT_MOST_EVERY_MS", 0)
     overrides = [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0", "num.partitions=1"]

@@ -1,6 +1,6 @@
-"""A broker finds no descriptor for a file it wants to open: it does not blame the disk, and goes on afterwards.
+"""A broker finds no descriptor for a file it wants to open: it does not blame the disk, and recovers afterwards.
 
-Every so many attempts to open something fail, and other ones in each run, so that each kind of work meets a failure.
+Every n-th attempt to open something fails, different ones in each run, so that each kind of work meets a failure.
 Clients get a retriable error, or wait; in the end all data is there, also for the next start.
 """
 
@@ -44,7 +44,7 @@ RUNS = 23
 
 
 class Shortage:
-    """Makes every so many attempts to open something under a path fail; a retry counts as another attempt."""
+    """Makes every n-th attempt to open something under a path fail; a retry counts as another attempt."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, under: Path) -> None:
         self._under = str(under)
@@ -100,7 +100,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def again(attempt: Callable[[], Awaitable[Any]]) -> Any:
-    """As clients do: what may be tried again is. KAFKA_STORAGE_ERROR is what they are told."""
+    """Retry retriable errors, as clients do; the error they get here is KAFKA_STORAGE_ERROR."""
     async with asyncio.timeout(BOUND_SECONDS):
         while True:
             try:
@@ -415,7 +415,7 @@ def no_thread(thread: threading.Thread) -> None:
 
 
 class _Caller:
-    """A connection, as far as limits look at it."""
+    """The part of a connection that limits look at."""
 
     client_host = "/10.0.0.1"
 

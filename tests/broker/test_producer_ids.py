@@ -1,4 +1,4 @@
-"""Producer ids: each is handed out once, and a broker that gets no more says so instead of being silent."""
+"""Producer ids: each is handed out once, and a broker that cannot get more logs it instead of being silent."""
 
 from __future__ import annotations
 

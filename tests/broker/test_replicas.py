@@ -93,7 +93,7 @@ async def test_who_asks_for_what_is_deleted_already_waits_until_that_is_written(
 async def test_a_checkpoint_that_fails_when_nobody_waits_for_it_any_more_is_no_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stop gives up waiting; the disk is full. The next one says so; the loop has nothing to report."""
+    """A stop gives up waiting while the disk is full. The next stop reports it; the loop has nothing to report."""
     config = load("", {}, [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0"]).config
     may_write, is_asked = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ async def test_a_checkpoint_that_fails_when_nobody_waits_for_it_any_more_is_no_n
 async def test_a_stop_before_the_cluster_has_let_the_broker_in_comes_to_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends heartbeats by then, and nobody lets it in: they end with it."""
+    """It sends heartbeats by then but is never admitted: they end with it."""
     config = load("", {}, [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0"]).config
     has_asked = asyncio.Event()
 

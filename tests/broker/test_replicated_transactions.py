@@ -45,7 +45,7 @@ def known(replica: Replica) -> Any:
 
 
 async def told(cluster: Cluster, node: int, topic: str, topic_id: bytes) -> tuple[list[tuple[int, int]], int, bytes]:
-    """What a reader of committed records gets: aborted transactions, the last stable offset, the records."""
+    """Return what a read_committed reader gets: aborted transactions, the last stable offset, the records."""
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, isolation_level=1, topics=[FetchTopic(topic_id=topic_id, partitions=[partition])]

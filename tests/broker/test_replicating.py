@@ -40,7 +40,7 @@ async def test_what_is_acknowledged_by_all_is_in_every_log_byte_for_byte(tmp_pat
 
 
 async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
-    """KIP-951: the answer names the leader and where it is."""
+    """KIP-951: the answer names the leader and its address."""
     async with running(tmp_path, 1, 2) as cluster:
         await cluster.create("led", (1, 2))
         answer = await cluster.nodes[2].produce("led", b"value")
@@ -142,13 +142,13 @@ async def test_nobody_answers_in_time(tmp_path: Path) -> None:
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-# --- what a leader tells whom ---
+# --- what a leader tells its followers ---
 
 
 def followers_fetch(
     cluster: Cluster, topic_id: bytes, *, offset: int = 0, epoch: int = 0, last_epoch: int = -1, **state: int
 ) -> FetchRequest:
-    """What broker 2 would send, or somebody who says so."""
+    """The fetch that broker 2, or a peer claiming to be it, would send."""
     broker = cluster.image.broker(BrokerId(2))
     assert broker is not None
     replica = ReplicaState(**{"replica_id": 2, "replica_epoch": broker.broker_epoch, **state})
@@ -220,7 +220,7 @@ async def test_only_a_replica_in_its_present_life_may_fetch_as_one(tmp_path: Pat
 
 
 async def test_a_follower_whose_log_parted_proves_nothing(tmp_path: Path) -> None:
-    """Rule 3: it is told where, and what it asked for is no acknowledgement."""
+    """Rule 3: the follower learns where the logs diverge, and its fetch offset is no acknowledgement."""
     async with running(tmp_path, 1, 2) as cluster:
         topic_id = await cluster.create("parting", (1, 2))
         await cluster.stop(2)

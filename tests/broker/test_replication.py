@@ -1,4 +1,4 @@
-"""Replication between three real processes: what is acknowledged stays, whoever is killed, stopped or comes back."""
+"""Replication among three real processes: acknowledged records stay, whichever is killed, stopped or restarted."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ async def test_a_connection_that_ends_leaves_nothing_for_the_garbage_collector()
 
 
 async def test_large_frames_that_do_not_fit_together_all_arrive() -> None:
-    """More of them than the memory holds, all at once, in pieces: none waits for ever, and the bound holds."""
+    """Send more of them at once, in pieces, than the memory holds: none waits forever, and the bound holds."""
     async with serving(limit=MAX_FRAME_BYTES) as server:
         peers = [await server.peer() for _ in range(8)]
 

@@ -1,4 +1,4 @@
-"""Old records go, by size and by time, and stay gone; whoever is still reading them reads on."""
+"""Old records go, by size and by time, and stay gone; a client still reading them can finish."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def start_offset(broker: EmbeddedBroker, topic: str) -> int:
-    """Where the log begins, as a client is told."""
+    """The log's start offset, as a client sees it."""
     earliest = ListOffsetsPartition(partition_index=0, timestamp=-2)
     with connect(broker.bootstrap) as connection:
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[earliest])])

@@ -45,7 +45,7 @@ def produce(server: EmbeddedBroker, name: str, count: int, partition: int = 0) -
 
 
 def done_until(server: EmbeddedBroker, group: str, topic_id: bytes) -> int:
-    """The start offset, as whoever describes the group is told."""
+    """The start offset that describing the group reports."""
     part = summary.PartitionData(partition=0, leader_epoch=-1)
     asked = summary.ReadShareGroupStateSummaryRequest(
         group_id=group, topics=[summary.ReadStateSummaryData(topic_id=topic_id, partitions=[part])]
@@ -107,7 +107,7 @@ def test_what_is_not_a_members_is_refused(kraftpy_server: EmbeddedBroker, topic:
 
 
 def test_who_goes_gives_back_what_it_has(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
-    """Whether it says so or vanishes: what it had counts as not delivered."""
+    """A member leaves or vanishes: in both cases the records it held count as not delivered."""
     name, group, topic_id = topic
     produce(kraftpy_server, name, 2)
     other = Member(kraftpy_server.bootstrap, group, topic_id, 1)
@@ -149,7 +149,7 @@ def test_session_epochs(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
 
 
 def still_waits(asked: Future[Any], seconds: float = 0.3) -> bool:
-    """Whether an answer has not come in that time."""
+    """Return whether the answer is still missing after that time."""
     return not wait([asked], timeout=seconds).done
 
 
@@ -238,7 +238,7 @@ def test_where_a_group_begins(start_broker: StartBroker) -> None:
 
 
 def test_nobody_fetches_without_state(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
-    """A group that the group coordinator has not begun with, and a topic that is not there: told, not in a hurry."""
+    """A fetch without share state, or from an unknown topic, gets its error only after the full wait."""
     name, _, topic_id = topic
     produce(kraftpy_server, name, 1)
     member = Member(kraftpy_server.bootstrap, "nobody-began", topic_id)

@@ -1,4 +1,4 @@
-"""What a ShareFetch takes while something else is under way: a broker in this process, asked by its own handler."""
+"""ShareFetch while something else is in progress: a broker in this process, asked through its own handler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTEXT = RequestContext(
 
 
 class Taken(NamedTuple):
-    """What a fetch brought of the one partition there is."""
+    """The records that a fetch acquired from the only partition."""
 
     offsets: list[int]
     acknowledged: ErrorCode
@@ -76,7 +76,7 @@ class Member:
         return Taken(offsets, ErrorCode.of(parts[0].acknowledge_error_code if parts else ErrorCode.NONE))
 
     async def take(self, count: int) -> list[int]:
-        """Fetch until so many records came."""
+        """Fetch until `count` records have arrived."""
         taken: list[int] = []
         async with asyncio.timeout(BOUND_SECONDS):
             while len(taken) < count:
@@ -85,7 +85,7 @@ class Member:
 
 
 async def begun(tasks: asyncio.TaskGroup, directory: Path, records: int) -> tuple[Broker, TopicId]:
-    """A broker with a topic of so many records, and a group that begins at the first of them."""
+    """Start a broker with a topic of `records` records, and a group that begins at the first of them."""
     given = [f"log.dirs={directory}", "listeners=PLAINTEXT://127.0.0.1:0", "share.coordinator.state.topic.min.isr=1"]
     config = load("", {}, [*given, "share.coordinator.state.topic.replication.factor=1"]).config
     clock = SystemClock()
@@ -108,7 +108,7 @@ async def begun(tasks: asyncio.TaskGroup, directory: Path, records: int) -> tupl
 async def test_who_waits_for_its_acknowledgements_to_be_written_has_nothing_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it took would be nobody's to work on while its coordinator is not there."""
+    """Records it acquired could not be processed by any member while its coordinator is not there."""
     asked, goes_on = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         broker, topic_id = await begun(tasks, tmp_path, 3)
@@ -133,7 +133,7 @@ async def test_who_waits_for_its_acknowledgements_to_be_written_has_nothing_lock
 async def test_who_has_opened_its_session_anew_is_handed_nothing_in_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be locked, and the answer is of a connection that nobody reads."""
+    """The records would be locked for an answer on a connection that is no longer read."""
     async with asyncio.TaskGroup() as tasks:
         broker, topic_id = await begun(tasks, tmp_path, 3)
         member, other = (Member(broker, topic_id, name) for name in ("member", "other"))

@@ -1,4 +1,4 @@
-"""What share consumers are given of a log: whole batches, no markers, nothing of aborted transactions."""
+"""Share consumers read whole batches of a log, no markers, and nothing of aborted transactions."""
 
 from __future__ import annotations
 

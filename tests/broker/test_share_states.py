@@ -33,7 +33,7 @@ async def test_who_asks_is_answered_within_the_write_timeout() -> None:
 
 
 async def test_a_write_outlives_a_coordinator_that_says_nothing_until_another_is_elected() -> None:
-    """Who died without a word keeps its place for `broker.session.timeout.ms`, longer than one write may take."""
+    """A silently dead coordinator keeps its place for `broker.session.timeout.ms`, longer than a write may take."""
     partition = SimpleNamespace(leader=2)
     topic = SimpleNamespace(partitions=[partition])
     states = ShareStates(

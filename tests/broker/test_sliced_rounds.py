@@ -1,4 +1,4 @@
-"""What a node does for every partition it has is done in slices, and requests for all of them in parts."""
+"""Work that a node does for all its partitions runs in slices, and requests that name them all are split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a broker from starting is one line and an exit status; a stop is prompt, and clean."""
+"""A broker that cannot start says why in one line and an exit status; a stop is prompt and clean."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refused(*overrides: str, cwd: Path) -> tuple[int, str]:
 
 
 def write(bootstrap: str, topic: str, *values: bytes) -> None:
-    """Append to a topic, which is created where it is missing."""
+    """Append to a topic, which is created if it is missing."""
     with connect(bootstrap) as connection:
         ask(connection, ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
         produce_values(connection, topic, *values)
@@ -242,7 +242,7 @@ def test_a_stop_while_producers_are_at_it(start_broker: StartBroker) -> None:
 
 
 async def test_a_connection_that_was_accepted_before_a_stop_and_is_made_after_it_is_refused(tmp_path: Path) -> None:
-    """A turn of the loop is between the two. Who is served then would keep the node from ending until he goes."""
+    """A turn of the loop is between the two. A client served then would keep the node from ending until it leaves."""
     config = BrokerConfig.of({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
     accepted, client = socket.socketpair()
     with accepted, client:

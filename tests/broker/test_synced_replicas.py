@@ -1,4 +1,4 @@
-"""What a node tells the cluster after an unclean stop: whose disks it has, and what had been synced on them."""
+"""A node's report to the cluster after an unclean stop: which disks it has, and what had been synced on them."""
 
 from __future__ import annotations
 

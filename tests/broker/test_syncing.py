@@ -39,7 +39,7 @@ class Job(FlushJob):
 
 
 class Log:
-    """What a replica is to the rounds."""
+    """A replica as the sync rounds see it."""
 
     def __init__(self, number: int, *, is_held: bool = False) -> None:
         self.topic_partition = TopicPartition("log", number)
@@ -123,7 +123,7 @@ async def test_what_comes_while_a_round_runs_shares_the_next_one() -> None:
 
 
 async def test_a_mistake_about_one_log_is_its_own_and_the_rounds_go_on() -> None:
-    """Where a round ends, and where it begins: those who wait are told, and nobody waits for ever."""
+    """At the end and the start of a round waiters are woken, and none waits forever."""
     rounds, bad, good = Rounds("disk", Incidents(Complaints())), Log(1, is_held=True), Log(2)
     waiting = [waiting_for(rounds, bad, bad.append()), waiting_for(rounds, good, good.append())]
     await until_begun(bad)
@@ -242,7 +242,7 @@ async def test_everybody_is_told_and_nobody_too_early(seed: int) -> None:
 
 
 async def test_a_sync_for_which_there_are_no_descriptors_is_made_later() -> None:
-    """Nothing was synced, so nothing failed: who waits is not told, and another log is not held up."""
+    """Nothing was synced, so nothing failed: waiters are not woken, and another log is not held up."""
     rounds, short, shorter, well = Rounds("disk"), Log(1), Log(2), Log(3)
     short.shortages = 2
     shorter.shortages_under_way = 2
@@ -264,7 +264,7 @@ async def test_who_waits_for_descriptors_for_too_long_is_told(monkeypatch: pytes
 
 
 async def test_a_round_holds_few_files() -> None:
-    """As many logs as there are descriptors for are in a round; the others are in the next ones."""
+    """A round has as many logs as there are descriptors for; the others are in the next ones."""
     rounds = Rounds("disk", files_per_round=4)
     logs = [Log(number, is_held=True) for number in range(10)]
     for log in logs:

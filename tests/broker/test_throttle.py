@@ -1,4 +1,4 @@
-"""Replication throttles (KIP-73): what they let through, whom they hold back, and that they end at once."""
+"""Replication throttles (KIP-73): what they let through, which replicas they hold back, and that they end at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_has_to_wait_goes_when_it_was_told_to_come_again() -> None:
     assert allowance.wait_ms(1000, Millis(0)) == 501
     assert allowance.wait_ms(1000, Millis(501)) == 0
     assert allowance.wait_ms(0, Millis(501)) == 1000
-    assert allowance.wait_ms(5, Millis(501)) == 0  # another rate begins anew
+    assert allowance.wait_ms(5, Millis(501)) == 0  # another rate starts over
 
 
 async def throttle(cluster: Cluster, broker: str, name: str, rate: int | None) -> None:

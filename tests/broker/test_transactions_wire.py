@@ -1,7 +1,7 @@
 """Transactions of both versions, request by request over the wire, against a real broker.
 
 v1 is what clients did before KIP-890: partitions are added, the epoch stays. v2: Produce 12 and TxnOffsetCommit 5 add,
-EndTxn 5 raises the epoch. Rules 28 to 33 as a client meets them; `tests/transactions` has the coordinator by itself.
+EndTxn 5 raises the epoch. Rules 28 to 33 as a client meets them; `tests/transactions` tests the coordinator alone.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def test_versions_from_before_kip_588_know_no_fence(connection: socket.socket, t
 
 
 def test_a_producer_that_keeps_its_id_goes_on_with_the_next_epoch(connection: socket.socket, topic: str) -> None:
-    """KIP-360: after an error; a retry of that very request is told the same."""
+    """KIP-360: after an error; a retry of that very request gets the same answer."""
     producer = made(connection, V1)
     before = producer.identity
     assert producer.init(keep=True) is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""A voter whose disk fills up: it is silent until there is room again, whatever reaches it in between."""
+"""A voter whose disk fills up: it is silent until there is room again, no matter what reaches it in between."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Machine:
 
 
 class Peers:
-    """Links of which the test is the other end."""
+    """Links whose other end is the test."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ class Peers:
 
 async def until(reached: Callable[[], object]) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
-        while not reached():  # noqa: ASYNC110 - nobody tells
+        while not reached():  # noqa: ASYNC110 - no signal
             await asyncio.sleep(0.005)
 
 
@@ -118,7 +118,7 @@ def voter_of(
 
 
 async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_index() -> None:
-    """Else a node whose disk is full would go back to the image before it, and lead what others lead by then."""
+    """Otherwise a node with a full disk would return to the earlier image, and lead what others lead by then."""
     disk, peers, machine = MemoryDisk(), Peers(), Machine()
     seen: list[tuple[bytes, int]] = []
     async with asyncio.TaskGroup() as tasks:
@@ -149,7 +149,7 @@ async def test_there_are_words_for_why_nothing_is_written_before_the_start_and_a
 
 
 async def test_a_message_that_comes_while_the_disk_has_just_filled_up_does_not_end_the_node() -> None:
-    """The journal has failed in its thread, and refuses the next vote; the loop has not been told of it yet."""
+    """The journal has failed in its thread, and refuses the next vote; the loop does not know of it yet."""
     disk, peers = MemoryDisk(), Peers()
     loop, is_writing, may_write = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -214,7 +214,7 @@ async def test_a_journal_that_was_damaged_while_the_disk_was_full_ends_the_node_
 
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "its disk is full"])
 async def test_who_changes_the_voters_of_a_node_that_ends_is_told_that_it_is_not_known(is_stopped: bool) -> None:
-    """Another node may have asked, whose link waits for the answer, and the node's end for whatever answers."""
+    """Another node may have asked: its link waits for the answer, and the node ends only after every answer."""
     disk, peers = MemoryDisk(), Peers()
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
         voter = voter_of(peers, tasks, Machine(), lambda: None, {NODE: THREE[NODE]}, election_timeout_ms=10)
@@ -229,7 +229,7 @@ async def test_who_changes_the_voters_of_a_node_that_ends_is_told_that_it_is_not
         await until(lambda: PEER in quorum.voters)
         assert not adding.done(), "the one that is added has not answered"
         if is_stopped:
-            peers.connection(PEER, False)  # nobody takes the lead over
+            peers.connection(PEER, False)  # no peer takes over the lead
             await voter.stop()
         else:
             for operation in ("write", "sync", "replace"):

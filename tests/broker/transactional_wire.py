@@ -1,4 +1,4 @@
-"""A producer that says every request of a transaction by itself, in the versions that a test wants."""
+"""A producer that sends each request of a transaction separately, in the versions that a test wants."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ PASSING = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
 )
 NOW = time.time_ns() // 1_000_000
-"""Of records: not long ago, or the markers between them would begin new segments."""
+"""The records' timestamp: recent, or the markers between them would begin new segments."""
 
 
 def until(code: Callable[[], ErrorCode]) -> ErrorCode:
-    """The first code that is not a passing one: what a client comes to that tries again."""
+    """Retry like a client until the error is not a transient one, and return it."""
     deadline = time.monotonic() + BOUND_SECONDS
     while (found := code()) in PASSING:
         assert time.monotonic() < deadline, found
@@ -164,7 +164,7 @@ class WireProducer:
         return until(attempt)
 
     def end(self, *, commit: bool, identity: tuple[int, int] | None = None, version: int | None = None) -> ErrorCode:
-        """EndTxn; what it says of the next id and epoch is taken over, as a client does."""
+        """Send EndTxn and adopt the next id and epoch from its answer, as a client does."""
         producer_id, producer_epoch = self.identity if identity is None else identity
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
@@ -194,7 +194,7 @@ def described(connection: socket.socket, transactional_id: str) -> Any:
 
 
 def wait_for_state(connection: socket.socket, transactional_id: str, *states: str) -> Any:
-    """Until its coordinator says that it is in one of these states."""
+    """Wait until the coordinator reports one of these states."""
     deadline = time.monotonic() + BOUND_SECONDS
     while (found := described(connection, transactional_id)).transaction_state not in states:
         assert time.monotonic() < deadline, found
@@ -229,7 +229,7 @@ def read(
     topic_id: bytes = bytes(16),
     max_bytes: int = 1 << 20,
 ) -> Any:
-    """What a fetch of partition 0 gives."""
+    """Fetch partition 0 and return the result."""
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = FetchRequest(
         max_wait_ms=0,

@@ -400,7 +400,7 @@ def test_a_share_group_is_described_moved_and_deleted(
     assert sorted(first["partitions"] + second["partitions"]) == [f"{topic}-0", f"{topic}-1"]
     offsets = rows(run("group", "describe", group))
     assert [(row["partition"], row["start_offset"], row["lag"], row["members"]) for row in offsets] == [
-        (0, None, None, 1),  # nobody has read there yet, so where it begins is not known
+        (0, None, None, 1),  # not read from yet, so its start offset is not known
         (1, None, None, 1),
     ]
     (listed,) = [row for row in rows(run("group", "list", "--format", "json")) if row["group"] == group]

@@ -180,7 +180,7 @@ def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: s
         (row,) = rows(run("topic", "reassign", topic, "--verify"))
         assert (row["adding"], row["removing"]) == ([3], [2])
         assert rows(run("cluster", "status"))[0]["moving"] == 1
-        assert rows(run("topic", "describe", topic, "--under-replicated")) == []  # nobody misses what is yet to come
+        assert rows(run("topic", "describe", topic, "--under-replicated")) == []  # a replica being added is not missing
         assert len(rows(run("topic", "reassign", topic, "--cancel"))) == 1
         assert rows(run("topic", "reassign", "--verify")) == []
         assert described(run, topic) == [(1, [1, 2], [1, 2])]

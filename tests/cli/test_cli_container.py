@@ -1,4 +1,4 @@
-"""What the container image decides before the server starts, and how the server is asked whether it serves."""
+"""The container image's decisions before the server starts, and its check that the server is serving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `kraftpy cluster status` counts, and what it counts as wrong."""
+"""The counts of `kraftpy cluster status`, and which of them it reports as wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`kraftpy log verify` on whole partitions and log directories: sound ones pass, and damage anywhere in them is found.
 
-A flipped bit anywhere in a sealed segment is reported with file, position and offsets, and reading goes on behind it.
+A flipped bit anywhere in a sealed segment is reported with file, position and offsets, and reading continues behind it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_a_sound_log_directory_is_read_whole_and_left_as_it_is(data: Path) -> No
 
 
 def test_a_flipped_bit_anywhere_is_found(data: Path) -> None:
-    """Bits chosen anew each time, in every kind of file with a checksum or a peer; each is undone again."""
+    """Flip fresh random bits each time, in every kind of file with a checksum or a peer; each is undone again."""
     chance = random.Random()
     seed = chance.randrange(2**32)
     chance.seed(seed)
@@ -137,7 +137,7 @@ def test_a_flipped_bit_anywhere_is_found(data: Path) -> None:
     for file in files:
         for _ in range(2):
             before = file.read_bytes()
-            end = before.find(b"#xxh64") if file.name == layout.META_PROPERTIES else len(before)  # a comment is none
+            end = before.find(b"#xxh64") if file.name == layout.META_PROPERTIES else len(before)  # not in the comment
             position, bit = chance.randrange(end), chance.randrange(8)
             flip(file, position, bit)
             result = run("log", "verify", data)
@@ -152,7 +152,7 @@ def test_all_damage_of_a_segment_is_found_with_where_it_goes_on(data: Path) -> N
     batches = [row for row in rows(run("log", "dump", segment)) if row["kind"] == "batch"]
     hit = [batches[3], batches[10], batches[11], batches[20]]
     flip(segment, hit[0]["position"] + 80)  # its records
-    flip(segment, hit[1]["position"] + 10)  # its length: 1 + 2**8 or so, where the next one begins is to be searched
+    flip(segment, hit[1]["position"] + 10)  # its length: 1 + 2**8 or so, so the next start has to be searched for
     flip(segment, hit[2]["position"] + 16)  # its magic
     flip(segment, hit[3]["position"] + 3)  # its base offset: the CRC does not cover it
     found = rows(run("log", "verify", data / str(NAME)))
@@ -290,7 +290,7 @@ def test_where_the_lock_is_held_nothing_is_read(data: Path, command: tuple[str, 
 
 
 def test_a_broker_s_own_directory(tmp_path: Path) -> None:
-    """What a broker wrote is sound after it stopped; while it runs, the commands refuse and it is not disturbed."""
+    """A broker's files are sound after it stopped; while it runs, the commands refuse and it is not disturbed."""
     broker = EmbeddedBroker(tmp_path, settings={"log.dirs": str(tmp_path / "data")})
     kraftpy = [sys.executable, "-m", "kraftpy"]
     with broker:

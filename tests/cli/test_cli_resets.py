@@ -1,4 +1,4 @@
-"""Where a reset takes a group's offsets."""
+"""The offsets that each kind of reset gives a group."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`kraftpy txn`, and the admin client's methods behind it, against a real broker.
 
-What hangs is made as it was made before KIP-890: without verification a batch is written whose partition no coordinator
-was told of. What is open and known, or was written a moment ago, must not be taken for it.
+Hanging transactions are made as they arose before KIP-890: without verification, a batch is written to a partition that
+no coordinator knows of. An open transaction that is known, or was written a moment ago, must not be taken for one.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_what_hangs_is_found_and_ended(broker: EmbeddedBroker, run: Run, topic: 
     assert committed(broker, topic) == []
 
     def hanging(*options: Any) -> list[dict[str, Any]]:
-        """What is found, but for the minutes: the next one may begin between two calls."""
+        """The hanging transactions found, without their minutes: the next minute may begin between two calls."""
         told = rows(run("find-hanging", *options))
         assert all(each.pop("minutes") >= 60 for each in told)
         return told

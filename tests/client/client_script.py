@@ -1,6 +1,6 @@
 """Runs `*.script` files: the specifications of the client's state machines.
 
-A file is steps with a blank line between them: commands, `---`, and the lines they came to (none: nothing happened).
+A file is steps with a blank line between them: commands, `---`, and the resulting lines (none: nothing happened).
 Lines that begin with `#` are comments. `KRAFTPY_UPDATE_SCRIPTS=1` writes what happens now into the file; read the
 difference before you keep it.
 """
@@ -23,7 +23,7 @@ def parse_command(line: str) -> tuple[str, Words]:
 
 
 def run_script(path: Path, run: Run) -> None:
-    """Run every step of a file and compare, or write the file anew."""
+    """Run every step of a file and compare, or rewrite the file."""
     steps = []
     expected_steps = []
     for block in path.read_text().strip().split("\n\n"):

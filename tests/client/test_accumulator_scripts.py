@@ -124,7 +124,7 @@ def test_accumulator(path: Path) -> None:
 class Log:
     """A partition's leader as KIP-98 describes it: takes what comes next, knows the last five, refuses the rest.
 
-    Of a producer that it does not know it takes whatever comes first (rule 23).
+    From a producer that it does not know it accepts any first batch (rule 23).
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def subscribe(topics: dict[str, frozenset[str]]) -> dict[str, Subscription]:
 def owning(
     assignment: Assignment, topics: dict[str, frozenset[str]], generation_id: int = 1
 ) -> dict[str, Subscription]:
-    """What the members tell when they rejoin."""
+    """The subscriptions that members send when they rejoin."""
     return {
         member: Subscription(
             topics=tuple(sorted(wanted)),

@@ -1,4 +1,4 @@
-"""Our admin client on share groups (KIP-932), against one broker and against three of which one dies."""
+"""Our admin client on share groups (KIP-932), against one broker, and against three, one of which dies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def admin(bootstrap: str) -> AsyncIterator[Admin]:
 
 
 async def beat(admin: Admin, group_id: str, member_id: str, epoch: int, *topics: str) -> Any:
-    """One heartbeat of a member, wherever the coordinator is now."""
+    """Send one heartbeat of a member to the current coordinator."""
     request = ShareGroupHeartbeatRequest(
         group_id=group_id, member_id=member_id, member_epoch=epoch, subscribed_topic_names=list(topics) or None
     )
@@ -55,7 +55,7 @@ async def beat(admin: Admin, group_id: str, member_id: str, epoch: int, *topics:
 
 
 async def joined(admin: Admin, group_id: str, member_id: str, topic: str, partitions: int) -> Any:
-    """Join, and stay until so many partitions are assigned."""
+    """Join, and send heartbeats until `partitions` partitions are assigned."""
     answer = await beat(admin, group_id, member_id, 0, topic)
     async with asyncio.timeout(BOUND_SECONDS):
         while sum(len(each.partitions) for each in answer.assignment.topic_partitions) < partitions:

@@ -34,7 +34,7 @@ def partitions(text: str) -> tuple[TopicPartition, ...]:
 
 
 class Membership:
-    """One member. The clock stays where the last `now` put it; an answer is to the last heartbeat."""
+    """One member. The clock stays at the last `now`; an answer is to the last heartbeat."""
 
     def __init__(self) -> None:
         self.machine = m.ShareMembership()

@@ -1,7 +1,7 @@
 """A producer's transactions against the broker's own coordinator, over a network that loses requests and answers.
 
-Markers come late, coordinators move and read their log anew, records are given up; and what a producer was told of the
-end of each transaction is what readers see in the end.
+Markers come late, coordinators move and reload their log, records are given up; yet the outcome a producer was given
+for each transaction is what readers see in the end.
 
 Left out: a coordinator that moves while the answer to a request for the next epoch (KIP-360, version 1) is lost. The
 log does not say which epoch was the last before, here as in Kafka, so the next coordinator takes the repetition for
@@ -137,7 +137,7 @@ class Producer:
         return fate
 
     def exchange(self) -> None:
-        """Time passes; what is under way arrives or does not."""
+        """Let time pass; messages in flight arrive or are lost."""
         self.cluster.now = Millis(self.cluster.now + 100)
         fate = self.fate()
         request, self.request = self.request, None
@@ -168,7 +168,7 @@ class Producer:
         raise AssertionError(f"{operation} does not end: {self.machine}")
 
     def send(self, name: TopicPartition, value: str) -> bool:
-        """Until it is acknowledged; False where it is given up."""
+        """Send a value until it is acknowledged; return False if it is given up."""
         self.step(t.Use(partition=name))
         for attempt in range(100):
             if not self.machine.may_send(name) or attempt % 3 == 2:

@@ -39,7 +39,7 @@ def shown(value: object) -> str:
 
 
 class World:
-    """One machine and its commands. The clock stays where the last `now` put it."""
+    """One machine and its commands. The clock stays at the last `now`."""
 
     def __init__(self) -> None:
         self.machine = TransactionMachine("tx")

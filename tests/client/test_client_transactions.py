@@ -64,7 +64,7 @@ def new_id() -> str:
 
 
 async def values(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[bytes | None]:
-    """All there is to read now, by partition and offset."""
+    """Read all that is available now, by partition and offset."""
     options = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "isolation_level": isolation_level}
     async with Consumer(**options) as consumer:
         partitions = [TopicPartition(topic, n) for n in range(3)]
@@ -362,7 +362,7 @@ async def test_offsets_are_committed_with_the_records_made_of_them(
     tries = 0
     async with Producer(bootstrap_servers=bootstrap, transactional_id=new_id()) as producer:
         await producer.init_transactions()
-        for _ in range(4):  # consumers come and go; each goes on where the last commit was
+        for _ in range(4):  # consumers come and go; each resumes from the last commit
             async with Consumer(topic, **options) as consumer, asyncio.timeout(60):
                 for _ in range(2):
                     records = await consumer.getmany(timeout_ms=30_000, max_records=4)

@@ -96,7 +96,7 @@ class Member:
 
 
 class Log(RebalanceListener):
-    """What a member was told."""
+    """The callbacks that a member's rebalance listener received."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, int]] = []
@@ -254,7 +254,7 @@ async def test_members_come_and_go_and_every_record_is_read(bootstrap: str, topi
             TopicPartition(topic, n): 75 for n in range(4)
         }
     counted = Counter(record.value for member in members for record in member.records)
-    assert max(counted.values()) == 1  # nobody crashed, so nothing was read twice
+    assert max(counted.values()) == 1  # no member crashed, so nothing was read twice
 
 
 async def test_a_group_goes_on_where_it_committed(bootstrap: str, topic: str) -> None:

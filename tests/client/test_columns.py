@@ -62,7 +62,7 @@ batches_lists = st.lists(st.tuples(records_lists, st.sampled_from(Compression), 
 
 
 def response(batches: list[tuple[list[NewRecord], Compression, int]], first_offset: int = 0) -> bytes:
-    """Batches one after the other, each so many offsets after the one before."""
+    """Encode batches one after the other, each the given number of offsets after the one before."""
     out, offset = [], first_offset
     for records, codec, gap in batches:
         offset += gap

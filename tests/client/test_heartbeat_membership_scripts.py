@@ -28,7 +28,7 @@ def shown(value: object) -> str:
 
 
 class World:
-    """One member and its commands. The clock stays where the last `now` put it; an answer is to the last heartbeat."""
+    """One member and its commands. The clock stays at the last `now`; an answer is to the last heartbeat."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -42,7 +42,7 @@ def shown(value: object) -> str:
 
 
 class World:
-    """One membership and its commands. The clock stays where the last `now` put it."""
+    """One membership and its commands. The clock stays at the last `now`."""
 
     def __init__(self) -> None:
         self.machine = Membership(MembershipOptions(assignors=(ASSIGNORS["range"],)))

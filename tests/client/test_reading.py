@@ -71,7 +71,7 @@ def test_aborted_transactions_and_markers_are_passed_over() -> None:
 
 
 def test_what_is_passed_over_tells_its_epoch_as_records_do() -> None:
-    """Else a log whose leader changed before a marker looks as if it had been truncated there."""
+    """Otherwise a log whose leader changed before a marker looks as if it had been truncated there."""
     marker = encode_control_batch(
         ControlType.COMMIT,
         timestamp=1,

@@ -1,4 +1,4 @@
-"""A batch in a topic that expands to gigabytes: readers hold a bounded part of it, or say where it is."""
+"""A batch in a topic that expands to gigabytes: readers hold a bounded part of it, or report its position."""
 
 from __future__ import annotations
 

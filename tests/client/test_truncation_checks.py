@@ -1,4 +1,4 @@
-"""Whether a partition's log still has what was read of it: asked after each change of leader, and judged with care."""
+"""Truncation checks after each change of leader: does a partition's log still have the records read from it?"""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 def ask_node(cluster: Cluster, node: int, key: ApiKey, version: int, request: object) -> Any:
-    """What a node answers, over a connection of its own."""
+    """Ask a node over a new connection, and return its answer."""
     host, _, port = cluster.address(node).rpartition(":")
     return ask((host, int(port)), key, version, request, timeout=ASK_SECONDS)
 
 
 def until(what: Callable[[], T], told: str) -> T:
-    """What it says, once that is true of anything."""
+    """Poll until `what` returns something true, and return that."""
     deadline = time.monotonic() + BOUND_SECONDS
     while not (found := what()):
         assert time.monotonic() < deadline, told
@@ -51,7 +51,7 @@ def create(cluster: Cluster, name: str, replicas: Sequence[int] = ()) -> bytes:
 
 
 def cut_off(cluster: Cluster, old: int, leader: Callable[[int], int | None]) -> int:
-    """Cut a node off, and wait for its successor in an office; `leader` says who has it, as a node knows."""
+    """Cut a node off and wait for its successor; `leader` returns the current leader as a node knows it."""
     others = [node for node in cluster.nodes if node != old]
     cluster.partition([old], others)
 

@@ -1,4 +1,4 @@
-"""Our share consumers while each node dies: every record is accepted, and nobody spins meanwhile."""
+"""Our share consumers while each node dies: every record is accepted, and no client spins meanwhile."""
 
 from __future__ import annotations
 

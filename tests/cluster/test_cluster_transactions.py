@@ -2,7 +2,7 @@
 
 The application is librdkafka's, in a process of its own (`transforming_app`); the checker counts every value in
 the output that committed readers see. A round of it: inputs are written, something is killed while they are worked on,
-and the work goes on without it; then it comes back.
+and the work continues without it; then it comes back.
 
 `make test` runs a round of each fault; `make test-long` runs 200 of them in a random order, or as many as
 KRAFTPY_ROUNDS says; KRAFTPY_SEED repeats an order.
@@ -85,7 +85,7 @@ class Application:
 
 
 class Transforming:
-    """The cluster, the application, and what is to come out."""
+    """The cluster, the application, and the expected output."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
@@ -128,7 +128,7 @@ class Transforming:
         fault(self)
 
     def wait_for_commits(self, more: int) -> None:
-        """Until so many more transactions are committed, or all that was put in has come out."""
+        """Wait until `more` further transactions are committed, or all the input has come out."""
         enough, deadline = self.commits + more, time.monotonic() + BOUND_SECONDS
         look_at = time.monotonic() + 5
         while self.commits < enough:
@@ -152,7 +152,7 @@ class Transforming:
         return self.output()
 
     def told(self) -> str:
-        """What is known when something takes too long."""
+        """Describe the state, for the message when something takes too long."""
         logs = "\n".join(self.cluster.logs(node)[-3000:] for node in self.cluster.nodes)
         return f"{self.commits} commits, {self.ended + self.application.errors}: {logs}"
 
@@ -183,7 +183,7 @@ class Transforming:
         return values
 
     def kill_node(self, node: int) -> None:
-        """Kill it, see that the work goes on, and have it back and in sync."""
+        """Kill a node, check that the work continues, and bring it back in sync."""
         self.cluster.kill(node)
         self.wait_for_commits(1)
         self.cluster.start(node)
@@ -211,7 +211,7 @@ def the_application_is_killed(world: Transforming) -> None:
 
 
 def a_zombie_comes_back(world: Transforming) -> None:
-    """It was stopped, not dead: another has its place when it goes on."""
+    """The application was stopped, not dead: another has its place when it resumes."""
     world.application.process.send_signal(signal.SIGSTOP)
     zombie = world.replace_application()
     try:
@@ -235,7 +235,7 @@ def the_coordinator_of_the_group_is_killed(world: Transforming) -> None:
 
 
 def application_and_coordinator_are_killed(world: Transforming) -> None:
-    """Nobody ends what was open but the next coordinator."""
+    """Only the next coordinator can end the open transaction."""
     node = world.coordinator()
     world.application.kill()
     world.cluster.kill(node)

@@ -1,6 +1,6 @@
-"""A leader that is cut off says nothing that its successor may have made untrue.
+"""A leader that is cut off gives no answer that its successor may have made untrue.
 
-Not that an offset lies behind the log's end: a consumer that has such an offset of its group, and metadata from
+It does not answer that an offset is past the log's end: a consumer with such an offset of its group, and metadata from
 before, would read everything again. And it hands out nothing to a share group: its successor may have been told that it
 is done.
 """
@@ -50,7 +50,7 @@ def _leader(cluster: Cluster, asked: int) -> int | None:
 
 
 def _queue(cluster: Cluster, leader: int, topic_id: bytes) -> None:
-    """Four records of "t", and the group "g" that is to have them, at a partition that is in sync."""
+    """Four records of "t", and the group "g" that will receive them, at a partition that is in sync."""
     _produce(cluster, leader, 4)
     with connect(cluster.address(leader)) as connection:
         begin(connection, "g", topic_id, data=cluster.node_directory(leader) / "data", is_alone=False)
@@ -102,7 +102,7 @@ def test_it_hands_out_nothing_that_was_accepted_from_its_successor() -> None:
 
 
 def test_a_leader_with_too_few_in_sync_hands_out_all_the_same() -> None:
-    """Those that may be elected instead cannot all be asked; the quorum can be. Else a queue would stand still."""
+    """The replicas that may be elected cannot all be asked; the quorum can be. Otherwise a queue would stand still."""
     with Cluster(settings={**SETTINGS, "min.insync.replicas": "3"}, keep_on_failure=True) as cluster:
         topic_id = create(cluster, "t")
         leader = until(lambda: _leader(cluster, 1), "nobody leads")
@@ -119,7 +119,7 @@ def test_a_leader_with_too_few_in_sync_hands_out_all_the_same() -> None:
 def test_a_follower_that_is_silent_does_not_stop_a_queue(is_quorum_leader: bool) -> None:
     """It is in the ISR until its session is over, and a member would have to wait for that.
 
-    Where it led the quorum, another has to be elected first; members are told to ask again meanwhile.
+    If it led the quorum, another has to be elected first; meanwhile members get a retriable error.
     """
     settings = {**SETTINGS, "broker.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
     with Cluster(settings=settings, keep_on_failure=True) as cluster:

@@ -1,4 +1,4 @@
-"""A damaged copy of a partition: found by `kraftpy log verify`, fetched anew by `kraftpy topic refetch`.
+"""A damaged copy of a partition: found by `kraftpy log verify`, fetched again by `kraftpy topic refetch`.
 
 Nothing that was acknowledged is lost by it, whether the copy is a follower's or the leader's; a copy that is the only
 one in sync is not thrown away.
@@ -59,7 +59,7 @@ def directory(cluster: Cluster, node: int) -> Path:
 
 
 def content(cluster: Cluster, node: int) -> bytes:
-    """All batches of a copy: its leader's, byte for byte, wherever its segments begin."""
+    """All batches of a copy: its leader's, byte for byte, however it is cut into segments."""
     return b"".join(path.read_bytes() for path in sorted(directory(cluster, node).glob("*.log")))
 
 

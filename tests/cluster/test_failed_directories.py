@@ -1,4 +1,4 @@
-"""A node's log directory fails, or is replaced by an empty one: others lead, clients go on, and it comes back."""
+"""A node's log directory fails, or is replaced by an empty one: others lead, clients keep working, it comes back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.mark.long
 def test_leaderships_move_and_replicas_come_back(tmp_path: Path) -> None:
-    """Moved away and put back with a restart: it catches up. Replaced by an empty one: it is copied anew."""
+    """Moved away and put back with a restart: it catches up. Replaced by an empty one: it is copied again."""
     settings = {node: {"log.dirs": f"{tmp_path}/node-{node}/data,{tmp_path}/node-{node}/more"} for node in range(1, 4)}
     with Cluster(directory=tmp_path, node_settings=settings) as cluster:
         with Traffic(cluster.bootstrap_servers) as traffic:
@@ -53,7 +53,7 @@ def test_leaderships_move_and_replicas_come_back(tmp_path: Path) -> None:
 
 
 def test_a_broker_s_only_disk_replaced_is_no_empty_partition(tmp_path: Path) -> None:
-    """What only it had is gone. That is told, and not forgotten, until somebody accepts it; the rest is copied."""
+    """The records only it had are gone. The loss stays reported until someone accepts it; the rest is copied."""
     with Cluster(brokers=2, controllers=1, directory=tmp_path) as cluster:
         partitions = [TopicPartition("alone", 0), TopicPartition("both", 0)]
         with BlockingAdmin(bootstrap_servers=cluster.address(1)) as admin:
@@ -79,7 +79,7 @@ def test_a_broker_s_only_disk_replaced_is_no_empty_partition(tmp_path: Path) -> 
 
 
 def test_a_lost_disk_and_then_the_end_of_all(tmp_path: Path) -> None:
-    """Who had synced what it acknowledged, and has the disk it had, is known to have everything."""
+    """A node that had synced its acknowledged records, and still has its disk, is known to have everything."""
     settings = {"kraftpy.flush.before.ack": "true", "min.insync.replicas": "2"}
     with Cluster(brokers=3, controllers=1, directory=tmp_path, settings=settings) as cluster:
         partition = TopicPartition("synced", 0)

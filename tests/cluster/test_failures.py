@@ -1,6 +1,6 @@
-"""Clients that are not ours go on through every failure of one node, and nothing acknowledged is lost (traffic.py).
+"""Third-party clients keep working through every failure of one node, and nothing acknowledged is lost (traffic.py).
 
-What is random is seeded by pytest-randomly, which prints its seed. `KRAFTPY_CLUSTER_ROUNDS` asks for more rounds of
+pytest-randomly seeds everything random, and prints its seed. `KRAFTPY_CLUSTER_ROUNDS` asks for more rounds of
 random failures than the three of an ordinary run.
 """
 

@@ -92,7 +92,7 @@ def test_a_consumer_reads_from_the_replica_in_its_rack(cluster: Cluster) -> None
     for node, rack in zip((1, 2, 3), RACKS, strict=True):
         reader = Reader(cluster, rack)
         assert set(values) <= set(reader.read(len(values) + others))
-        reader.fetches_from(node, Counter())  # it was told where to go, and has gone there
+        reader.fetches_from(node, Counter())  # it was redirected, and has followed
         settled = reader.fetches.copy()
         assert set(reader.fetches_from(node, settled)) == {node}, f"rack {rack}"
         reader.consumer.close()

@@ -1,4 +1,4 @@
-"""Real nodes: a quorum of them elects, agrees, and goes on through kills, pauses, restarts and cuts."""
+"""Real nodes: a quorum of them elects, agrees, and survives kills, pauses, restarts and cuts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_three_nodes_go_on_through_what_happens_to_one() -> None:
         for node in cluster.nodes:
             until(lambda node=node: topics(cluster, node) == made)  # type: ignore[misc]
 
-        # The leader is killed; the others go on, and it comes back with everything.
+        # The leader is killed; the others continue, and it comes back with everything.
         killed = leader(cluster)
         others = [node for node in cluster.nodes if node != killed]
         cluster.kill(killed)

@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class Story:
-    """What everybody was told, with the time of the event loop that matters for it."""
+    """The answers that all members got, each with the event loop's time that matters for it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -46,14 +46,14 @@ class Story:
         self.done: dict[int, float] = {}
         """Offsets that were accepted or rejected, and when that was known."""
         self.maybe: set[int] = set()
-        """Those of which nobody knows: what came of the acknowledgement was not told."""
+        """Offsets in doubt: their acknowledgement was never answered."""
         self.delivered: list[tuple[int, float, int]] = []
         """Offset, when the fetch that brought it was sent, how often it was delivered."""
         self.lock = threading.Lock()
         self.faults: list[BaseException] = []
 
     def leader(self, chance: random.Random) -> str | None:
-        """Where the partition's leader is, as some node says."""
+        """Ask some node for the address of the partition's leader."""
         node = chance.choice([each for each in self.cluster.nodes if self.cluster.is_running(each)])
         with connect(self.cluster.address(node), 5) as connection:
             request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])

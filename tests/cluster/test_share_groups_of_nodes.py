@@ -1,4 +1,4 @@
-"""Share groups on three nodes: what was acknowledged never comes again, and all the rest does, whichever node dies."""
+"""Share groups on three nodes: acknowledged records never come again, all others do, whichever node dies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS = {
 }
 
 SILENT = {"controller.quorum.fetch.timeout.ms": "60000"}
-"""Who says nothing is not found out by that, but by `broker.session.timeout.ms` alone."""
+"""Keeps silence on a connection from counting: only `broker.session.timeout.ms` detects a silent node."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def create(cluster: Cluster, name: str) -> bytes:
 
 
 def leader(cluster: Cluster, name: str) -> int:
-    """Who leads the topic's partition and is running."""
+    """Wait for the topic's partition to have a leader that is running, and return it."""
 
     def found() -> int | None:
         with connect(alive(cluster)) as connection:
@@ -74,7 +74,7 @@ def leader(cluster: Cluster, name: str) -> int:
 
 
 def coordinator(cluster: Cluster, group: str, topic_id: bytes) -> int:
-    """Who keeps the state of the group's share partition."""
+    """Find the node that keeps the state of the group's share partition."""
 
     def found() -> int | None:
         key = coordinator_key(ShareKey(group, TopicId(topic_id), 0))
@@ -87,7 +87,7 @@ def coordinator(cluster: Cluster, group: str, topic_id: bytes) -> int:
 
 
 def join(cluster: Cluster, name: str, group: str, topic_id: bytes) -> Member:
-    """A member that fetches from whoever leads now."""
+    """Connect a member that fetches from the current leader."""
 
     def ready() -> Member | None:
         member = Member(cluster.address(leader(cluster, name)), group, topic_id)

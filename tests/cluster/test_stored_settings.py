@@ -1,4 +1,4 @@
-"""A stored setting that cannot be used costs no node of three, whichever of them comes to lead the partition."""
+"""A stored setting that cannot be used costs no node of three, whichever of them leads the partition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LONG = "by_duration:P" + "9" * 400 + "D"
 
 
 def plant(cluster: Cluster, group: str, name: str, value: str) -> None:
-    """Have all nodes, which are stopped, hold a setting of a group that a present one would refuse."""
+    """Write a group's setting that a current version would refuse into all nodes, which are stopped."""
     places = [cluster.node_directory(node) / "data" for node in cluster.nodes]
     ends: list[tuple[int, int, Path]] = []
     for place in places:

@@ -43,7 +43,7 @@ STRANGER = 77
 
 
 def controllers(cluster: Cluster) -> dict[int, Address]:
-    """Where each node's controller listener is."""
+    """The address of each node's controller listener."""
     found = {}
     for node in cluster.nodes:
         lines = (cluster.node_directory(node) / "server.properties").read_text().splitlines()
@@ -56,7 +56,7 @@ def controllers(cluster: Cluster) -> dict[int, Address]:
 
 @asynccontextmanager
 async def joining(cluster: Cluster, secret: str | None = None) -> AsyncIterator[Links]:
-    """A node that is none of the cluster's, and connects to its voters."""
+    """A node that does not belong to the cluster, and connects to its voters."""
     async with asyncio.TaskGroup() as tasks:
         links = Links(STRANGER, tasks=tasks, is_voter=False, silence_ms=2000, secret=secret)  # type: ignore[arg-type]
         try:
@@ -159,7 +159,7 @@ def test_without_the_secret_nobody_is_a_node() -> None:
             assert SECRET not in cluster.logs(node)
 
 
-# -- a voter that has met nobody yet
+# -- a voter that has met no peer yet
 
 
 @asynccontextmanager
@@ -228,7 +228,7 @@ async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp
             await links.stop()
 
 
-# -- a node that is to be met beyond this machine
+# -- a node reachable from beyond this machine
 
 
 def started(directory: Path, **settings: str) -> tuple[int, str]:
@@ -289,7 +289,7 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
 
 
 def test_kafkas_example_of_one_node_starts_without_a_secret(tmp_path: Path) -> None:
-    """Its controller listener is on every interface; nobody beyond this machine is taken there (`test_link_trust`)."""
+    """Its controller listener is on every interface, but accepts no peer from another machine (`test_link_trust`)."""
     (port,) = free_ports(1)
     listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://0.0.0.0:{port}"
     settings = {"listeners": listeners, "controller.quorum.voters": f"1@localhost:{port}"}

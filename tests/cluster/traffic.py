@@ -1,4 +1,4 @@
-"""Producers and consumer groups of libraries that are not ours, at work while nodes fail, and the proof afterwards.
+"""Producers and consumer groups of third-party libraries, at work while nodes fail, and the proof afterwards.
 
 Each library writes a topic of its own, each partition's records numbered from 0, with an idempotent producer that waits
 for all in-sync replicas; and reads it back as a group that commits what it has seen. `Traffic.goes_on` is what is asked
@@ -6,7 +6,7 @@ after each failure: every partition of every topic gets a record that was sent a
 `Traffic.proof` is asked at the end: nothing acknowledged is lost, nothing is there twice, nothing out of order, and no
 group is behind what it committed.
 
-Clients have their default settings, but for what the proof needs.
+Clients have their default settings, except those that the proof needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.02
 
 
 class Producer(Protocol):
-    """Of one library."""
+    """A producer of one library."""
 
     def __init__(self, bootstrap: str) -> None: ...
 
@@ -141,7 +141,7 @@ class KafkaPythonConsumer:
 
     def poll(self) -> list[tuple[int, int, bytes]]:
         try:
-            # A join that lasts longer than a poll is begun anew by the next one, or leaves a member that never commits.
+            # A join that lasts longer than a poll is restarted by the next one, or leaves a member that never commits.
             found = self._consumer.poll(timeout_ms=5_000)
         except KafkaPythonError as error:
             if not error.retriable:

@@ -2,11 +2,11 @@
 
     python transforming_app.py BOOTSTRAP SEED
 
-It says `commit N` for each transaction of N records that it knows to be committed. After an error it begins anew, as
-another instance of the same transactional id; where another one has fenced it, it ends. Now and then it aborts, or
-leaves a transaction open and begins anew.
+It prints `commit N` for each transaction of N records that it knows to be committed. After an error it restarts as
+another instance of the same transactional id; if another one has fenced it, it ends. Now and then it aborts, or
+leaves a transaction open and restarts.
 
-It ends where a call takes much longer than it was given: librdkafka 2.15 waits without end in
+It ends if a call far exceeds its timeout: librdkafka 2.15 waits forever in
 `send_offsets_to_transaction` for a coordinator of the group that died, once the metadata no longer lists that broker.
 """
 

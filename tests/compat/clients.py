@@ -252,7 +252,7 @@ class Kcat:
                 line = (message.key or b"") + b"\t\n"
                 subprocess.run([*command, "-Z", "-K", "\t"], input=line, check=True, timeout=BOUND_SECONDS)
                 continue
-            with tempfile.NamedTemporaryFile() as content:  # a file given by name is one message, whatever is in it
+            with tempfile.NamedTemporaryFile() as content:  # a named file is one message, even with newlines
                 content.write(message.value)
                 content.flush()
                 subprocess.run([*command, content.name], check=True, timeout=BOUND_SECONDS)

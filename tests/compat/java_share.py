@@ -1,6 +1,6 @@
 """Share groups (KIP-932) in the hands of Apache Kafka's own client: KafkaShareConsumer, Admin. Part of `make compat`.
 
-    python tests/compat/java_share.py       exit status 1 where anything is not as it should be
+    python tests/compat/java_share.py       exit status 1 if anything is not as it should be
 
 Needs a JDK, Maven and a repository that has Apache Kafka. Two consumers share a topic of two partitions, accept,
 release and reject its records, and each is done with exactly once; then the group is described, moved, read again from
@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 GROUP, TOPIC = "readers", "shared"
 RECORDS = 500
 QUIET_SECONDS = 20
-"""How long a consumer that gets nothing waits for more; a start of Java included."""
+"""The time a consumer that gets nothing waits for more, a start of Java included."""
 BOUND_SECONDS = 300.0
 """When a reader has to be done."""
 QUICK = {"group.share.heartbeat.interval.ms": "300", "group.share.session.timeout.ms": "6000"}
@@ -50,7 +50,7 @@ class Client:
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def lines(self, running: subprocess.Popen[str]) -> list[list[str]]:
-        """What it printed, word by word, when it is done."""
+        """Wait for the process to end, and return its output, split into words."""
         printed, complaints = running.communicate(timeout=BOUND_SECONDS)
         if running.returncode:
             raise SystemExit(f"{' '.join(map(str, running.args[3:]))}: {printed}{complaints}")  # type: ignore[index]

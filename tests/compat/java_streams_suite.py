@@ -1,9 +1,9 @@
 """A Kafka Streams application with `group.protocol=streams` (KIP-1071) against our broker. Part of `make compat`.
 
-    python tests/compat/java_streams_suite.py        exit status 1 where anything is not as it should be
+    python tests/compat/java_streams_suite.py        exit status 1 if anything is not as it should be
 
 Needs a JDK, Maven and a repository that has Kafka Streams. `Counting.java` counts words through a repartition topic
-into a store with a changelog. Two instances share the tasks; one ends, and the other goes on from the changelog.
+into a store with a changelog. Two instances share the tasks; one ends, and the other continues from the changelog.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Application:
         return started
 
     def end(self, instance: subprocess.Popen[bytes]) -> None:
-        """Have it close its streams, which leaves the group."""
+        """Make it close its streams, which leaves the group."""
         assert instance.stdin is not None
         instance.stdin.close()
         if instance.wait(BOUND_SECONDS) != 0:
@@ -78,7 +78,7 @@ class Application:
 
 
 class Words:
-    """What is sent to be counted, and what has come out of it."""
+    """The words sent to be counted, and the counts that have come out."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
@@ -119,7 +119,7 @@ def described(bootstrap: str) -> DescribedStreamsGroup:
 
 
 def tasks(group: DescribedStreamsGroup) -> list[int]:
-    """How many active tasks each member has."""
+    """The number of active tasks of each member."""
     return sorted(sum(len(each.partitions) for each in member.assignment.active_tasks) for member in group.members)
 
 

@@ -1,7 +1,7 @@
 """Our segments and indexes in the hands of Apache Kafka's own classes, and theirs in ours. Part of `make compat`.
 
-    python tests/compat/java_suite.py            compare, both ways; exit status 1 where anything differs
-    python tests/compat/java_suite.py --write    make `java_segments` anew, which the tests read without a JDK
+    python tests/compat/java_suite.py            compare, both ways; exit status 1 if anything differs
+    python tests/compat/java_suite.py --write    rebuild `java_segments`, which the tests read without a JDK
 
 Needs a JDK, Maven and a repository that has Apache Kafka. A broker is filled by librdkafka, kafka-python, aiokafka and
 our own client, with every codec, and partly compacted. When it has stopped:
@@ -42,7 +42,7 @@ from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DUMP = "kafka.tools.DumpLogSegments"
 COMPLAINTS = ("mismatch", "out of order", "corrupt", "isvalid: false")
-"""What DumpLogSegments says of what is wrong. That offsets are not consecutive is right where compaction was."""
+"""Words by which DumpLogSegments reports errors. Gaps between offsets are no error after compaction."""
 
 GROUP = "readers"
 TRANSACTIONAL_ID = "java-reads-this"
@@ -71,7 +71,7 @@ class Java:
 
 
 def fill(home: Path) -> Path:
-    """What a broker leaves on the disk after clients of three libraries; its log directory."""
+    """Fill a broker with clients of three libraries, stop it, and return its log directory."""
     data = home / "data"
     settings = {"log.dirs": str(data), "log.cleaner.backoff.ms": "50", "log.cleaner.min.cleanable.ratio": "0.01"}
     compact = {"cleanup.policy": "compact", "internal.segment.bytes": "60000", "file.delete.delay.ms": "0"}
@@ -125,7 +125,7 @@ def segments(data: Path) -> list[Path]:
 
 
 def compare_records(java: Java, files: list[Path], found: list[str]) -> int:
-    """Whether both read the same rows in these files; how many."""
+    """Compare the rows that both read in these files, note differences in `found`, and return how many Kafka reads."""
     theirs: list[list[object]] = []
     for line in java.run("Segments", "read", *map(str, files)).splitlines():
         row = json.loads(line)

@@ -1,7 +1,7 @@
 """kafka-python's own integration suite against our server: `make compat`.
 
 Its sdist comes from PyPI; nothing of it is kept here. It takes a broker's address from the environment (KAFKA_URI) and
-the Kafka version to expect (KAFKA_VERSION). What does not pass is in `kafka_python_exceptions.toml`, each with its
+the Kafka version to expect (KAFKA_VERSION). Tests that do not pass are in `kafka_python_exceptions.toml`, each with its
 reason; a test that does not pass and is not there, or is there and passes, makes this fail.
 
 Nothing is tried again, with one exception, which the summary tells: the tests under `client_race` there, and only when
@@ -34,7 +34,7 @@ TEST_TIMEOUT_SECONDS = 60
 RACE_TRIES = 3
 RECEIVED_NOTHING = "assert set() == {"
 SETTINGS = {
-    # What the suite's own fixture would have started Kafka with, as its kafka.properties say.
+    # The settings with which the suite's own fixture would have started Kafka, from its kafka.properties.
     "node.id": "0",
     "advertised.listeners": "PLAINTEXT://127.0.0.1:0",  # the port that was bound
     "num.partitions": "4",
@@ -93,7 +93,7 @@ def run(sources: Path, bootstrap: str, arguments: list[str]) -> dict[str, tuple[
         **os.environ,
         "KAFKA_URI": f"kafka://{bootstrap}",
         "KAFKA_VERSION": KAFKA_VERSION,
-        "KAFKA_ROOT": str(sources),  # where a Kafka would be installed: has to exist, is not looked into
+        "KAFKA_ROOT": str(sources),  # where Kafka would be installed: has to exist, is not looked into
         "PYTHONPATH": str(sources),
     }
     options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", f"--junitxml={report}"]

@@ -1,4 +1,4 @@
-"""What a segment holds, row by row, in the one form in which implementations are compared: see `java/Segments.java`."""
+"""A segment's contents, row by row, in the one form in which implementations are compared: see `java/Segments.java`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def segment_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def records_once_compacted(directory: Path, keys: int) -> int:
-    """How many records are left once no key is twice in what may be cleaned: all but the segment being written.
+    """Count the records left once no key occurs twice in the cleanable part: all but the segment being written.
 
     A broker is at work there, so files come and go.
     """

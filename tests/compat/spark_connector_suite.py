@@ -1,9 +1,9 @@
 """The same queries through Spark's own Kafka connector and through `format("kraftpy")`: the same schemas and rows.
 
-    python tests/compat/spark_connector_suite.py     exit status 1 where anything differs that is not documented
+    python tests/compat/spark_connector_suite.py     exit status 1 if anything differs that is not documented
 
 Needs a JDK, Maven and a repository that has the connector (spark-sql-kafka-0-10): that of the installed PySpark or,
-where there is none, `BEFORE` in the same Spark; which one it was is printed. One broker holds topics that librdkafka
+if there is none, `BEFORE` in the same Spark; which one it was is printed. One broker holds topics that librdkafka
 filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its checkpoint
 with changes in between, the ends of its batches compared too, and each write goes to topics of either's own, which
 librdkafka reads. What differs by design (docs/how-to/spark.md) is checked to be as documented. Part of `make compat`.
@@ -39,7 +39,7 @@ from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
 
 FORMATS = ("kafka", "kraftpy")
 ARTIFACTS = "spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2"
-"""What Spark does not come with."""
+"""The jars that Spark does not come with."""
 BEFORE = "4.2.0"
 """A version that repositories have which lack that of the newest Spark."""
 BOUND_SECONDS = 180
@@ -50,7 +50,7 @@ Options = Mapping[str, object]
 
 
 def offsets(topic: str, *each: int) -> str:
-    """Of its partitions, in the JSON both understand."""
+    """Encode the offsets of a topic's partitions in the JSON that both understand."""
     return json.dumps({topic: {str(index): offset for index, offset in enumerate(each)}})
 
 
@@ -173,12 +173,12 @@ BAD_WRITES: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Found:
-    """What either way of asking gave."""
+    """The result of a query, asked either way."""
 
     schema: str = ""
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     batches: list[str] = field(default_factory=list)
-    """Where each of a stream's batches ended."""
+    """The offsets at which each of a stream's batches ended."""
     error: str = ""
 
 
@@ -262,7 +262,7 @@ class Suite:
             raise SystemExit(f"the stream {name} of {kind} did not end")
 
     def streamed(self, kind: str, name: str) -> Found:
-        """What all runs gave, and where each batch ended."""
+        """Return the rows of all runs, and the offsets at which each batch ended."""
         home = self.scratch / "streams" / name / kind
         found = found_in(self.spark.read.parquet(str(home / "rows")))
         found.rows.sort(key=lambda row: row[2:5])
@@ -294,7 +294,7 @@ class Suite:
     # --- sinks ----------------------------------------------------------------------------------------------------
 
     def rows(self, kind: str) -> DataFrame:
-        """What is to be written, in one task, so that the order is one."""
+        """The rows to write, in one task so that their order is fixed."""
         made = [
             (
                 b"key %d" % (number % 23),
@@ -370,7 +370,7 @@ class Suite:
 
 
 def attempt(work: Callable[[], Found]) -> Found:
-    """What it gives, or the first line of why it fails."""
+    """Return the work's result, or the first line of its error."""
     try:
         return work()
     except Py4JJavaError as error:

@@ -55,7 +55,7 @@ class Topics:
             raise SystemExit(f"{name} could not be filled: {failed[:1]}")
 
     def fill_all(self, data: Path) -> None:
-        """What the queries read; `data` is the broker's log directory."""
+        """Fill every topic that the queries read; `data` is the broker's log directory."""
         self.fill(self.create("plain", PARTITIONS), numbered(0, COUNT))
         self.fill(self.create("odd", 2), odd_records())
         self.create("empty", 2)
@@ -117,7 +117,7 @@ class Topics:
         self._open.pop().abort_transaction(BOUND_SECONDS)
 
     def written(self, name: str, count: int) -> list[tuple[Any, ...]]:
-        """What is in a topic of `count` records: partition, key, value and headers, in the partitions' order."""
+        """The rows of a topic of `count` records: partition, key, value and headers, in the partitions' order."""
         consumer = confluent_kafka.Consumer(
             {**self._servers, "group.id": "spark-topics", "enable.auto.commit": False, "enable.partition.eof": True}
         )

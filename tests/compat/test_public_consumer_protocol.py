@@ -138,7 +138,7 @@ def test_members_come_and_go_and_topics_grow(start_broker: BrokerFactory, closin
     group.close()
     assert admin.describe_consumer_groups(["g"])["g"].result(20).state == ConsumerGroupState.EMPTY
 
-    # What comes later goes on where they were, be it of the other protocol: the group is empty.
+    # Later members resume where they were, even with the other protocol: the group is empty.
     group.send("t", 60)
     group.join("t", **{"group.protocol": "classic", "session.timeout.ms": 6000})
     group.wait(group.has_all)
@@ -209,7 +209,7 @@ def test_a_group_lives_through_the_deaths_of_its_coordinator(closing: list[Group
         assert group.owned() == before, "a coordinator that dies is no reason to rebalance"
         described = admin.describe_consumer_groups(["g"])["g"].result(30)
         assert (described.state, len(described.members)) == (ConsumerGroupState.STABLE, 3)
-        # The new coordinator goes on from what the old one had stored.
+        # The new coordinator continues from the state that the old one had stored.
         group.members.pop().close()
         group.wait(lambda: group.sizes() == [3, 3])
         group.close()

@@ -1,4 +1,4 @@
-"""Groups of public clients: members come and go, every record is read, nobody shares a partition."""
+"""Groups of public clients: members come and go, every record is read, no two members share a partition."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ConfluentMember:
 class KafkaPythonMember:
     """A member of a group through kafka-python, polled by a thread of its own.
 
-    A poll() that ends before the group has formed drops the answers that come after it, and the next one joins anew;
+    A poll() that ends before the group has formed drops the answers that come after it, and the next one rejoins;
     members polled in turn would keep each other from ever settling.
     """
 
@@ -108,7 +108,7 @@ class KafkaPythonMember:
 
 
 class AioKafkaMember:
-    """A member of a group through aiokafka, with a loop and a thread of its own: its heartbeats wait for nobody."""
+    """A member of a group through aiokafka, with a loop and a thread of its own: its heartbeats never wait."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, **settings: Any) -> None:
         self.values: list[bytes] = []

@@ -130,7 +130,7 @@ def test_members_move_one_by_one_to_the_newer_protocol_and_back(
 
     fleet = Fleet(broker.bootstrap, assignor)
     fleets.append(fleet)
-    for _ in range(3):  # one by one: later generations are assigned by what members say of the earlier ones
+    for _ in range(3):  # one by one: later generations are assigned from the members' reports of the earlier ones
         fleet.join("classic")
         fleet.settle()
     assert kind() == (ConsumerGroupType.CLASSIC, ConsumerGroupState.STABLE)

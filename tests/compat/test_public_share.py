@@ -1,7 +1,7 @@
-"""confluent-kafka's ShareConsumer (KIP-932): members share partitions, come and go, die; topics grow; brokers die.
+"""confluent-kafka's ShareConsumer (KIP-932): members share partitions, join, leave and die; topics grow; brokers die.
 
 Its share consumer is a preview, and says so when it is made. It has no requests of administrators for share groups:
-those go by our command.
+those go through our command.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Group:
         self.sent = 0
 
     def earliest(self) -> None:
-        """The group begins with what is there."""
+        """Let the group begin with the records already there."""
         command(self.bootstrap, "group", "alter", "g", "--config", "share.auto.offset.reset=earliest")
 
     def join(self, *topics: str) -> None:
@@ -88,22 +88,22 @@ class Group:
         return len(self.seen) == self.sent
 
     def is_done_with(self) -> int:
-        """How many records the group will not be given again."""
+        """Count the records that the group will not be given again."""
         offsets = rows(self.bootstrap, "group", "describe", "g")
         return sum(each["start_offset"] for each in offsets if each["end_offset"])
 
     def described(self) -> list[dict[str, Any]]:
-        """What the members read, as the coordinator says."""
+        """The members' assignments according to the coordinator."""
         return rows(self.bootstrap, "group", "describe", "g", "--members")
 
     def is_read_by(self, count: int, partitions: int) -> bool:
-        """Whether there are so many members, each has something, and together they have all partitions."""
+        """Return whether there are `count` members, each has a partition, and together they have all of them."""
         members = self.described()
         read = {each for member in members for each in member["partitions"]}
         return len(members) == count and len(read) == partitions and all(member["partitions"] for member in members)
 
     def leave(self) -> None:
-        """The newest member goes. What it was given last it says to be done with only when it is told to."""
+        """Let the newest member leave. It acknowledges the last records it received only when told to."""
         member = self.members.pop()
         outcome = member.commit_sync(BOUND_SECONDS)
         assert not any(outcome.values()), outcome
@@ -127,7 +127,7 @@ def rows(bootstrap: str, *words: str) -> list[dict[str, Any]]:
 
 
 def assert_all_is_done_with(offsets: list[dict[str, Any]], sent: int) -> None:
-    """The group has nothing before it. Where no record ever came, no start offset need be known."""
+    """Check that the group has nothing left to do. A partition that never had a record need not have a start offset."""
     used = [each for each in offsets if each["end_offset"]]
     assert sum(each["start_offset"] for each in used) == sent, offsets
     assert [each["lag"] for each in used] == [0] * len(used), offsets
@@ -178,7 +178,7 @@ def test_members_share_partitions_come_and_go_and_topics_grow(
     assert (described["state"], described["members"]) == ("Empty", 0)
     assert_all_is_done_with(rows(broker.bootstrap, "group", "describe", "g"), group.sent)
 
-    # Who comes later goes on where they were.
+    # A later member resumes where they left off.
     group.send("t", 50)
     group.join("t")
     group.wait(group.has_all)
@@ -273,7 +273,7 @@ def test_a_group_lives_through_the_deaths_of_brokers(closing: list[Group]) -> No
         group.leave()
         group.wait(lambda: group.is_read_by(2, 6))
         group.send("t", 300)
-        # What a member said to a broker that died is lost: such records come again, to whoever asks the next leader.
+        # Acknowledgements to a broker that died are lost: such records are delivered again by the next leader.
         group.wait(lambda: group.has_all() and group.is_done_with() == group.sent)
         group.close()
         assert_all_is_done_with(rows(cluster.bootstrap_servers, "group", "describe", "g"), group.sent)

@@ -46,7 +46,7 @@ def producer_of(server: EmbeddedBroker, transactional_id: str, **settings: Any) 
 
 
 def read_all(server: EmbeddedBroker, topic: str, isolation: str) -> list[bytes]:
-    """Every value there is, by a consumer that reads to the end it is told."""
+    """Read every value with a consumer that stops at the end offset the broker reports."""
     consumer = Consumer(
         {
             "bootstrap.servers": server.bootstrap,
@@ -211,7 +211,7 @@ def test_aiokafka_commits_aborts_and_sends_offsets(kraftpy_server: EmbeddedBroke
 
 
 def test_kafka_python_sends_the_first_offsets_of_a_new_broker() -> None:
-    """Nobody has asked for a group's coordinator yet: the topic of offsets is not there."""
+    """No client has asked for a group's coordinator yet, so the offsets topic does not exist."""
     with EmbeddedBroker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("source", 1, 1)])["source"].result(BOUND_SECONDS)

@@ -1,4 +1,4 @@
-"""Idempotent producers over restarts of the broker: every record once, in order, whatever was in flight."""
+"""Idempotent producers over restarts of the broker: every record once, in order, no matter what was in flight."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def expected_row(offset: int, message: Message) -> dict[str, Any]:
 
 
 def check_compacted(rows: list[dict[str, Any]], sent: list[Message]) -> None:
-    """Every record left is where it was sent to, and the last of each key is there."""
+    """Check that every record left keeps its offset, and that the last record of each key is there."""
     assert rows == [expected_row(row["offset"], sent[row["offset"]]) for row in rows]
     offsets = [row["offset"] for row in rows]
     assert offsets == sorted(set(offsets))

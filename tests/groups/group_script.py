@@ -1,7 +1,7 @@
 """Runs `*.script` files: the coordinator's specification.
 
 A script is blocks divided by blank lines. A block is comments (`#`), commands, `---`, and what happened. A block
-without `---` happens silently only if nothing happens at all, so every block with effects must tell them.
+without `---` happens silently only if nothing happens at all, so every block with effects must list them.
 
 Commands (group `g` unless `group=`; `v=` picks the API version; `now=` moves the clock first, without a Tick):
 

@@ -1,6 +1,6 @@
 """A group coordinator with a log, driven by hand: what scripts and random histories share.
 
-Checks after every step, whoever drives: the coordinator's own invariants, every request answered exactly once or
+Checks after every step, for every driver: the coordinator's own invariants, every request answered exactly once or
 still waiting inside, every answer encodable in the version of its request, generations that never go back, and a
 log that, replayed afresh, gives the same durable state.
 """
@@ -144,7 +144,7 @@ class World:
         self.step(Tick())
 
     def appended(self, token: int, error_code: ErrorCode = ErrorCode.NONE) -> None:
-        """A held append is done. What succeeded is in the log, in its place."""
+        """Complete a held append. If it succeeded, its records are in the log, in their place."""
         append = next(each for each in self.held if each.token == token)
         self.held.remove(append)
         if error_code is ErrorCode.NONE:
@@ -178,7 +178,7 @@ class World:
         self.step(TransactionEnded(producer_id=producer_id, is_commit=is_commit))
 
     def reload(self) -> None:
-        """The partition moves away and is loaded again from its log. What is held is lost."""
+        """Move the partition away and load it again from its log. Held appends are lost."""
         self.take(self.coordinator.unload(), alive=False)
         self.held.clear()
         self.asked.clear()

@@ -71,7 +71,7 @@ class Clients(World, Generic[C, R]):
     # ---- what does not
 
     def send(self, client: C, message: GroupRequest, version: int) -> None:
-        """A heartbeat, which is to be answered."""
+        """Send a heartbeat, and expect an answer to it."""
         client.heard_at = self.now
         client.waiting.append(len(self.requests) + 1)
         self.request(message, version, client.member_id)

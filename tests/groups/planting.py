@@ -97,7 +97,7 @@ def planted(world_class: type[World], garden: Garden) -> type[World]:
             self.coordinator._invariants.check(EXPIRY_KEY, may_dangle=True)
 
         def _load_again(self, event: Event) -> None:
-            """As `Shards` does it."""
+            """Load the partition again, as `Shards` does."""
             self.reloaded += 1
             if isinstance(event, Request):
                 self._refuse(event, ErrorCode.UNKNOWN_SERVER_ERROR)

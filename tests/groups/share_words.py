@@ -86,7 +86,7 @@ class ShareCoordinators:
 
 
 def read_failures(words: list[str], topics: TopicsNow) -> dict[TopicIdPartition, ErrorCode]:
-    """`t:0=ERROR` for each partition of which share coordinators say so."""
+    """Parse `t:0=ERROR`, the error of share coordinators for a partition."""
     failing = {}
     for each in words:
         where, _, code = each.partition("=")

@@ -1,7 +1,7 @@
 """Streams groups (KIP-1071) in the words of scripts: topologies, tasks, records, answers.
 
-A topology is subtopologies with `;` between them, each `ID:READS>WRITES*CHANGELOGS`. What it reads are topics with `+`
-between them, or with `&` where they must have as many partitions as each other; `~r` is a repartition topic, `~r=3` one
+A topology is subtopologies with `;` between them, each `ID:READS>WRITES*CHANGELOGS`. Its inputs are topics with `+`
+between them, or with `&` if they must have as many partitions as each other; `~r` is a repartition topic, `~r=3` one
 that asks for three partitions. So `0:t>r;1:~r*s` reads t, repartitions into r, and counts what is in r in a state s.
 
 Tasks are `0:0,1;1:2`, in the roles active/standby/warm-up with `/` between them; none are `-`.

@@ -1,8 +1,8 @@
 """Random histories of groups of the consumer protocol (KIP-848), with clients that behave as the KIP has them behave.
 
 Answers get lost, members crash, are slow to give up, leave and come back; topics come and go; appends fail; the
-coordinator moves. Whatever happens, no two members hold a partition, neither by what the coordinator says (`World`
-checks that after every step) nor by what members do; and when nothing happens any more, the group comes to rest with
+coordinator moves. In every case no two members hold a partition, neither by what the coordinator says (`World`
+checks that after every step) nor by what members do; and when nothing happens any more, the group settles with
 every partition in one member's hands.
 """
 
@@ -28,7 +28,7 @@ TOPICS = ("t", "u", "v")
 
 @dataclass(kw_only=True)
 class Reader(Client):
-    """A member's own view: `owns` is what it reads from, `told` is what it was last told it may read."""
+    """A member's own view: `owns` is what it reads from, `told` is the last assignment it received."""
 
     instance_id: str | None
     topics: tuple[str, ...]
@@ -85,7 +85,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
                 client.epoch = answer.member_epoch
                 told = assigned(answer)
                 if told is not None:
-                    # What is new it reads at once; what is no longer there it gives up some time before it says so.
+                    # It reads new partitions at once, and stops reading removed ones some time before it says so.
                     client.owns |= told
                     client.told = told
             case ErrorCode.FENCED_MEMBER_EPOCH | ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.FENCED_INSTANCE_ID:

@@ -29,7 +29,7 @@ from kraftpy.types import Millis, TopicId
 
 
 def lines(function: Callable[[], Any]) -> int:
-    """How many lines of Python are executed, loops in comprehensions included."""
+    """Count the lines of Python that are executed, loops in comprehensions included."""
     count = 0
 
     def trace(_: FrameType, event: str, __: Any) -> Any:
@@ -117,7 +117,7 @@ def topic(number: int) -> TopicId:
 @pytest.mark.parametrize("assignor", [assign_range, assign_uniform])
 def test_members_that_read_the_same_are_assigned_to_in_time_linear_in_members_and_topics(assignor: Assignor) -> None:
     def many(count: int) -> Callable[[], Any]:
-        """As many members as topics, each of which has one partition and all members for readers."""
+        """Set up as many members as topics; each topic has one partition, and every member subscribes to it."""
         topics = frozenset(map(topic, range(count)))
         members = {f"member-{number:04}": Subscriber(topics=topics) for number in range(count)}
         return lambda: assignor(members, dict.fromkeys(topics, 1))

@@ -249,7 +249,7 @@ def every_request(version: int, key: ApiKey) -> GroupRequest:
 
 
 def error_in(response: object) -> int:
-    """The error a response carries, wherever it carries it."""
+    """Return the error of a response, from the field that carries it."""
     match response:
         case OffsetFetchResponse(groups=[OffsetFetchResponseGroup(error_code=code)]):
             return code

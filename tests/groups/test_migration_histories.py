@@ -1,10 +1,10 @@
 """Random histories of groups that pass from one protocol to the other and back while their members live (KIP-848).
 
 Beside the clients of the consumer protocol there are classic ones, eager and cooperative, that behave as Kafka's do:
-they join again when they are told to, an eager one gives up everything before, a cooperative one what it has lost, and
-then joins once more. Whoever leads a classic generation assigns.
+they rejoin when asked to, an eager one gives up everything before, a cooperative one what it has lost, and it
+then joins once more. The leader of a classic generation assigns.
 
-Whatever happens, no two members read a partition, and when nothing happens any more every partition is read by one.
+In every case no two members read a partition, and when nothing happens any more every partition is read by one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Random histories of share groups (KIP-932), with clients that behave as the KIP has them behave.
 
 Answers get lost, members crash, leave and come back; topics come, grow and go; appends fail; share coordinators are
-slow or refuse; the coordinator moves; administrators set and forget start offsets and delete groups. Whatever happens,
-nobody is assigned a partition the share coordinators do not keep the state of, and what they keep is what the group
-knows of; and when nothing happens any more, every partition is read, and by whom the coordinator says.
+slow or refuse; the coordinator moves; administrators set and forget start offsets and delete groups. In every case,
+no member is assigned a partition the share coordinators do not keep the state of, and they keep exactly what the group
+knows of; and when nothing happens any more, every partition is read, and by the members the coordinator names.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Random histories of a streams group (KIP-1071), with members that behave as the KIP has them behave.
 
 Answers get lost, members crash, are slow to give tasks up, leave and come back; topics come and go, internal topics are
-made late; appends fail; the coordinator moves. Whatever happens, no two members work on a task, and no two members of a
+made late; appends fail; the coordinator moves. In every case no two members work on a task, and no two members of a
 process have one, neither by what the coordinator says (`World` checks that after every step) nor by what members do.
-When nothing happens any more the group comes to rest with every task in one member's hands.
+When nothing happens any more the group settles with every task in one member's hands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TASKS = 15
 
 @dataclass(kw_only=True)
 class Member(Client):
-    """A member's own view: `owns` is what it works on or keeps ready, `told` is what it was last told."""
+    """A member's own view: `owns` is what it works on or keeps ready, `told` is its last assignment."""
 
     process_id: str
     owns: Tasks = NO_TASKS

@@ -1,4 +1,4 @@
-"""What holds in every image, whatever was asked, and from one image to the next."""
+"""Invariants of every image, after any command, and from one image to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random histories of three to five brokers: what holds after every step, whatever comes and goes.
+"""Random histories of three to five brokers: invariants that hold after every step.
 
 The commands are made to fit the image as it is (epochs that are current, replicas that exist), so that histories go
 deep; commands that do not fit are the part of test_metadata_properties.
@@ -56,7 +56,7 @@ NOW = Millis(0)
 
 
 class History:
-    """Commands that a cluster of so many brokers could see, drawn one after the other."""
+    """Commands that a cluster of this size could see, drawn one after the other."""
 
     def __init__(self, chance: random.Random, brokers: int, *, has_elr: bool) -> None:
         self.chance = chance
@@ -165,7 +165,7 @@ class History:
         )
 
     def report(self, image: Image) -> Command | None:
-        """What a broker's disks did to some of its replicas."""
+        """Draw a broker's report of what its disks did to some of its replicas."""
         broker = self._broker(image)
         if broker is None:
             return None

@@ -61,13 +61,13 @@ def entry(index: int, term: int, data: bytes) -> Entry:
 
 
 def after_kill(disk: MemoryDisk) -> Loaded:
-    """What a start finds when the process died and the machine did not."""
+    """Load the journal as a start finds it after the process died and the machine did not."""
     disk.crash(random.Random(0), Loss.NOTHING)
     return Journal(disk.root).load()
 
 
 def lose_power_after(disk: MemoryDisk, operations: int) -> None:
-    """Let the machine die before the operation after so many that change the disk."""
+    """Let the machine die after `operations` operations that change the disk, before the next one."""
     left = operations
 
     def count(operation: str, path: str) -> None:
@@ -261,7 +261,7 @@ State = tuple[int, tuple[Entry, ...]]
 
 
 class Model:
-    """What a start may find: any of the states since the last sync."""
+    """The states that a start may find: any since the last sync."""
 
     def __init__(self) -> None:
         self.base, self.base_term, self.term = 0, 0, 1

@@ -1,4 +1,4 @@
-"""What holds for any commands: nodes agree, snapshots are whole, bytes decode to what they were or to an error."""
+"""Properties for any commands: nodes agree, snapshots are whole, bytes decode to what they were or to an error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The controller's specification: each `*.script` beside this file is commands, `---`, and what they came to.
+"""The controller's specification: each `*.script` beside this file is commands, `---`, and their outcome.
 
-A block is one or more commands, then what happened: `> ` a record, else what the caller is told. State carries over
+A block is one or more commands, then what happened: `> ` a record, else the caller's answer. State carries over
 from block to block of a file. After every command the invariants of the image are checked, the command survives its
 own encoding, and a second node that applied the same bytes, and one restored from a snapshot, hold the same bytes.
 
@@ -429,7 +429,7 @@ def reference(word: str) -> PartitionReference:
 
 
 def tell_rest(state: Partition | PartitionChanged) -> str:
-    """What most partitions do not have."""
+    """Describe the fields that most partitions leave at their defaults."""
     rest = ""
     for name, members in (
         ("elr", state.eligible_leader_replicas),

@@ -1,4 +1,4 @@
-"""Who is alive, as the active controller sees it: fencing, unfencing, controlled shutdown, a new office."""
+"""Broker liveness as the active controller sees it: fencing, unfencing, controlled shutdown, a new controller."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTACT_MS = 1_000
 
 
 class Controller:
-    """Sessions beside a state machine: what is proposed is applied when the test says so."""
+    """Sessions beside a state machine: proposals are applied when the test says so."""
 
     def __init__(self, brokers: int = 3, *, balance_interval_ms: int | None = None) -> None:
         self.machine = MetadataStateMachine()
@@ -94,13 +94,13 @@ class Controller:
         )
 
     def tick(self, *, later_ms: int = 0) -> list[str]:
-        """What is proposed, in words."""
+        """Return the proposals of a tick, in words."""
         self.now += later_ms
         self.proposed = self.sessions.tick(self.machine.image, self.now)
         return [tell(command) for command in self.proposed]
 
     def settle(self, *, later_ms: int = 0) -> list[str]:
-        """What is proposed, which is then applied."""
+        """Apply the proposals of a tick, and return them in words."""
         told = self.tick(later_ms=later_ms)
         for command in self.proposed:
             self.apply(command)

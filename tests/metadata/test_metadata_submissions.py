@@ -1,4 +1,4 @@
-"""What is sent again is taken in once; and what an older version wrote is read."""
+"""A submission sent twice is applied once, and one that an older version wrote can be read."""
 
 from __future__ import annotations
 

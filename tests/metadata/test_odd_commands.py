@@ -46,7 +46,7 @@ IDS = (b"t" * 16, b"u" * 16, bytes(16), b"i" * 16, b"x", b"")
 
 
 class Odd:
-    """Makes commands of any values that their fields can have, often such that they come to something."""
+    """Makes commands with any values that their fields can have, often ones that take effect."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -178,7 +178,7 @@ def test_a_node_that_the_test_has_killed_is_spared(kind: str) -> None:
 
 
 def drawn_nodes(seed: int, options: Any) -> set[int]:
-    """Of the first two faults of a seed in three nodes."""
+    """Return the nodes hit by a seed's first two faults among three nodes."""
     steps = itertools.islice(schedule(seed, (1, 2, 3), (1, 2, 3), **options), 2)
     return {node for step in steps for node in step.nodes}
 

@@ -79,7 +79,7 @@ def producer_of(cluster: Cluster, done: list[Any]) -> Callable[[str, bytes], con
             "bootstrap.servers": cluster.bootstrap_servers,
             "enable.idempotence": True,
             "retry.backoff.ms": 20,
-            "socket.timeout.ms": 1500,  # who is cut off does not say so: a client has to give it up
+            "socket.timeout.ms": 1500,  # a node that is cut off does not say so: the client has to time out
             "request.timeout.ms": 1000,
         }
     )
@@ -148,7 +148,7 @@ def test_what_a_client_sent_arrives_late_though_it_has_given_up(cluster: Cluster
 
 
 def test_a_leader_that_hears_and_is_not_heard_is_replaced(cluster: Cluster) -> None:
-    """What it sends to the others is lost; what they send arrives. They elect another, and nothing is lost."""
+    """Messages from it are lost; messages to it arrive. The others elect another leader, and no record is lost."""
     create(cluster, "not-heard", [3, 1, 2], **{"min.insync.replicas": "2"})
     done: list[Any] = []
     send = producer_of(cluster, done)

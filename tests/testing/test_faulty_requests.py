@@ -106,7 +106,7 @@ def test_a_lost_answer_makes_the_producer_retry_and_nothing_is_there_twice(broke
 
 
 def test_without_idempotence_a_lost_answer_is_a_duplicate(broker: EmbeddedBroker) -> None:
-    """What the test above would see if the broker did not look at sequence numbers."""
+    """The test above would see this if the broker ignored sequence numbers."""
     writer = Writer(broker.bootstrap, **{"enable.idempotence": False})
     with broker.drop("Produce", response=True, count=1) as fault:
         writer.send("duplicate", b"0")
@@ -328,7 +328,7 @@ def test_a_count_is_of_all_brokers_together_and_outlives_a_node() -> None:
 
 
 def is_answered(address: str) -> bool:
-    """Whether a Metadata request of nobody in particular is, before its connection is closed."""
+    """Return whether a Metadata request from a new client is answered before its connection is closed."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), BOUND_SECONDS) as connection:
         connection.sendall(encode_request(ApiKey.METADATA, 9, 1, "nobody", MetadataRequest(topics=[])))
@@ -465,7 +465,7 @@ def test_an_answer_with_an_error_says_so(key: ApiKey, version: int, request_mess
 
 
 def test_hits_of_many_threads_are_all_counted(broker: EmbeddedBroker) -> None:
-    """Each is claimed once, whoever asks."""
+    """Each hit is claimed once, no matter which thread asks."""
     rule = Rule(id=1, kind="drop", hits=str(broker.data_dir / "claimed.hits"), count=40)
     claimed: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""What `sockets_collected` closes after a test, and what it leaves alone."""
+"""The sockets that `sockets_collected` closes after a test, and those it leaves alone."""
 
 from __future__ import annotations
 

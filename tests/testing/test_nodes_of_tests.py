@@ -28,7 +28,7 @@ REPLACED = [
 
 
 def loaded(broker: EmbeddedBroker) -> set[str]:
-    """What the node has imported of the package for tests, by its interpreter's own word."""
+    """The modules of the testing package that the node has imported, as its interpreter reports."""
     return set(re.findall(r"^import time:.*\| +(kraftpy\.testing\.\w+)$", broker.log_text, re.MULTILINE))
 
 
