@@ -38,17 +38,17 @@ NO_BROKER_EPOCH: Final = -1
 
 RETRY_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
-"""How long a refused or lost proposal rests: doubling from the one to the other."""
+"""The delay before a refused or lost proposal is made again doubles from the first to the second."""
 
 _CERTAINLY_NOT: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
-"""Refusals after which the partition may be proposed anew at the same partition epoch; all others leave it open."""
+"""Refusals that rule the proposal out, so another may follow at the same partition epoch; others leave it open."""
 
 _NOTHING: Final[tuple[LeaderEffect, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """What the metadata says of a partition this broker leads."""
+    """The metadata of a partition that this broker leads."""
 
     leader_epoch: int
     partition_epoch: int
@@ -185,8 +185,8 @@ class Leader:
         ]
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The smallest log start among this one's and those of the replicas that are alive: what DeleteRecords answers
-        and waits for. -1 while one of them is not known."""
+        """Return the smallest log start of this replica and the live followers, which DeleteRecords waits for and
+        returns. -1 while one of them is unknown."""
         return min(
             [log_start_offset] + [f.log_start_offset for f in self._followers.values() if f.broker_id in self._brokers],
         )
@@ -271,7 +271,7 @@ class Leader:
         return effects
 
     def check_follower(self, broker_id: BrokerId, broker_epoch: int) -> _Follower:
-        """That this broker may replicate from here. Raises KafkaError as `fetched` does; changes nothing."""
+        """Check that this broker may replicate from here. Raises KafkaError as `fetched` does; changes nothing."""
         follower = self._followers.get(broker_id)
         if follower is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is no follower that is known here")
@@ -302,17 +302,17 @@ class Leader:
         return [*self._propose_joining(now), *self._advance(now)]
 
     def brokers_changed(self, brokers: Mapping[BrokerId, int], now: Millis) -> Sequence[LeaderEffect]:
-        """Other brokers may join ISRs now."""
+        """Replace the set of brokers that may join ISRs."""
         self._brokers = brokers
         return self._advance(now)
 
     def min_isr_changed(self, min_isr: int, now: Millis) -> Sequence[LeaderEffect]:
-        """The topic's min.insync.replicas is another."""
+        """Take a new value of the topic's min.insync.replicas."""
         self._min_isr = min_isr
         return self._advance(now)
 
     def lag_time_max_changed(self, lag_time_max_ms: int) -> None:
-        """`replica.lag.time.max.ms` is another."""
+        """Take a new value of `replica.lag.time.max.ms`."""
         self._lag_time_max_ms = lag_time_max_ms
 
     def proposal_refused(
@@ -379,7 +379,7 @@ class Leader:
         self._count()
 
     def _count(self) -> None:
-        """Who is in the maximal ISR."""
+        """Recompute the maximal ISR and mark the followers that belong to it."""
         members = self._may_join.union(self.state.isr)
         if self._proposal is not None:
             members = members.union(broker_id for broker_id, _ in self._proposal.isr)
@@ -410,7 +410,7 @@ class Leader:
         )
 
     def _is_eligible(self, follower: _Follower) -> bool:
-        """Whether the broker behind it may be in an ISR at all (rule 13)."""
+        """Return True if the follower's broker may be in an ISR at all (rule 13)."""
         epoch = self._brokers.get(follower.broker_id)
         if epoch is None or follower.broker_epoch is None:
             return False
