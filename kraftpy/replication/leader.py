@@ -128,7 +128,7 @@ class Leader:
         """Where this leader epoch begins: nobody joins the ISR with less (rule 13), and offsets of the end are not
         answered before the high watermark is here (rule 11)."""
         self.retry_at: Millis | None = None
-        """When `tick` wants to be called at the latest, besides its regular times."""
+        """The latest time at which `tick` must be called, besides its regular times."""
         self.maximal_isr: frozenset[BrokerId] = frozenset()
         self._min_isr = min_isr
         self._lag_time_max_ms = lag_time_max_ms
@@ -167,7 +167,7 @@ class Leader:
 
     @property
     def is_proposing(self) -> bool:
-        """Whether a proposal is under way, or waits to be made again."""
+        """True while a proposal is in flight, or waits to be made again."""
         return self._proposal is not None
 
     def progress(self) -> list[FollowerProgress]:
@@ -192,9 +192,9 @@ class Leader:
         )
 
     def nearest(self, rack: str | None, racks: Mapping[BrokerId, str | None], fetch_offset: int) -> BrokerId | None:
-        """The follower a consumer in `rack` had better read from; None: read here (KIP-392, rule 48).
+        """Return the follower that a consumer in `rack` should read from; None to read here (KIP-392, rule 48).
 
-        One in the ISR that is alive and whose log holds the offset, the most advanced of those in the rack; none where
+        It is the most advanced follower in the rack that is alive, in the ISR and whose log holds the offset; None if
         this broker is in the rack itself.
         """
         if not rack or racks.get(self.broker_id) == rack:
