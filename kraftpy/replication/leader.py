@@ -335,9 +335,9 @@ class Leader:
             self._is_doubtful = True
             return _NOTHING
         if self._is_doubtful:
-            # This sending came to nothing, an earlier one may still come to something: who it would add keeps counting
-            # until the partition's epoch has moved on, or for so long that the sending must be lost. At most one
-            # proposal of an epoch succeeds, so others may follow.
+            # This attempt failed, but an earlier one may still succeed: the replicas it would add keep counting until
+            # the partition's epoch has moved on, or until the earlier attempt must have been lost. At most one proposal
+            # of an epoch succeeds, so others may follow.
             return self._drop_proposal(now, still=frozenset(broker for broker, _ in proposal.isr))
         return self._drop_proposal(now, still=frozenset())
 
