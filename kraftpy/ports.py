@@ -1,4 +1,4 @@
-"""What the core is given of the world: files, directories and clocks. Nothing else.
+"""The core's only access to the outside world: files, directories and clocks.
 
 The real ones are in `broker/runtime.py`; tests and the simulation hand in others (in memory, losing what was
 not synced, with a clock that is moved by hand). Every method may raise `OSError`, as the disk does; nobody in the core
@@ -30,20 +30,20 @@ class Failure(Enum):
     """The meaning of an `OSError` of a file, a directory, a thread or a process."""
 
     FULL = "the disk is full"
-    """It costs the request, and passes when there is room."""
+    """The request fails; a later one succeeds once there is room."""
     RESOURCES = "out of descriptors, memory or threads"
-    """Nothing is wrong with the disk: the operation is tried again, or costs the request."""
+    """Nothing is wrong with the disk: the operation is retried, or the request fails."""
     NAME = "a name that the file system does not take"
-    """It costs the request, and does not pass."""
+    """The request fails, and so will every retry."""
     DISK = "the disk failed"
-    """Nobody knows what is on the disk: it costs the log directory."""
+    """The contents of the disk are unknown: the log directory goes offline."""
 
 
 def failure_of(error: OSError, *, is_sync: bool = False) -> Failure:
-    """Classify an error. `is_sync`: it came out of a sync, or of an operation that ends with one.
+    """Classify an error. `is_sync` says that it came from a sync, or from an operation that ends with one.
 
-    A sync that failed with almost any errno may have lost the data that it should have made durable. No sync answers
-    EMFILE or ENFILE: with these, a file could not be opened, and nothing was synced or lost.
+    A sync that fails, with almost any errno, may have lost the data that it should have made durable. No sync returns
+    EMFILE or ENFILE: they mean that a file could not be opened, so nothing was synced or lost.
     """
     if error.errno in _NO_DESCRIPTORS or (error.errno in _NO_RESOURCES and not is_sync):
         return Failure.RESOURCES
@@ -56,27 +56,27 @@ class File(Protocol):
     """An open file, addressed by byte position. Not a stream: it has no cursor."""
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        """Return up to `length` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def write(self, position: int, data: Buffer) -> None:
-        """All of `data` at `position`, extending the file where needed."""
+        """Write all of `data` at `position`, extending the file if needed."""
         ...
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Return the file's current size in bytes."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes, and give back what `reserve` asked for beyond."""
+        """Cut the file to `size` bytes, and release any space reserved beyond that."""
         ...
 
     def reserve(self, position: int, length: int) -> None:
-        """A hint that these bytes are going to be written: space for them, while the size stays. Never raises."""
+        """Hint that these bytes will be written: allocate space for them without changing the size. Never raises."""
         ...
 
     def sync(self) -> None:
-        """Make what was written survive a power loss. May block for long."""
+        """Make everything written so far survive a power loss. May block for a long time."""
         ...
 
     def close(self) -> None:
@@ -89,29 +89,29 @@ class Directory(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is, for messages to people."""
+        """The directory's location, for messages to people."""
         ...
 
     def names(self) -> list[str]:
-        """Every file and directory in it, sorted."""
+        """Return the names of every file and directory in it, sorted."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether a file or directory of that name is there."""
+        """Return True if a file or directory of that name exists."""
         ...
 
     def open(self, name: str) -> File:
-        """Open for reading and writing; created empty where missing."""
+        """Open a file for reading and writing; create it empty if it does not exist."""
         ...
 
     def read(self, name: str) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
+        """Return the contents of the whole file. Raises FileNotFoundError."""
         ...
 
     def replace(self, name: str, data: Buffer) -> None:
         """Make `name` hold exactly `data`, atomically and durably: temporary file, sync, rename, directory sync.
 
-        Everything is opened before anything is changed: out of descriptors, nothing has happened.
+        Everything is opened before anything is changed: if descriptors run out, nothing has happened.
         """
         ...
 
@@ -120,11 +120,11 @@ class Directory(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a directory with all that is in it. Missing is fine."""
+        """Delete a file, or a directory and everything in it. Does nothing if it does not exist."""
         ...
 
     def child(self, name: str) -> Directory:
-        """The directory `name` within this one, created where missing."""
+        """Return the directory `name` within this one; create it if it does not exist."""
         ...
 
     def sync(self) -> None:
@@ -136,9 +136,9 @@ class Clock(Protocol):
     """Time, as an argument."""
 
     def now(self) -> Millis:
-        """Wall-clock milliseconds since the Unix epoch; may jump."""
+        """Return wall-clock milliseconds since the Unix epoch; may jump."""
         ...
 
     def monotonic_ms(self) -> Millis:
-        """Milliseconds that never go back; only differences mean anything."""
+        """Return milliseconds that never go back; only differences mean anything."""
         ...

@@ -22,7 +22,7 @@ Millis = NewType("Millis", int)
 """Milliseconds since the Unix epoch, or a span of them where the name ends in `_ms`."""
 
 TopicId = NewType("TopicId", bytes)
-"""A topic's identity over delete and create again: 16 bytes (KIP-516)."""
+"""A topic's identity, 16 bytes: a topic deleted and created again gets a new one (KIP-516)."""
 
 ZERO_TOPIC_ID = TopicId(bytes(16))
 NO_PRODUCER_ID = ProducerId(-1)

@@ -647,8 +647,8 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     def _end_for_followers(self) -> int:
         """One past the last entry that followers may be sent: to a change of the voters that is not on this disk yet.
 
-        Were it lost here, those could be left with it whom it removes: they would not campaign, and nobody else, whose
-        log is shorter, would have their votes.
+        If this disk lost it, only the voters it removes might still have it: they would not campaign, and no other
+        node, whose log is shorter, would get their votes.
         """
         changed_at = self.log.voters[-1][0]
         return changed_at if changed_at > self.log.journal.durable_index else self.log.last_index + 1

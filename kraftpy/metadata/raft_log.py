@@ -122,5 +122,5 @@ class RaftLog:
         return self.term
 
     def getVotedForNodeId(self) -> int | str | None:  # noqa: N802
-        """Of the current term."""
+        """Return the id of the node this one voted for in the current term."""
         return int(self.voted_for) if self.voted_for is not None and self.voted_for.isdecimal() else self.voted_for

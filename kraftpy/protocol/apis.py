@@ -1,12 +1,12 @@
 """Every API of the protocol by number; for those spoken here the versions, the first flexible one, and the messages.
 
 The table is plain data and imports no message; `Api.request` and `Api.response` import theirs when asked.
-What is not in the table is not advertised and not answered.
+An API that is not in the table is neither advertised nor answered.
 
 Produce is advertised from version 0 though nothing below 3 can be stored: librdkafka takes a higher minimum as a broker
 that cannot compress.
 
-Left out: the APIs between Kafka's brokers and controllers, and whatever else `ApiKey` names and `APIS` does not.
+Left out: the APIs between Kafka's brokers and controllers, and any other that `ApiKey` names and `APIS` does not.
 
 KIP-35 (versions), KIP-482 (flexible versions), KIP-511 (the ApiVersions response header stays at version 0).
 """
@@ -101,7 +101,7 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """An API spoken here. `flexible` is its first flexible version, past `last` where there is none."""
+    """An API spoken here. `flexible` is its first flexible version, past `last` if it has none."""
 
     key: ApiKey
     first: int
@@ -199,7 +199,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0),
     )
 }
-"""What is advertised, by API key."""
+"""The APIs that the broker advertises, by API key."""
 
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 

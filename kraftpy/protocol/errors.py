@@ -31,7 +31,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The member for a number from the wire."""
+        """Return the member for a number from the wire."""
         return cls._value2member_map_.get(code, cls.UNKNOWN_SERVER_ERROR)  # type: ignore[return-value]
 
     UNKNOWN_SERVER_ERROR = -1, "The broker failed in a way it did not foresee."

@@ -4,8 +4,8 @@ A frame is four bytes of size and that many bytes. `FrameDecoder` refuses a size
 more than has arrived: a peer that announces 100 MiB and sends nothing costs nothing.
 
 A request opens with its API key, version and correlation id, then the client's id, then tagged fields in flexible
-versions; a response opens with the correlation id, then tagged fields (KIP-482). Of a request whose API or version we
-do not speak only the part before the tagged fields is read, which never changes, so that it can be answered.
+versions; a response opens with the correlation id, then tagged fields (KIP-482). If we do not speak a request's API or
+version, we read only the part before the tagged fields, which never changes, so that we can answer it.
 
 An ApiVersions response is always under the header of version 0, and one for a version we do not speak is itself in
 version 0 (KIP-511).
@@ -49,7 +49,7 @@ class FrameDecoder:
         return len(self._pending)
 
     def feed(self, data: Buffer) -> list[memoryview]:
-        """The frames that `data` completes, without their sizes. They may be views of `data` where that is `bytes`.
+        """Return the frames that `data` completes, without their sizes; views of `data` if it is `bytes`, or copies.
 
         Raises `ProtocolError` for a size below zero, `FrameTooLarge` for one above `max_frame_bytes`.
         """
@@ -69,7 +69,7 @@ class FrameDecoder:
         return frames
 
     def _resume(self, view: memoryview, frames: list[memoryview]) -> int:
-        """Go on with the frame under way; returns how much of `view` that took."""
+        """Continue the incomplete frame; return how many bytes of `view` were used."""
         position = 0
         while True:
             piece = view[position : position + self._want - len(self._pending)]
@@ -85,7 +85,7 @@ class FrameDecoder:
                 return position
 
     def _whole(self, size: int) -> int:
-        """Bytes of a frame with its size, which must be one that is allowed."""
+        """Return the length of a frame including its size field. Raises if that size is not allowed."""
         if size > self.max_frame_bytes:
             raise FrameTooLarge(size, self.max_frame_bytes)
         if size < 0:
@@ -94,7 +94,7 @@ class FrameDecoder:
 
 
 class RequestHeader(NamedTuple):
-    """What opens a request. `api_key` is a plain number, for it may be one we do not know."""
+    """The header of a request. `api_key` is a plain number, because it may be one we do not know."""
 
     api_key: int
     api_version: int
@@ -103,7 +103,7 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
-    """The header of a request, and the body after it as a view. Raises `ProtocolError`.
+    """Return the header of a request, and the body after it as a view. Raises `ProtocolError`.
 
     For an API or a version that is not in `APIS` the body begins right after the client's id.
     """
@@ -132,7 +132,7 @@ def encode_request(
 
 
 def decode_response_header(api_key: int, api_version: int, frame: Buffer) -> tuple[int, memoryview]:
-    """The correlation id of a response, and the body after its header as a view. Raises `ProtocolError`."""
+    """Return the correlation id of a response, and the body after its header as a view. Raises `ProtocolError`."""
     try:
         (correlation_id,) = _SIZE.unpack_from(frame)
         position = 4
@@ -156,7 +156,7 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, message
 def encode_response_parts(
     api_key: int, api_version: int, correlation_id: int, message: object, apart_from: int
 ) -> list[Buffer]:
-    """As `encode_response`, in pieces: what is at least `apart_from` bytes long is one of its own, and not copied.
+    """Encode a response in pieces: a part of at least `apart_from` bytes is a piece of its own, and is not copied.
 
     `records` that are not bytes, but have a length, are passed on as they are.
     """
@@ -173,7 +173,7 @@ def encode_response_parts(
 
 
 def around_body(api_key: int, api_version: int, correlation_id: int, body: bytes) -> list[Buffer]:
-    """A whole response whose body is encoded already, in two pieces."""
+    """Frame a response whose body is already encoded, in two pieces."""
     header = _response_header(api_key, api_version, correlation_id)
     return [_SIZE.pack(len(header) + len(body)) + header, body]
 

@@ -1,8 +1,8 @@
-"""What the machines of replication want done. The caller does it in the order given, or not at all.
+"""The effects that a leader or a follower asks its caller to carry out, in the order given or not at all.
 
-Effects of a leader: `HighWatermarkAdvanced`, `ProposeIsr`. Effects of a follower: all others. A follower's list is to
-be carried out to its end before the follower is asked for its next fetch, and dropped at the first effect that fails
-(report that with `Follower.failed`).
+A leader returns `HighWatermarkAdvanced` and `ProposeIsr`; a follower returns all the others. The caller must finish a
+follower's list before it asks for the next fetch, and drop the rest of the list at the first effect that fails
+(reporting the failure with `Follower.failed`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kraftpy.types import BrokerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighWatermarkAdvanced:
-    """Everything before `offset` is committed: wake who waits for it."""
+    """Everything before `offset` is committed: wake the requests that wait for it."""
 
     offset: int
 
@@ -25,17 +25,18 @@ class HighWatermarkAdvanced:
 class ProposeIsr:
     """Ask the quorum for this ISR (AlterPartition, KIP-497).
 
-    What comes of it is told with `Leader.changed` (the partition has changed, in whatever way) or
-    `Leader.proposal_refused` (refused, or nobody knows). The same proposal may be made again while nobody knows.
+    The caller reports the outcome with `Leader.changed` (the partition has changed, in whatever way) or
+    `Leader.proposal_refused` (refused, or the outcome is unknown). The same proposal may be made again while the
+    outcome is unknown.
     """
 
     isr: tuple[tuple[BrokerId, int], ...]
-    """(broker, the broker epoch its last fetch came with; -1: not to be checked), in the order of the replicas."""
+    """(broker, broker epoch of its last fetch), in the order of the replicas. Broker epoch -1 is not checked."""
     leader_epoch: int
     partition_epoch: int
-    """The one this builds on: the quorum refuses where the partition has another by now."""
+    """The partition epoch this builds on: the quorum refuses if the partition has a different one by now."""
     is_recovering: bool = False
-    """The leader recovery state that goes with it. A leader asks for an end of recovering, never for its beginning."""
+    """The leader recovery state to set. A leader asks to end recovery, never to begin it."""
 
 
 LeaderEffect = HighWatermarkAdvanced | ProposeIsr
@@ -43,9 +44,10 @@ LeaderEffect = HighWatermarkAdvanced | ProposeIsr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateTo:
-    """Cut the log here (`PartitionLog.truncate_to`), also where it ends here already: epochs may have to go.
+    """Truncate the log here (`PartitionLog.truncate_to`), even if it already ends here: epochs may have to go.
 
-    A high watermark above the log's end falls to it. Readers of the cut part, and aborted flushes, are the caller's.
+    A high watermark above the log's end falls to it. The caller deals with readers of the truncated part and with
+    aborted flushes.
     """
 
     offset: int
@@ -53,14 +55,14 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOver:
-    """Drop the whole log and begin an empty one here (`PartitionLog.truncate_fully_and_start_at`)."""
+    """Discard the whole log and begin an empty one here (`PartitionLog.truncate_fully_and_start_at`)."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecords:
-    """Append copies (`PartitionLog.append` with `Origin.REPLICA`), none of a later leader epoch than this one."""
+    """Append replicated records (`PartitionLog.append` with `Origin.REPLICA`), none from a leader epoch after this."""
 
     records: Buffer
     leader_epoch: int
@@ -68,28 +70,28 @@ class AppendRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceHighWatermark:
-    """The leader's high watermark. One's own becomes this, but at most the log's end, and it never falls for it."""
+    """Raise this replica's high watermark to the leader's, but not past the log's end. It never falls here."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """The leader's log start: at most to the log's own end (`PartitionLog.advance_log_start`)."""
+    """Advance the log start to the leader's, at most to the log's own end (`PartitionLog.advance_log_start`)."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackOff:
-    """Nothing came of the fetch; `Follower.next_fetch` has nothing until `Follower.retry_at`."""
+    """The fetch failed; `Follower.next_fetch` returns nothing until `Follower.retry_at`."""
 
     reason: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedsMetadata:
-    """The leader asked is another, or newer, than this broker knows: the metadata it has is behind, or will be."""
+    """The leader has changed, or has a newer epoch than this broker knows: its metadata is behind, or will be."""
 
 
 FollowerEffect = (

@@ -1,7 +1,7 @@
 """What one broker fetches from one leader: many partitions, one Fetch at a time, one incremental session (KIP-227).
 
 The leader remembers the session's partitions and positions, so a request names only what has changed since the last one
-and what is to be forgotten. A session that is lost, in whatever way, is begun anew with everything named.
+and what to forget. If a session is lost, however that happens, the next request begins a new one and names everything.
 
 Work for a request and for an answer grows with what changed, not with what is fetched.
 
@@ -44,7 +44,7 @@ _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ErrorCode.INCONSISTENT_TOPIC_ID,
 )
-"""What beginning a new session heals."""
+"""Errors that a new session cures."""
 
 
 class PartitionKey(NamedTuple):
@@ -56,7 +56,7 @@ class PartitionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How much to ask for: `replica.fetch.*`."""
+    """Limits on the size and wait of a fetch: `replica.fetch.*`."""
 
     partition_max_bytes: int = 1 << 20  # replica.fetch.max.bytes
     response_max_bytes: int = 10 << 20  # replica.fetch.response.max.bytes
@@ -65,7 +65,7 @@ class FetchLimits:
 
 
 class Fetched(NamedTuple):
-    """What the leader says of one partition, and what it was asked: for `Follower.answered`."""
+    """The leader's answer for one partition with the position asked for, to pass to `Follower.answered`."""
 
     key: PartitionKey
     asked: FetchPosition
@@ -95,7 +95,7 @@ class FetchPlan:
 
     @property
     def positions(self) -> Mapping[PartitionKey, FetchPosition]:
-        """What is to be fetched."""
+        """The partitions to fetch, each with its position."""
         return self._wanted
 
     # --- what to fetch ------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class FetchPlan:
             self._changed[key] = None
 
     def forget(self, key: PartitionKey) -> None:
-        """Fetch this partition no more, or not now. An answer under way may still name it; that is ignored."""
+        """Stop fetching this partition, for now or for good. An answer in flight may still name it; it is ignored."""
         if self._wanted.pop(key, None) is not None:
             if key in self._held:
                 # Wanted again from there, it must be named again: the leader has told what it has to tell of it.
@@ -121,7 +121,7 @@ class FetchPlan:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def request(self, limits: FetchLimits, max_wait_ms: int | None = None) -> FetchRequest | None:
-        """The next Fetch (version 15 or later); None where there is nothing to fetch. `max_wait_ms`: instead of the
+        """Return the next Fetch (version 15 or later); None if there is nothing to fetch. `max_wait_ms` overrides the
         limit's."""
         if self._is_under_way:
             raise RuntimeError("a fetch is under way")
@@ -175,10 +175,10 @@ class FetchPlan:
     # --- what came of it ----------------------------------------------------------------------------------------------
 
     def digest(self, response: FetchResponse) -> list[Fetched]:
-        """What the answer says of the partitions that are still wanted from where they were asked for.
+        """Return the answers for partitions that are still wanted from the position they were asked for.
 
-        Nothing, and the next request begins a new session, where the session was refused. Raises KafkaError for any
-        other error of the response as a whole: rest before the next request.
+        If the session was refused, the list is empty and the next request begins a new session. Raises KafkaError for
+        any other error of the response as a whole: back off before the next request.
         """
         self._is_under_way = False
         error = ErrorCode.of(response.error_code)
@@ -206,12 +206,12 @@ class FetchPlan:
         return fetched
 
     def lost(self) -> None:
-        """The answer will not come, or the connection is another: nobody knows what the session is at."""
+        """Give up on the answer, because it will not come or the connection changed: the session's state is unknown."""
         self._is_under_way = False
         self._begin_anew(close=True)
 
     def _begin_anew(self, *, close: bool) -> None:
-        """Name everything in the next request; with the old session's id, so that the leader drops that one."""
+        """Name everything in the next request; `close` sends the old session's id, so that the leader drops it."""
         self._epoch = _INITIAL_EPOCH
         if not close:
             self._session_id = _NO_SESSION

@@ -44,7 +44,7 @@ from kraftpy.types import BrokerId, Millis
 
 BACK_OFF_MS: Final = 50
 BACK_OFF_MAX_MS: Final = 1_000
-"""How long a partition rests after an error: doubling from the one to the other (`replica.fetch.backoff.ms`)."""
+"""The delay after an error doubles from the first to the second (`replica.fetch.backoff.ms`)."""
 
 _METADATA_IS_BEHIND: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -56,7 +56,7 @@ _METADATA_IS_BEHIND: Final = (
 
 
 class LogView(Protocol):
-    """What a follower has to know of its own log."""
+    """The part of its own log that a follower reads."""
 
     @property
     def log_start_offset(self) -> int:
@@ -75,7 +75,7 @@ class LogView(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """What is known to be committed."""
+        """The end of what is known to be committed."""
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
@@ -86,7 +86,7 @@ class LogView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPosition:
-    """Where to read on: what a Fetch request says of a partition."""
+    """One partition in a Fetch request: the position to fetch from."""
 
     offset: int
     last_fetched_epoch: int
@@ -103,7 +103,7 @@ class DivergingEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAnswer:
-    """What a Fetch response says of a partition; -1 for what it does not say."""
+    """One partition in a Fetch response; -1 for fields that are absent."""
 
     error: ErrorCode = ErrorCode.NONE
     high_watermark: int = -1
@@ -130,14 +130,14 @@ class Follower:
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.retry_at: Millis | None = None
-        """Until then `next_fetch` has nothing; None: it has something now."""
+        """`next_fetch` returns None until this time; if None, there is no back-off."""
         self._log = log
         self._back_off_ms = self._first_back_off_ms = back_off_ms
         self._back_off_max_ms = back_off_max_ms
         self._parted_at: FetchPosition | None = None
 
     def next_fetch(self, now: Millis) -> FetchPosition | None:
-        """What to ask the leader for; None while it backs off."""
+        """Return what to ask the leader for; None while backing off."""
         if self.retry_at is not None:
             if now < self.retry_at:
                 return None
@@ -154,7 +154,7 @@ class Follower:
         )
 
     def answered(self, asked: FetchPosition, answer: FetchAnswer, now: Millis) -> list[FollowerEffect]:
-        """What to do about the answer to a fetch. Nothing where the log stands elsewhere by now."""
+        """Return what to do about the answer to a fetch: nothing if the log has moved since the fetch was made."""
         log = self._log
         if (
             asked.leader_epoch != self.leader_epoch
@@ -186,7 +186,7 @@ class Follower:
         return effects
 
     def failed(self, error: ErrorCode, now: Millis) -> list[FollowerEffect]:
-        """A fetch, or something that was to be done about its answer, came to nothing: rest for a while."""
+        """Back off, because a fetch failed or one of the effects of its answer did."""
         self.retry_at = Millis(now + self._back_off_ms)
         self._back_off_ms = min(self._back_off_ms * 2, self._back_off_max_ms)
         effects: list[FollowerEffect] = [BackOff(reason=error)]

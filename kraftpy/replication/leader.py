@@ -38,17 +38,17 @@ NO_BROKER_EPOCH: Final = -1
 
 RETRY_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
-"""How long a refused or lost proposal rests: doubling from the one to the other."""
+"""The delay before a refused or lost proposal is made again doubles from the first to the second."""
 
 _CERTAINLY_NOT: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
-"""Refusals after which the partition may be proposed anew at the same partition epoch; all others leave it open."""
+"""Refusals that rule the proposal out, so another may follow at the same partition epoch; others leave it open."""
 
 _NOTHING: Final[tuple[LeaderEffect, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """What the metadata says of a partition this broker leads."""
+    """The metadata of a partition that this broker leads."""
 
     leader_epoch: int
     partition_epoch: int
@@ -128,7 +128,7 @@ class Leader:
         """Where this leader epoch begins: nobody joins the ISR with less (rule 13), and offsets of the end are not
         answered before the high watermark is here (rule 11)."""
         self.retry_at: Millis | None = None
-        """When `tick` wants to be called at the latest, besides its regular times."""
+        """The latest time at which `tick` must be called, besides its regular times."""
         self.maximal_isr: frozenset[BrokerId] = frozenset()
         self._min_isr = min_isr
         self._lag_time_max_ms = lag_time_max_ms
@@ -167,7 +167,7 @@ class Leader:
 
     @property
     def is_proposing(self) -> bool:
-        """Whether a proposal is under way, or waits to be made again."""
+        """True while a proposal is in flight, or waits to be made again."""
         return self._proposal is not None
 
     def progress(self) -> list[FollowerProgress]:
@@ -185,16 +185,16 @@ class Leader:
         ]
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The smallest log start among this one's and those of the replicas that are alive: what DeleteRecords answers
-        and waits for. -1 while one of them is not known."""
+        """Return the smallest log start of this replica and the live followers, which DeleteRecords waits for and
+        returns. -1 while one of them is unknown."""
         return min(
             [log_start_offset] + [f.log_start_offset for f in self._followers.values() if f.broker_id in self._brokers],
         )
 
     def nearest(self, rack: str | None, racks: Mapping[BrokerId, str | None], fetch_offset: int) -> BrokerId | None:
-        """The follower a consumer in `rack` had better read from; None: read here (KIP-392, rule 48).
+        """Return the follower that a consumer in `rack` should read from; None to read here (KIP-392, rule 48).
 
-        One in the ISR that is alive and whose log holds the offset, the most advanced of those in the rack; none where
+        It is the most advanced follower in the rack that is alive, in the ISR and whose log holds the offset; None if
         this broker is in the rack itself.
         """
         if not rack or racks.get(self.broker_id) == rack:
@@ -271,7 +271,7 @@ class Leader:
         return effects
 
     def check_follower(self, broker_id: BrokerId, broker_epoch: int) -> _Follower:
-        """That this broker may replicate from here. Raises KafkaError as `fetched` does; changes nothing."""
+        """Check that this broker may replicate from here. Raises KafkaError as `fetched` does; changes nothing."""
         follower = self._followers.get(broker_id)
         if follower is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is no follower that is known here")
@@ -302,17 +302,17 @@ class Leader:
         return [*self._propose_joining(now), *self._advance(now)]
 
     def brokers_changed(self, brokers: Mapping[BrokerId, int], now: Millis) -> Sequence[LeaderEffect]:
-        """Other brokers may join ISRs now."""
+        """Replace the set of brokers that may join ISRs."""
         self._brokers = brokers
         return self._advance(now)
 
     def min_isr_changed(self, min_isr: int, now: Millis) -> Sequence[LeaderEffect]:
-        """The topic's min.insync.replicas is another."""
+        """Take a new value of the topic's min.insync.replicas."""
         self._min_isr = min_isr
         return self._advance(now)
 
     def lag_time_max_changed(self, lag_time_max_ms: int) -> None:
-        """`replica.lag.time.max.ms` is another."""
+        """Take a new value of `replica.lag.time.max.ms`."""
         self._lag_time_max_ms = lag_time_max_ms
 
     def proposal_refused(
@@ -335,9 +335,9 @@ class Leader:
             self._is_doubtful = True
             return _NOTHING
         if self._is_doubtful:
-            # This sending came to nothing, an earlier one may still come to something: who it would add keeps counting
-            # until the partition's epoch has moved on, or for so long that the sending must be lost. At most one
-            # proposal of an epoch succeeds, so others may follow.
+            # This attempt failed, but an earlier one may still succeed: the replicas it would add keep counting until
+            # the partition's epoch has moved on, or until the earlier attempt must have been lost. At most one proposal
+            # of an epoch succeeds, so others may follow.
             return self._drop_proposal(now, still=frozenset(broker for broker, _ in proposal.isr))
         return self._drop_proposal(now, still=frozenset())
 
@@ -379,7 +379,7 @@ class Leader:
         self._count()
 
     def _count(self) -> None:
-        """Who is in the maximal ISR."""
+        """Recompute the maximal ISR and mark the followers that belong to it."""
         members = self._may_join.union(self.state.isr)
         if self._proposal is not None:
             members = members.union(broker_id for broker_id, _ in self._proposal.isr)
@@ -410,7 +410,7 @@ class Leader:
         )
 
     def _is_eligible(self, follower: _Follower) -> bool:
-        """Whether the broker behind it may be in an ISR at all (rule 13)."""
+        """Return True if the follower's broker may be in an ISR at all (rule 13)."""
         epoch = self._brokers.get(follower.broker_id)
         if epoch is None or follower.broker_epoch is None:
             return False

@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, int16, int32, int64, message, string,
 
 @struct
 class AlterShareGroupOffsetsRequestPartition:
-    """A partition, and where the group shall begin in it."""
+    """A partition, and the offset at which the group should begin."""
 
     partition_index: Annotated[int, int32]
     start_offset: Annotated[int, int64]

@@ -1,4 +1,4 @@
-"""Consumer groups with their members, what each may read now and what it shall read.
+"""Consumer groups with their members, and the current and target assignment of each.
 
 KIP-848; KIP-1099 (the protocol a member speaks, from version 1).
 """
@@ -36,7 +36,7 @@ class DescribedAssignment:
 
 @struct
 class DescribedConsumerGroupMember:
-    """A member: what it reads, and what it shall read."""
+    """A member with its current and its target assignment."""
 
     member_id: Annotated[str, string]
     instance_id: Annotated[str | None, string] = None

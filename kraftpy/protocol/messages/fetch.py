@@ -96,7 +96,7 @@ class EpochEndOffset:
 
 @struct
 class LeaderIdAndEpoch:
-    """Who leads the partition now, where the broker asked does not."""
+    """The partition's current leader, if the broker asked is not it."""
 
     leader_id: Annotated[int, int32] = -1
     leader_epoch: Annotated[int, int32] = -1

@@ -46,7 +46,7 @@ class DescribedTasks:
 
 @struct
 class DescribedStreamsMember:
-    """A member: what it said of itself, what it has, what it shall have."""
+    """A member: its description of itself, its current tasks and its target tasks."""
 
     member_id: Annotated[str, string]
     member_epoch: Annotated[int, int32]
