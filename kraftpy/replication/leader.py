@@ -226,7 +226,7 @@ class Leader:
         return self._advance(now)
 
     def synced(self, end_offset: int | None, now: Millis) -> Sequence[LeaderEffect]:
-        """This broker's own log counts up to there, which may be less than it holds; None: all that it holds counts."""
+        """Count this broker's own log only up to `end_offset`, or all that it holds if None."""
         self._synced_end_offset = end_offset
         return self._advance(now)
 
@@ -282,7 +282,7 @@ class Leader:
         return follower
 
     def changed(self, state: PartitionState, now: Millis) -> Sequence[LeaderEffect]:
-        """The partition's metadata, whether that is news or not. Of an older partition epoch it is ignored.
+        """Take the partition's metadata, whether or not it is new. A state of an older partition epoch is ignored.
 
         With a new leader epoch everything known of the followers is forgotten; the caller has assigned it at the log's
         end.
