@@ -191,8 +191,7 @@ Cut = tuple[NodeId, NodeId]
 def cuts(
     shape: str, state: ClusterState, hit: Sequence[NodeId], chance: random.Random, to: Sequence[NodeId] = ()
 ) -> tuple[Cut, ...]:
-    """Return the links that a partition of this shape cuts, each direction on its own, in order. `to`: one-way to
-    these only."""
+    """Return the links that a partition of this shape cuts, in order, one for each direction; `to` as in the module."""
     nodes = sorted(state.nodes)
     match shape:
         case "one":
@@ -593,8 +592,7 @@ class _Planner:
 
 
 def timeline(faults: Sequence[Fault]) -> Iterator[tuple[int, bool, Fault]]:
-    """Yield starts (True) and ends (False) by time; at equal times ends come first, except for faults without
-    duration."""
+    """Yield starts (True) and ends (False) by time; at equal times ends first, except of faults without duration."""
     events = [(fault.at_ms, True, fault) for fault in faults]
     events += [(fault.at_ms + fault.lasts_ms, False, fault) for fault in faults]
     yield from sorted(

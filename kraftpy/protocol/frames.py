@@ -49,7 +49,7 @@ class FrameDecoder:
         return len(self._pending)
 
     def feed(self, data: Buffer) -> list[memoryview]:
-        """Return the frames that `data` completes, without their sizes; views of `data` if it is `bytes`, or copies.
+        """Return the frames that `data` completes, without their sizes. They may be views of `data` if it is `bytes`.
 
         Raises `ProtocolError` for a size below zero, `FrameTooLarge` for one above `max_frame_bytes`.
         """
