@@ -257,7 +257,7 @@ def put_in_place(log: PartitionLog, job: CompactionJob) -> list[str] | None:
         TimeIndex.decode(cleaned.time_index),
         *cleaned.largest,
     )
-    new.offsets = cleaned.sources[-1].end_offset - cleaned.base_offset
+    new.index.span = cleaned.sources[-1].end_offset - cleaned.base_offset
     job.unnamed = new
     log.markers_removed(frozenset(cleaned.gone_markers))
     files = log.replace(old, new)

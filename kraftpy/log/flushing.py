@@ -83,10 +83,10 @@ class FlushJob:
 
     def add_indexes(self, segment: Segment) -> None:
         """Add the index of a sealed segment to the job."""
-        offsets, times = segment.load_indexes()
-        index = segment.index_file.open_temporary()
+        offsets, times = segment.load_index()
+        index = segment.index.offset_file.open_temporary()
         try:
-            files = index, segment.time_index_file.open_temporary()
+            files = index, segment.index.time_file.open_temporary()
         except OSError:
             index.close()
             raise
@@ -249,10 +249,10 @@ class Durability:
         for write in job.indexes:
             segment = write.segment
             is_valid = is_closing or (segment in self.sealed and segment.base_offset < job.end_offset)
-            segment.finish_temporary_indexes(keep=is_valid)
+            segment.index.finish_temporary_files(keep=is_valid)
             if is_valid and segment in self.sealed:
                 self.sealed.remove(segment)
-                segment.drop_indexes()
+                segment.drop_index()
             self._has_renamed = True
         for base_offset, data in job.transactions.items():
             if self.transactions.get(base_offset) is data:
@@ -270,7 +270,7 @@ class Durability:
         """
         active = segments[-1]
         if active.needs_closing:
-            active.cut_torn_tail()
+            active.truncate_torn_tail()
             self.names_changed = True
         while (job := self.begin(segments, bases, end_offset, epochs)) is not None and job.is_partial:
             try:

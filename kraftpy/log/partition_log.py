@@ -147,9 +147,9 @@ class PartitionLog:
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]
         for segment, end_offset in zip(loaded.segments, self._bases[1:], strict=False):
-            segment.offsets = end_offset - segment.base_offset
+            segment.index.span = end_offset - segment.base_offset
         self._durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
-        self._durability.sealed += [each for each in loaded.segments[:-1] if each.offset_index is not None]
+        self._durability.sealed += [each for each in loaded.segments[:-1] if each.index.is_in_memory]
         self._durability.transactions.update(loaded.transactions)
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
         self._trash: list[str] = []  # files renamed by a truncation
@@ -388,7 +388,7 @@ class PartitionLog:
         self._last_write_at = now
         last = batches[-1][0]
         active = self._segments[-1]
-        active.load_indexes()
+        active.load_index()
         rolled = False
         if not active.size:
             self._durability.names_changed = True  # it may have no file yet
@@ -438,12 +438,12 @@ class PartitionLog:
         active = self._segments[-1]
         if not active.size:
             return active
-        active.cut_torn_tail()
+        active.truncate_torn_tail()
         if len(self._segments) == 1 and (self._durability.names_changed or self._durability.job is not None):
             self.directory.sync()  # if only the second file survived a crash, the log would seem to begin there
         following = Segment.create(self.directory, self.log_end_offset, self._files, created_at=now)
         active.seal()
-        active.offsets = following.base_offset - active.base_offset
+        active.index.span = following.base_offset - active.base_offset
         self._keep_aborted(active.base_offset, following.base_offset)
         self._durability.snapshots[self.log_end_offset] = self.producers.encode([*self._bases, following.base_offset])
         self._durability.sealed.append(active)
@@ -571,7 +571,7 @@ class PartitionLog:
             else:
                 stop, next_offset = last.position, last.base_offset
         if stop - start > max_bytes:
-            cut, cut_offset = segment.cut(start, start + max_bytes)
+            cut, cut_offset = segment.last_boundary(start, start + max_bytes)
             if cut == start:
                 if not min_one_batch:
                     return None
@@ -610,7 +610,7 @@ class PartitionLog:
                     taken += found.size
                 else:
                     passed_bytes += found.size
-            if segment.offset_index is None and ((is_index_suspect and not is_damaged) or passed_bytes > FAR_BYTES):
+            if not segment.index.is_in_memory and ((is_index_suspect and not is_damaged) or passed_bytes > FAR_BYTES):
                 self._remake_indexes(segment, end_offset)
             if batches or is_over:
                 break
@@ -623,7 +623,7 @@ class PartitionLog:
 
     def _remake_indexes(self, segment: Segment, end_offset: int) -> bool:
         """Rebuild a sealed segment's indexes, which seem damaged; the next flush stores them. Happens at most once."""
-        if not segment.remake_indexes(end_offset, self.epochs, self.config.index_interval_bytes):
+        if not segment.rebuild_index(end_offset, self.epochs, self.config.index_interval_bytes):
             return False
         if segment is not self._segments[-1]:
             self._durability.sealed.append(segment)

@@ -33,7 +33,7 @@ from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producer_replay import delete_snapshots_before, newest_snapshot, replay, snapshot_offsets
 from kraftpy.log.producer_states import ProducerStates
 from kraftpy.log.scanning import MAX_OFFSET, Scanned, scan
-from kraftpy.log.segment import CorruptSegment, Segment
+from kraftpy.log.segment import CorruptSegment, Segment, walk
 from kraftpy.ports import Directory
 from kraftpy.types import Millis
 
@@ -220,8 +220,8 @@ class _Loader:
                     self.directory.delete(name)
         for segment in self.segments:
             if not self.report.clean or segment is self.segments[-1]:
-                segment_is_indexed = segment.index_file.name in present and segment.time_index_file.name in present
-                if not segment_is_indexed:
+                index = segment.index
+                if index.offset_file.name not in present or index.time_file.name not in present:
                     segment.start_empty()  # marks it as unindexed: no entries, held in memory
                     segment.file_size()
         return not bases
@@ -233,8 +233,8 @@ class _Loader:
         """
         active = self.segments[-1]
         try:
-            if active.offset_index is not None or not is_sane(
-                active.index_file.get(), active.time_index_file.get(), active.size, 2**31
+            if active.index.is_in_memory or not is_sane(
+                active.index.offset_file.get(), active.index.time_file.get(), active.size, 2**31
             ):
                 self._rebuild(active, active.base_offset + MAX_RELATIVE_OFFSET + 1)
                 self.report.rebuilt_indexes -= active.is_short  # a clean stop leaves none for a short one
@@ -321,7 +321,7 @@ class _Loader:
 
     def _take_over(self, segment: Segment, found: Scanned) -> None:
         """Give a segment the size, index entries, epochs and producers that its scan found."""
-        segment.delete_stored_indexes()
+        segment.index.delete_files()
         self.directory.delete(layout.file_name(segment.base_offset, layout.TRANSACTION_INDEX))
         segment.start_empty()
         segment.adopt(
@@ -340,9 +340,9 @@ class _Loader:
         size, offsets = segment.file_size(), end_offset - segment.base_offset
         try:
             if (
-                segment.offset_index is None
-                and is_sane(segment.index_file.get(), segment.time_index_file.get(), size, offsets)
-                and segment.has_complete_index(self.interval)
+                not segment.index.is_in_memory
+                and is_sane(segment.index.offset_file.get(), segment.index.time_file.get(), size, offsets)
+                and _has_complete_index(segment, self.interval)
             ):
                 return
         except CorruptSegment as error:
@@ -352,7 +352,7 @@ class _Loader:
         except _OutOfOrder as error:
             self.report.notes.append(f"damaged: {error}")
         except CorruptSegment as error:
-            if segment.offset_after(error.position) == end_offset:  # a failed write's remains after the last batch
+            if _offset_after(segment, error.position) == end_offset:  # a failed write's remains after the last batch
                 self.report.cut_bytes += size - error.position
                 segment.log.get().truncate(error.position)
                 segment.log.get().sync()
@@ -368,7 +368,7 @@ class _Loader:
         Raises CorruptSegment on anything that is not a batch, _OutOfOrder if offsets fall or reach `end_offset`.
         """
         size = segment.file_size()
-        segment.delete_stored_indexes()
+        segment.index.delete_files()
         segment.start_empty()
         segment.resized(size)
         expected = segment.base_offset
@@ -377,16 +377,14 @@ class _Loader:
                 reason = f"offsets {placed.base_offset} to {placed.last_offset} where {expected} should be"
                 raise _OutOfOrder(segment.log.name, placed.position, reason)
             expected = placed.last_offset + 1
-            segment.indexed(
-                placed.base_offset, placed.last_offset, placed.max_timestamp, placed.position, self.interval
-            )
+            segment.index_batch(placed.last_offset, placed.max_timestamp, placed.position, self.interval)
         self.report.rebuilt_indexes += 1
 
     @staticmethod
     def _store_indexes(segment: Segment) -> None:
         segment.seal()
-        offsets, times = segment.load_indexes()
-        for handle, data in ((segment.index_file, offsets.encode()), (segment.time_index_file, times.encode())):
+        offsets, times = segment.load_index()
+        for handle, data in ((segment.index.offset_file, offsets.encode()), (segment.index.time_file, times.encode())):
             file = handle.open_temporary()
             try:
                 file.truncate(0)
@@ -394,8 +392,8 @@ class _Loader:
                 file.sync()
             finally:
                 file.close()
-        segment.finish_temporary_indexes(keep=True)
-        segment.drop_indexes()
+        segment.index.finish_temporary_files(keep=True)
+        segment.drop_index()
 
     def _delete_from(self, number: int) -> None:
         """Delete segments durably, newest first, so that a crash in between leaves a log without holes."""
@@ -475,6 +473,21 @@ class _Loader:
                 elif name in names:
                     self.directory.delete(name)
         return made
+
+
+def _has_complete_index(segment: Segment, interval_bytes: int) -> bool:
+    """Return whether the `.index` is complete to its end. CorruptSegment if its last entry points to no batch."""
+    last = segment.index.entry_before(segment.size, segment.size)[1]
+    return all(placed.position - last <= interval_bytes for placed in segment.walk(last))
+
+
+def _offset_after(segment: Segment, position: int) -> int:
+    """Return one past the last offset of the batches before `position`, which is a batch boundary."""
+    end_offset = segment.base_offset
+    start = segment.index.entry_before(position - 1, segment.size)[1]
+    for placed in walk(segment.log.get(), segment.log.name, start, position):
+        end_offset = placed.last_offset + 1
+    return end_offset
 
 
 def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryReport) -> tuple[list[str], bool]:

@@ -9,12 +9,13 @@ A batch's times are its header's: with LogAppendTime every record has the batch'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.log.results import TimestampAndOffset
-from kraftpy.log.segment import CorruptSegment, Segment
-from kraftpy.log.verifying import check
+from kraftpy.log.segment import CorruptSegment, Placed, Segment
+from kraftpy.log.verifying import Epochs, check
 from kraftpy.log.work import Work, expanded
 from kraftpy.protocol.record_batch import BatchHeader, TimestampType, read_header
 from kraftpy.protocol.records import record_times
@@ -46,9 +47,46 @@ def first_batch(log: PartitionLog, timestamp: int, start_offset: int, end_offset
             return None
         if segment_end_offset <= start_offset or not segment.size or segment.max_timestamp()[0] < timestamp:
             continue
-        for placed, data in segment.first_at_least(timestamp, start_offset, segment_end_offset, log.epochs):
+        for placed, data in _candidates(segment, timestamp, start_offset, segment_end_offset, log.epochs):
             return None if placed.base_offset >= end_offset else FoundBatch(read_header(data), data)
     return None
+
+
+def _candidates(
+    segment: Segment, timestamp: int, from_offset: int, end_offset: int, epochs: Epochs
+) -> Iterator[tuple[Placed, bytes]]:
+    """Yield the batches that may hold a segment's first record at or after both `timestamp` and `from_offset`.
+
+    At most one index interval is read before the first of them. `end_offset` is that of the segment. Raises
+    CorruptSegment if an index or a batch on the way is damaged.
+    """
+    index = segment.index
+    part = 0.5
+    if not index.is_in_memory:
+        first, last = segment.first_timestamp() or 0, segment.max_timestamp()[0]
+        if first < last:
+            part = (timestamp - first) / (last - first)
+    times = index.time_entries(timestamp, part)
+    number = bisect_left(times.timestamps, timestamp)
+    if not index.is_in_memory:
+        for near in times.entries(number - 1, number + 1):
+            segment.check_time_entry(*near)
+    if number == len(times):  # it can only be after the last entry
+        named, position = index.entry_before(segment.size, segment.size)
+    else:
+        # The batch is in the interval that ends at this time entry: it begins at the index entry before.
+        named, position = index.entry_for(segment.base_offset + times.offsets[number] - 1)
+    named, position = max((position, named), index.entry_for(from_offset)[::-1])[::-1]
+    file, expected = segment.log.get(), segment.base_offset
+    for placed in segment.walk_from(named, position):
+        data = file.read(placed.position, placed.size)
+        if placed.position == position and position:
+            expected = placed.base_offset
+        if not check(data, expected, end_offset, epochs).is_whole:
+            raise CorruptSegment(segment.log.name, placed.position, "the batch is damaged")
+        expected = placed.last_offset + 1
+        if placed.max_timestamp >= timestamp and placed.last_offset >= from_offset:
+            yield placed, data
 
 
 def latest_batch(log: PartitionLog, start_offset: int) -> FoundBatch | None:

@@ -242,7 +242,7 @@ class Model:
         for segment in [each for each in log.segments[:-1] if each.base_offset in self.replaced]:
             stored = log.directory.read(segment.log.name)[: segment.size]
             wanted = reference_index(stored, segment.base_offset, self.topic.index_interval_bytes, sealed=True)
-            names = segment.index_file.name, segment.time_index_file.name
+            names = segment.index.offset_file.name, segment.index.time_file.name
             if tuple(log.directory.read(name) for name in names) != wanted:
                 raise Violation(f"the indexes of {segment.log.name} are not those of its batches")
         follower = self._follower(log)

@@ -95,11 +95,11 @@ def check_invariants(log: PartitionLog) -> None:
             expected = placed.last_offset + 1
         assert position == segment.size
         starts = {placed.position: placed.last_offset for placed in segment.walk()}
-        if segment.offset_index is not None:
-            assert segment.time_index is not None
-            offsets = [segment.base_offset + offset for offset in segment.offset_index.offsets]
-            assert offsets == [starts[position] for position in segment.offset_index.positions]
-            assert list(segment.time_index.timestamps) == sorted(set(segment.time_index.timestamps))
+        if segment.index.offsets is not None:
+            assert segment.index.times is not None
+            offsets = [segment.base_offset + offset for offset in segment.index.offsets.offsets]
+            assert offsets == [starts[position] for position in segment.index.offsets.positions]
+            assert list(segment.index.times.timestamps) == sorted(set(segment.index.times.timestamps))
     assert expected == log.log_end_offset
     entries = log.epochs.entries()
     assert entries == sorted(entries)

@@ -207,7 +207,7 @@ def test_a_damaged_index_is_made_anew_and_stored() -> None:
     assert sealed.log.remade_indexes == 1
     sealed.log.flush()
     assert sealed.directory.read("00000000000000000000.index") == before
-    assert sealed.log.segments[0].offset_index is None
+    assert sealed.log.segments[0].index.offsets is None
 
 
 def test_a_time_in_a_damaged_batch_is_an_error() -> None:

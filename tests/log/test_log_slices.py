@@ -63,7 +63,7 @@ def by_deletion(log: PartitionLog) -> None:
 def by_other_readers(log: PartitionLog) -> None:
     for segment in log.segments:
         segment.log.get()
-        segment.index_file.get()
+        segment.index.offset_file.get()
 
 
 @pytest.mark.parametrize(
