@@ -9,8 +9,9 @@ from typing import Any
 from chaos.mutants.mutant import Mutant, cycle, replaced, rounds, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.replication.replica import NEVER, Records, Replica
-from kraftpy.log.partition_log import LogSlice, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
+from kraftpy.log.results import LogSlice
 from kraftpy.metadata import partitions
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect

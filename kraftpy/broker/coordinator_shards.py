@@ -34,7 +34,7 @@ from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.log.work import expanded
 from kraftpy.metadata.records import PartitionChanged, PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import xxhash
+
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log.work import INLINE_BYTES, Work, expanded
-from kraftpy.ports import Buffer
+from kraftpy.log.segment import Segment
+from kraftpy.log.work import INLINE_BYTES, Work, expanded, finish
+from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.compression import Compression, ExpandsTooFar
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
@@ -78,9 +81,16 @@ def log_append_time(config: TopicConfig, now: Millis) -> int | None:
     return now if config.message_timestamp_type == _LOG_APPEND_TIME else None
 
 
-def roll_ms(config: TopicConfig) -> int:
-    """Return the age (ms) at which a segment is rolled; a compacted topic's largest lag bounds it too (KIP-354)."""
-    return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+def roll_after_ms(config: TopicConfig, directory: Directory, segment: Segment) -> int:
+    """Return the age (ms) at which a segment is rolled; a compacted topic's largest lag bounds it too (KIP-354).
+
+    It is up to `segment.jitter.ms` less, constant for each segment, so that partitions do not all roll at once.
+    """
+    age_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+    jitter_ms = config.segment_jitter_ms
+    if jitter_ms <= 0:
+        return age_ms
+    return age_ms - int(xxhash.xxh64_intdigest(f"{directory.path}/{segment.log.name}".encode()) % jitter_ms)
 
 
 def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> None:
@@ -182,6 +192,32 @@ def prepared(
         made = yield recompressed
     _check_size(made, config)
     return Prepared(demand, read_header(made), made)
+
+
+def stored_form(
+    records: Buffer, batch: Prepared | None, demand: Demand | None, config: TopicConfig, limits: BatchLimits
+) -> tuple[BatchHeader, memoryview]:
+    """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields.
+
+    `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since.
+    """
+    if demand is None:
+        return checked(records, config, limits)
+    if batch is None or batch.demand != demand:
+        batch = finish(prepared(*checked(records, config, limits), demand, config, limits))
+    return batch.header, batch.batch
+
+
+def from_coordinator(records: Buffer, config: TopicConfig, limits: BatchLimits) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch that a coordinator wrote, after checking it. Raises KafkaError as for a producer's."""
+    header, batch = only_batch(records)
+    if header.producer_id < 0:  # a coordinator's own batches have no sequence numbers
+        validate_batch(header, batch)
+    elif not check_crc(batch):
+        raise CorruptBatch("the CRC does not match")
+    if config.is_compacted and not header.is_control:
+        finish(prepared(header, batch, KEYS, config, limits))
+    return header, batch
 
 
 def fitting_copies(

@@ -275,6 +275,26 @@ def read_partition_metadata(directory: Directory) -> PartitionMetadata | None:
     raise CorruptFile(f"{directory.path}/{PARTITION_METADATA} has no topic id")
 
 
+def claim_partition(
+    directory: Directory, topic_id: TopicId | None, *, synced_before_ack: bool
+) -> PartitionMetadata | None:
+    """Return what `read_partition_metadata` does, after writing the topic's id (None: unknown) if there is none yet.
+
+    A directory without any file then promises `synced_before_ack`. Raises CorruptFile for another topic's directory.
+    Blocks.
+    """
+    metadata = read_partition_metadata(directory)
+    if topic_id is None:
+        return metadata
+    if metadata is None:
+        is_new = not directory.names()
+        metadata = PartitionMetadata(topic_id, is_new and synced_before_ack)
+        write_partition_metadata(directory, metadata)
+    elif metadata.topic_id != topic_id:
+        raise CorruptFile(f"{directory.path} belongs to topic {metadata.topic_id.hex()}, not {topic_id.hex()}")
+    return metadata
+
+
 def read_topic_id(directory: Directory) -> TopicId | None:
     """The id of the topic a partition directory belongs to; as `read_partition_metadata`."""
     found = read_partition_metadata(directory)

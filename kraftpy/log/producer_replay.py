@@ -18,7 +18,7 @@ from kraftpy.log.aborted_transactions import AbortedTransactions, EndedTransacti
 from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producer_states import ProducerStates
 from kraftpy.log.segment import CorruptSegment, Segment
-from kraftpy.ports import Directory
+from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.record_batch import (
     HEADER_BYTES,
     MAGIC,
@@ -111,8 +111,12 @@ def replay(
         try:
             for position, header in _headers(segment, from_offset) if known is None else _decoded(known, from_offset):
                 replayed += 1
-                if header.producer_id >= 0:
-                    _apply(states, segment, position, header, now)
+                if header.producer_id < 0:
+                    continue
+                if header.is_control:
+                    apply_markers(states, header, segment.log.get().read(position, header.size_bytes), now)
+                else:
+                    states.appended(header, now)
         except CorruptSegment:
             continue
     return replayed
@@ -125,15 +129,13 @@ def _decoded(known: list[tuple[int, bytes]], from_offset: int) -> Iterator[tuple
             yield position, header
 
 
-def _apply(states: ProducerStates, segment: Segment, position: int, header: BatchHeader, now: Millis) -> None:
-    if not header.is_control:
-        states.appended(header, now)
-        return
+def apply_markers(states: ProducerStates, header: BatchHeader, batch: Buffer, now: Millis) -> None:
+    """Apply the markers of a control batch. Control records of an unknown kind end no transaction."""
     try:
-        for marker in read_markers(header, segment.log.get().read(position, header.size_bytes)):
+        for marker in read_markers(header, batch):
             states.ended(header, marker, now)
     except CorruptBatch:
-        return  # control records of a kind we do not know end no transaction
+        return
 
 
 def _headers(segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -151,6 +151,16 @@ class Segment:
         """The names of the segment's files, not all of which need exist."""
         return [self.log.name, *(layout.file_name(self.base_offset, suffix) for suffix in layout.SEGMENT_SUFFIXES[1:])]
 
+    def rename_to_deleted(self) -> list[str]:
+        """Close the files and rename them, so that a start deletes them; return the new names."""
+        self.close()
+        gone: list[str] = []
+        for name in self.names:
+            if self.directory.exists(name):
+                self.directory.rename(name, name + layout.DELETED)
+                gone.append(name + layout.DELETED)
+        return gone
+
     # --- writing ---
 
     def append(self, data: Buffer, batches: list[tuple[BatchHeader, int]], interval_bytes: int) -> None:

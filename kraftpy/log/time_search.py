@@ -10,7 +10,8 @@ A batch's times are its header's: with LogAppendTime every record has the batch'
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.log.results import TimestampAndOffset
@@ -34,15 +35,78 @@ class FoundBatch(NamedTuple):
     data: bytes
 
 
+# --- searches ---------------------------------------------------------------------------------------------------------
+
+
+def search_timestamp(
+    log: PartitionLog, timestamp: int, *, end_offset: int | None = None
+) -> Work[TimestampAndOffset | None]:
+    """Find, in steps, the first record at or after `timestamp` (ms) and below `end_offset`; None if none exists.
+
+    The log may change, or even be closed, between two steps: the caller has to handle that. Raises CorruptBatch if
+    records cannot be read, and CorruptSegment if a batch that may hold the record is damaged.
+    """
+    log_end_offset = log.log_end_offset
+    limit = log_end_offset if end_offset is None else min(end_offset, log_end_offset)
+    offset = log.log_start_offset
+    while True:
+        start_offset = max(offset, log.log_start_offset)
+        found = _repairing(log, partial(first_batch, log, timestamp, start_offset, limit))
+        if found is None:
+            return None
+        record = yield from first_record(found, timestamp, start_offset, log.limits.max_expanded_bytes)
+        if record is not None:
+            return record if record.offset < limit else None
+        offset = found.header.next_offset
+        yield None
+
+
+def search_max_timestamp(log: PartitionLog) -> Work[TimestampAndOffset | None]:
+    """Find, in steps, the first record with the largest timestamp (KIP-734); None if no record has a timestamp.
+
+    The caveats of `search_timestamp` apply.
+    """
+    start_offset, max_bytes = log.log_start_offset, log.limits.max_expanded_bytes
+    found = _repairing(log, partial(latest_batch, log, start_offset))
+    if found is None:
+        return None
+    record = None
+    if found.header.records_count:
+        record = yield from latest_record(found, start_offset, max_bytes)
+    if record is not None:
+        return record
+    # The batch that had the largest timestamp is gone or empty: look at the headers of all others.
+    looked = Looked(start_offset)
+    while looked.offset >= 0:
+        looked = look_on(log, looked, start_offset)
+        yield None
+    if looked.max_timestamp < 0:
+        return None
+    found = _repairing(log, partial(batch_of, log, looked.last_offset))
+    if found is None:
+        return None
+    return (yield from latest_record(found, start_offset, max_bytes))
+
+
+def _repairing(log: PartitionLog, search: Callable[[], FoundBatch | None]) -> FoundBatch | None:
+    """Run a search; if a segment seems damaged and its index can be rebuilt, rebuild it and search again."""
+    for _ in range(len(log.segments)):
+        try:
+            return search()
+        except CorruptSegment as error:
+            damaged = next(segment for segment in log.segments if segment.log.name == error.name)
+            if not log.rebuild_index(damaged):
+                raise
+    return search()
+
+
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
 def first_batch(log: PartitionLog, timestamp: int, start_offset: int, end_offset: int) -> FoundBatch | None:
     """The first batch that says of itself that a record of it is of that time (ms) or later, and that has offsets in
     [start, end); None where there is none."""
-    segments = log.segments
-    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
-    for segment, segment_end_offset in zip(segments, ends, strict=True):
+    for segment, segment_end_offset in log.segments.from_offset(start_offset, log.log_end_offset):
         if segment.base_offset >= end_offset:
             return None
         if segment_end_offset <= start_offset or not segment.size or segment.max_timestamp()[0] < timestamp:
@@ -111,10 +175,8 @@ def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
     """Look at the next few thousand headers, from `looked.offset` on."""
     offset, max_timestamp, last_offset = looked
     left = _BATCHES_AT_ONCE
-    for number, segment in enumerate(segments := log.segments):
-        is_last = number == len(segments) - 1
-        end_offset = log.log_end_offset if is_last else segments[number + 1].base_offset
-        if end_offset <= offset or not segment.size:
+    for segment, end_offset in log.segments.from_offset(offset, log.log_end_offset):
+        if not segment.size:
             continue
         first = segment.find(offset)
         if first is None:
@@ -134,7 +196,7 @@ def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
 
 def batch_of(log: PartitionLog, last_offset: int) -> FoundBatch | None:
     """Return the batch that ends at `last_offset`; None if it is gone."""
-    segment = log.segment_of(last_offset)
+    segment = log.segments.holding(last_offset)
     return None if segment is None else _read(log, segment, last_offset)
 
 

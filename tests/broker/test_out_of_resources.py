@@ -30,7 +30,7 @@ from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.log.files import FileCache, LazyFile
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.metadata.commands import DeleteTopics, TopicReference
 from kraftpy.ports import Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError

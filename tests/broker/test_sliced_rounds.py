@@ -19,6 +19,7 @@ from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.replication import replicas as replicas_module
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.log import deletion
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
 from kraftpy.metadata.commands import Command, ElectLeaders
@@ -70,11 +71,11 @@ Round = Callable[[Broker], Awaitable[object]]
         pytest.param(Replicas, "_configure", lambda b: b.replicas._reconfigure({"large"}), id="settings"),
         pytest.param(ProducerStates, "__len__", lambda b: b.replicas.forget_producers_beyond(1), id="producers"),
         pytest.param(PartitionLog, "recovery_point", lambda b: b.replicas.checkpoint(), id="checkpoint"),
-        pytest.param(PartitionLog, "is_start_unwritten", lambda b: b.replicas.delete_old_segments(), id="retention"),
+        pytest.param(deletion, "is_start_unwritten", lambda b: b.replicas.delete_old_segments(), id="retention"),
     ],
 )
 async def test_a_round_over_all_partitions_lets_others_run(
-    owner: type, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: object, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for constant in ("_APPLIED_AT_ONCE", "_LOOKED_AT_AT_ONCE", "_PARTITIONS_BEFORE_A_PAUSE"):
         monkeypatch.setattr(replicas_module, constant, AT_ONCE)

@@ -12,10 +12,11 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from log_model import NOW, config, numbered, open_log, read_batches
+from log_model import NOW, config, numbered, open_log, read_batches, read_slice
 
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode
@@ -72,7 +73,7 @@ def everything(log: PartitionLog, max_bytes: int, *, sliced: bool) -> tuple[list
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         try:
-            piece = log.read_slice(offset, max_bytes) if sliced else None
+            piece = read_slice(log, offset, max_bytes) if sliced else None
             if piece is not None:
                 records = piece.file.read(piece.position, piece.length)
                 piece.release()
@@ -192,7 +193,7 @@ def test_a_damaged_index_misleads_nobody(name: str, where: float, bits: int, dic
     for offset in offsets:
         found = sealed.log.read(offset, 1).records
         assert found == next(data for data in sealed.batches if read_header(data).last_offset >= offset)
-        in_time = finish(sealed.log.search_timestamp(NOW + offset))
+        in_time = finish(search_timestamp(sealed.log, NOW + offset))
         assert in_time is not None
         assert (in_time.offset, in_time.timestamp) == (offset, NOW + offset)
 
@@ -204,7 +205,7 @@ def test_a_damaged_index_is_made_anew_and_stored() -> None:
         sealed.flip("00000000000000000000.index", entry * 64 + 56)  # of its position, the lowest bit
     for offset in range(sealed.log.log_end_offset):
         sealed.log.read(offset, 1)
-    assert sealed.log.remade_indexes == 1
+    assert sealed.log.rebuilt_indexes == 1
     sealed.log.flush()
     assert sealed.directory.read("00000000000000000000.index") == before
     assert sealed.log.segments[0].index.offsets is None
@@ -216,10 +217,10 @@ def test_a_time_in_a_damaged_batch_is_an_error() -> None:
     header = read_header(sealed.batches[10])
     for _ in range(2):
         with pytest.raises(CorruptSegment) as caught:
-            finish(sealed.log.search_timestamp(NOW + header.base_offset))
+            finish(search_timestamp(sealed.log, NOW + header.base_offset))
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     for offset in (0, sealed.log.log_end_offset - 8):
-        found = finish(sealed.log.search_timestamp(NOW + offset))
+        found = finish(search_timestamp(sealed.log, NOW + offset))
         assert found is not None
         assert found.offset == offset
 

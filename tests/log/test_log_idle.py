@@ -8,7 +8,9 @@ import pytest
 from log_model import NOW, batch, config, numbered, open_log, values
 
 from kraftpy.log import layout
+from kraftpy.log.deletion import delete_old_segments
 from kraftpy.log.epochs import LeaderEpochs
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
 from kraftpy.types import TopicId
@@ -38,9 +40,9 @@ def test_an_unused_log_is_its_topic_id_and_no_more(directory: MemoryDirectory) -
     for epoch in range(3):
         log.assign_epoch(epoch)
     assert log.begin_flush() is None
-    assert log.size_bytes == 0
-    assert finish(log.search_timestamp(0)) is None
-    assert log.delete_old_segments(NOW, 0) == []
+    assert log.segments.size_bytes == 0
+    assert finish(search_timestamp(log, 0)) is None
+    assert delete_old_segments(log, NOW, 0) == []
     log.close()
     assert directory.names() == [layout.PARTITION_METADATA]
     for clean in (True, False):

@@ -9,8 +9,10 @@ import pytest
 from log_model import NOW, batch, check_invariants, config, copies, numbered, open_log, read_batches, values
 
 from kraftpy.log import layout
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import iter_records
@@ -177,7 +179,7 @@ def test_a_damaged_index_is_made_anew(disk: MemoryDisk, name: str, damage: str) 
     assert again.report.rebuilt_indexes == 1
     assert directory.read(name) == data
     assert numbers(again) == list(range(RECORDS))
-    found = finish(again.search_timestamp(NOW))
+    found = finish(search_timestamp(again, NOW))
     assert found is not None
     assert found.offset == 0
 
@@ -284,8 +286,8 @@ def test_progress_is_told(disk: MemoryDisk) -> None:
     open_log(directory, topic=topic, progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == sorted({done for done, _ in told})
     assert len(told) == 4
-    assert (told[0][0], told[-1][0]) == (0, log.size_bytes)
-    assert {total for _, total in told} == {log.size_bytes}
+    assert (told[0][0], told[-1][0]) == (0, log.segments.size_bytes)
+    assert {total for _, total in told} == {log.segments.size_bytes}
 
 
 def test_leader_epochs_that_fall_end_the_log(disk: MemoryDisk) -> None:

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.appending import Prepared
-from kraftpy.log.partition_log import Origin
 from kraftpy.log.producer_states import ProducerStates, Verification
+from kraftpy.log.results import Origin
 from kraftpy.metadata.controller import is_internal
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, shortened
 from kraftpy.protocol.messages.fetch import NodeEndpoint

@@ -39,8 +39,10 @@ from kraftpy.log import compaction
 from kraftpy.log.appending import Prepared
 from kraftpy.log.compaction import CompactionJob, CompactionResult, Dirtiness, Limits
 from kraftpy.log.files import FileCache
-from kraftpy.log.partition_log import AppendResult, LogSlice, Origin, PartitionLog, ReadResult, TimestampAndOffset
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult, TimestampAndOffset
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.time_search import search_max_timestamp, search_timestamp
 from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -339,7 +341,7 @@ class Replica:
 
     def epoch_of(self, offset: Offset) -> int:
         """Return the leader epoch of a record, or the current one at the log's end."""
-        return self.leader_epoch if offset >= self.log.log_end_offset else self.log.leader_epoch_of(offset)
+        return self.leader_epoch if offset >= self.log.log_end_offset else self.log.epochs.epoch_of(offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) if there is none."""
@@ -407,11 +409,11 @@ class Replica:
 
         Raises KafkaError as `read` does, and NOT_LEADER_OR_FOLLOWER if the log is lost between two steps.
         """
-        return self._searching(self.log.search_timestamp(timestamp, end_offset=end_offset))
+        return self._searching(search_timestamp(self.log, timestamp, end_offset=end_offset))
 
     def search_max_timestamp(self) -> Work[TimestampAndOffset | None]:
         """Return the work that finds the first record with the largest timestamp. Raises as `search_timestamp`."""
-        return self._searching(self.log.search_max_timestamp())
+        return self._searching(search_max_timestamp(self.log))
 
     def _searching(self, work: Work[TimestampAndOffset | None]) -> Work[TimestampAndOffset | None]:
         log, leadership = self.log, self.leadership

@@ -50,10 +50,10 @@ from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig, ConfigError, TopicConfig
 from kraftpy.config.broker import CLUSTER_SETTINGS
 from kraftpy.config.topic import topic_config, usable_topic_overrides
-from kraftpy.log import layout
+from kraftpy.log import deletion, layout
 from kraftpy.log.appending import BatchLimits
 from kraftpy.log.files import FileCache
-from kraftpy.log.partition_log import PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.metadata.commands import ConfigResourceType, ReplicaState
 from kraftpy.metadata.image import Image, Partition
 from kraftpy.metadata.records import (
@@ -842,7 +842,7 @@ class Replicas:
         now = self._clock.now()
         async for replica in self._at_leisure():
             try:
-                if replica.log.advance_log_start_by_retention(now, replica.high_watermark):
+                if deletion.advance_log_start(replica.log, now, replica.high_watermark):
                     replica.log_start_advanced()
             except KafkaError as error:  # a segment that is damaged
                 logger.error("%s: retention: %s", replica.topic_partition, error)
@@ -855,7 +855,7 @@ class Replicas:
             await self.checkpoint()
         async for replica in self._at_leisure():
             try:
-                gone = replica.log.remove_before_log_start(now)
+                gone = deletion.remove_before_log_start(replica.log, now)
             except OSError as error:
                 if not self.storage_failed(replica.log_directory, "delete segments in", error):
                     self._complain("shorten", replica.topic_partition, error)
@@ -869,7 +869,7 @@ class Replicas:
 
     async def _is_any_start_unwritten(self) -> bool:
         async for some in in_slices(list(self), _LOOKED_AT_AT_ONCE):
-            if any(replica.log.is_start_unwritten for replica in some):
+            if any(deletion.is_start_unwritten(replica.log) for replica in some):
                 return True
         return False
 
@@ -904,7 +904,7 @@ class Replicas:
 
     def delete_files_later(self, replica: Replica, names: list[str]) -> None:
         """Delete files that were removed from a log, once no reader can be using them."""
-        self._delete_later(replica, functools.partial(delete_files, replica.log.directory, names))
+        self._delete_later(replica, functools.partial(deletion.delete_files, replica.log.directory, names))
 
     def delete_later(self, replica: Replica, disk: Disk, name: str) -> None:
         """Delete a directory that was removed from a log directory, once no reader can be using it."""
@@ -1077,7 +1077,7 @@ async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
         if until is None or replica.log.is_closed or replica.is_being_truncated:
             continue
         looked_at += len(replica.log.producers)
-        gone += len(replica.log.forget_producers(until))
+        gone += len(replica.log.producers.expire(until, 0))
         if looked_at >= _SORTED_AT_ONCE:
             looked_at = 0
             await asyncio.sleep(0)

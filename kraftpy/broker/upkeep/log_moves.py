@@ -35,7 +35,8 @@ from kraftpy.config import BrokerConfig
 from kraftpy.config.settings import whole_number
 from kraftpy.log import layout
 from kraftpy.log.files import FileCache
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.metadata.image import Image
 from kraftpy.ports import Clock
@@ -160,7 +161,7 @@ class LogMoves:
             move = self._moves[key]
             if move.disk.directory.path == path:
                 end_offset = move.replica.log.log_start_offset if move.log is None else move.log.log_end_offset
-                size = 0 if move.log is None else move.log.size_bytes
+                size = 0 if move.log is None else move.log.segments.size_bytes
                 yield Future(key, size, max(0, move.replica.log_end_offset - end_offset))
 
     def _begin(self, replica: Replica, disk: Disk, name: str) -> None:
