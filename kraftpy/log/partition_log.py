@@ -52,7 +52,7 @@ from kraftpy.log.segments import Segments
 from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header, read_markers, stamp
+from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_markers, stamp
 from kraftpy.types import Millis, TopicId
 
 
@@ -188,16 +188,16 @@ class PartitionLog:
             self._demand, self._demand_is_of = demand_of(self.config), self.config
         return self._demand
 
-    def prepare(self, records: Buffer) -> Work[Prepared] | None:
+    def prepare(self, records: Buffer, header: BatchHeader | None = None) -> Work[Prepared] | None:
         """Return the work to do on a producer's batch before it is appended; None if there is none.
 
-        Pass its result to `append`. The work does not touch the log. Raises KafkaError as `append` does, either at once
-        or while the work runs.
+        Pass its result to `append`. The work does not touch the log. `header` is that of the batch, if the caller has
+        read it. Raises KafkaError as `append` does, either at once or while the work runs.
         """
         demand = self.demand
         if demand is None:
             return None
-        return prepared(*checked(records, self.config, self.limits), demand, self.config, self.limits)
+        return prepared(*checked(records, self.config, self.limits, header), demand, self.config, self.limits)
 
     def is_prepared(self, batch: Prepared | None) -> bool:
         """Whether `append` can take the batch as it is: the topic's settings may have changed since `prepare`."""
@@ -212,16 +212,18 @@ class PartitionLog:
         now: Millis,
         origin: Origin = Origin.CLIENT,
         batch: Prepared | None = None,
+        header: BatchHeader | None = None,
     ) -> AppendResult:
         """Append record batches; if `records` is writable, it is stamped in place.
 
         Clients and coordinators append one batch, which gets the next offsets and `leader_epoch`. A replica appends any
         number, unchanged, up to the first whose leader epoch is above `leader_epoch`; that one and all that follow are
         left out (KAFKA-18723). `batch` is the result of `prepare` for a client's batch; without it the batch is
-        prepared right here. Raises KafkaError with the codes of `validate_batch`, MESSAGE_TOO_LARGE,
-        RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH and the producer's errors
-        (`ProducerStates.check`), and KAFKA_STORAGE_ERROR if the log is closed or has failed. Raises OSError if the disk
-        fails.
+        prepared right here. `header` is that of a client's batch, if the caller has read it.
+
+        Raises KafkaError with the codes of `validate_batch`, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
+        INVALID_TIMESTAMP, FENCED_LEADER_EPOCH and the producer's errors (`ProducerStates.check`), and
+        KAFKA_STORAGE_ERROR if the log is closed or has failed. Raises OSError if the disk fails.
         """
         if self.is_closed or self.is_failed or self.is_half_truncated:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
@@ -232,7 +234,7 @@ class PartitionLog:
                 ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} after {self.epochs.latest} was assigned"
             )
         if origin is Origin.CLIENT:
-            header, data = stored_form(records, batch, self.demand, self.config, self.limits)
+            header, data = stored_form(records, batch, self.demand, self.config, self.limits, header)
         else:
             header, data = from_coordinator(records, self.config, self.limits)
         config = self.config
@@ -260,8 +262,7 @@ class PartitionLog:
         if data.readonly:
             data = memoryview(bytearray(data))
         base_offset = self.log_end_offset
-        stamp(data, base_offset, leader_epoch, append_time)
-        header = read_header(data)
+        header = stamp(data, base_offset, leader_epoch, append_time, header=header)
         rolled = self._write(data, [(header, 0)], now)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
