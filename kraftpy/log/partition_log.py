@@ -103,7 +103,7 @@ class PartitionLog:
         """Files that truncations have renamed, to be deleted later (`deletion`)."""
         self._expiration_ms = expiration_ms
         self.durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
-        """What is still unwritten; for the jobs on this log."""
+        """Tracks which part of the log is not on disk yet; for the jobs on this log."""
         self.durability.sealed += [each for each in loaded.segments[:-1] if each.index.is_in_memory]
         self.durability.transactions.update(loaded.transactions)
         self.snapshots = ProducerSnapshots(directory, self.durability)
@@ -171,8 +171,8 @@ class PartitionLog:
     def promise(self, *, synced_before_ack: bool) -> None:
         """Promise durably in the directory that acknowledged records are synced, or no longer. Blocks. Raises OSError.
 
-        Make the promise once everything acknowledged is synced and `kraftpy.flush.before.ack` applies to whatever
-        follows; withdraw it before that ceases to hold.
+        Make the promise once everything acknowledged is synced and `kraftpy.flush.before.ack` applies to all later
+        records; withdraw it before that ceases to hold.
         """
         if self.metadata is not None and self.promises_synced != synced_before_ack:
             metadata = self.metadata._replace(synced_before_ack=synced_before_ack)
@@ -380,8 +380,8 @@ class PartitionLog:
         At least one of them has records, if any follow. With `min_one_batch` the first batch may exceed `max_bytes`. No
         batch reaches beyond `end_offset` (exclusive: the high watermark or last stable offset; None for the log's end).
         Finding nothing to read is no error. Raises KafkaError OFFSET_OUT_OF_RANGE outside [log_start_offset,
-        log_end_offset], and CorruptSegment if the batch that holds `offset` is damaged: whatever is returned is as it
-        was appended.
+        log_end_offset], and CorruptSegment if the batch that holds `offset` is damaged: a result is always as it was
+        appended.
         """
         limit = reading.limit_of(self, offset, end_offset)
         read = reading.read(self, reading.Asked(offset, max_bytes, limit, min_one_batch), reading.NEVER)
@@ -457,7 +457,7 @@ class PartitionLog:
         self.directory.sync()
         self.segments.append(first)
         self._truncated_at(offset)
-        self.durability.truncated(-1)  # whatever a running job still writes no longer belongs to this log
+        self.durability.truncated(-1)  # files that a running job still writes no longer belong to this log
         self.log_start_offset = self.durability.recovery_point = offset
         self.epochs.clear()
         self.producers = ProducerStates()

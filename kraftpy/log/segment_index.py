@@ -1,4 +1,4 @@
-"""The two sparse indexes of one segment: in memory while it is written, else in its `.index` and `.timeindex` files.
+"""The two sparse indexes of one segment: in memory while it is written, later in its `.index` and `.timeindex` files.
 
 Both indexes are in the same place. In memory they are complete up to the last batch. On disk a lookup reads a small
 window of a file (`index`), so a segment that nobody reads costs no memory. Positions are bytes in the `.log`; offsets
