@@ -38,6 +38,7 @@ from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.admission import Admission
 from kraftpy.groups.appends import (
     Appends,
+    DeleteDoomedOffsets,
     DeleteGroupRecords,
     DeleteOffsets,
     ExpireOffsets,
@@ -61,7 +62,7 @@ from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.deletion import Deletions
+from kraftpy.groups.deletion import DELETION, Deletions
 from kraftpy.groups.events import Appended, Effect, Event, Request, StateChanged, Tick, TopicsDeleted, TransactionEnded
 from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
 from kraftpy.groups.group import Group, State
@@ -85,6 +86,7 @@ from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.step import Step
 from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
+from kraftpy.groups.topic_deletion import TOPICS_KEY, DeletedTopics
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NoTopics, Topics
 from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable
@@ -159,9 +161,11 @@ class GroupCoordinator:
         self._usage = Usage()
         self._admission = Admission(config, room, self._usage)
         self._pending_offsets = PendingOffsets(self._usage)
-        self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
+        self._deleted_topics = DeletedTopics(self.groups, self._deadlines)
         self._topic_ids_deleted_early: set[TopicId] = set()
-        self._invariants = Invariants(self.groups, self._deadlines, self._appends, self._queues, self._pending_offsets)
+        self._invariants = Invariants(
+            self.groups, self._deadlines, self._appends, self._queues, self._deletions, self._pending_offsets
+        )
 
     # ---- loading and unloading
 
@@ -230,7 +234,7 @@ class GroupCoordinator:
                 self._rebalance.dissolve(group, step)
                 step.survived("a group's restoration", group.group_id, error)
             self._usage.count(group)
-        self._delete_topics(frozenset(self._topics_deleted_early), step)
+        self._deleted_topics.loaded(step)
         self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), step)
         return step.effects
 
@@ -248,7 +252,11 @@ class GroupCoordinator:
     def unload(self) -> list[Effect]:
         """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
         self._admission.room.leave(self._usage)
-        return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
+        return [*refusals(self.groups, self._appends.purposes(), self._waiting())]
+
+    def _waiting(self) -> list[Request]:
+        """Return the requests that wait for something other than the log, a barrier, or their group's queue."""
+        return [*self._shares.waiting(), *self._deletions.waiting()]
 
     # ---- the machine
 
@@ -279,10 +287,10 @@ class GroupCoordinator:
                     self._appended(in_flight.purpose, error_code, step)
             case TopicsDeleted():
                 if self._loaded:
-                    self._delete_topics(frozenset(event.topics), step)
+                    self._deleted_topics.deleted(event.topics, step)
                     self._shares.topics_deleted(self.groups, frozenset(event.topic_ids), step)
                 else:
-                    self._topics_deleted_early.update(event.topics)
+                    self._deleted_topics.deleted_early(event.topics)
                     self._topic_ids_deleted_early.update(event.topic_ids)
             case TransactionEnded():
                 self.replay_end(event.producer_id, is_commit=event.is_commit)
@@ -330,7 +338,7 @@ class GroupCoordinator:
             named = named_groups(event.message, event.api_version) or []
             self._check_whole(named, error)
             step.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
-            is_waiting = self._invariants.is_waiting(event.request_id, named, self._shares.waiting())
+            is_waiting = self._invariants.is_waiting(event.request_id, named, self._waiting())
             if not is_waiting and not step.has_answered(event.request_id):
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
                 step.reply(event.request_id, refusal)
@@ -471,7 +479,7 @@ class GroupCoordinator:
         member = group.members.get(message.member_id)
         if member is not None:
             self._rebalance.touch(group, member, step)
-        offsets.commit(event, message, group, self.config, self._admission.room, step)
+        offsets.commit(event, message, group, self.config, self._admission.room, step, self._deleted_topics.is_pending)
         self._forget_if_vacant(message.group_id)
 
     def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, step: Step) -> None:
@@ -484,13 +492,10 @@ class GroupCoordinator:
         member = group.members.get(message.member_id)
         if member is not None:
             self._rebalance.touch(group, member, step)
-        transactional.commit(event, message, group, self.config, self._admission.room, step)
+        transactional.commit(
+            event, message, group, self.config, self._admission.room, step, self._deleted_topics.is_pending
+        )
         self._forget_if_vacant(message.group_id)
-
-    def _delete_topics(self, topics: frozenset[str], step: Step) -> None:
-        for group_id, group in sorted(self.groups.items()):
-            for records in offsets.in_batches(offsets.tombstones(group, topics)):
-                step.append(records, ExpireOffsets(group_id=group_id))
 
     # ---- what was appended
 
@@ -522,6 +527,8 @@ class GroupCoordinator:
                 failed = error_code is not ErrorCode.NONE
                 deletion = offsets.failed_delete(group_error(error_code)) if failed else purpose.response
                 step.reply(purpose.request_id, deletion)
+            case DeleteDoomedOffsets():
+                self._deletions.piece_stored(purpose, error_code, step)
             case DeleteGroupRecords():
                 self._deletions.stored(purpose, error_code, step)
             case StoreConsumerGroup():
@@ -549,7 +556,9 @@ class GroupCoordinator:
             if group is not None and queue is not None:
                 if key not in self._deadlines and key not in group.waiting:
                     queue.again(group, key, step)
-            elif key == EXPIRY_KEY or (group is not None and key in self._invariants.expected_deadlines(group)):
+            elif key in (EXPIRY_KEY, TOPICS_KEY) or (
+                group is not None and key in self._invariants.expected_deadlines(group)
+            ):
                 self._deadlines.set(key, Millis(step.now + AGAIN_MS))
             self._check_whole([key.group_id], error)
             step.survived(key.kind, key.group_id, error)
@@ -557,6 +566,12 @@ class GroupCoordinator:
     def _due(self, key: Key, step: Step) -> None:
         if key == EXPIRY_KEY:
             self._expiry.look(step)
+            return
+        if key == TOPICS_KEY:
+            self._deleted_topics.go_on(step)
+            return
+        if key.kind == DELETION:
+            self._deletions.go_on(key, step)
             return
         group, queue = self.groups.get(key.group_id), self._queue_of(key)
         if group is None:  # an unexpected error left the deadline behind
@@ -588,4 +603,4 @@ class GroupCoordinator:
         """Assert the invariants. For tests and simulations: call between steps, once loaded."""
         self._usage.validate(self.groups)
         self._pending_offsets.validate()
-        self._invariants.check(EXPIRY_KEY)
+        self._invariants.check(EXPIRY_KEY, *self._deleted_topics.expected_deadlines())

@@ -118,6 +118,7 @@ class Group:
     records_in_flight: int = 0  # unanswered appends that involve this group
     offsets_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
     unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in open transactions
+    is_losing_offsets: bool = False  # it is being deleted, and some of its offsets are gone already
 
     consumer: ConsumerGroup | None = None  # a group of the consumer protocol (KIP-848), whose classic half is empty
     streams: StreamsGroup | None = None  # a streams group (KIP-1071), whose classic half is empty
@@ -147,6 +148,7 @@ class Group:
             and self.share is None
             and self.streams is None
             and not self.waiting
+            and not self.is_losing_offsets
             and not (self.offsets or self.unstable or self.pending_members or self.records_in_flight)
         )
 

@@ -19,6 +19,7 @@ from kraftpy.groups.appends import (
 from kraftpy.groups.change_queue import ChangeQueue
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.deadlines import Deadlines, Key
+from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.transactional_offsets import PendingOffsets
@@ -33,18 +34,21 @@ class Invariants:
         deadlines: Deadlines,
         appends: Appends,
         queue: Sequence[ChangeQueue[Any, Any]],
+        deletions: Deletions,
         pending_offsets: PendingOffsets,
     ) -> None:
         self._groups = groups
         self._deadlines = deadlines
         self._appends = appends
         self._queues = queue
+        self._deletions = deletions
         self._pending_offsets = pending_offsets
 
     def expected_deadlines(self, group: Group) -> set[Key]:
         """Return the keys for which the group must have deadlines."""
         expected = {Key(group.group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
         expected = expected.union(*(queue.expected_deadlines(group) for queue in self._queues))
+        expected |= self._deletions.expected_deadlines(group)
         if group.state is State.PREPARING_REBALANCE:
             expected.add(Key(group.group_id, JOIN))
         if group.pending_sync:

@@ -15,7 +15,7 @@ Read: rules 33 and 38; KIP-98, KIP-447 (a member may only commit in its generati
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kraftpy.groups.appends import Purpose, StoreTransactionalOffsets
 from kraftpy.groups.config import GroupConfig
@@ -156,15 +156,28 @@ def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffse
 
 
 def commit(
-    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
+    event: Request,
+    message: TxnOffsetCommitRequest,
+    group: Group,
+    config: GroupConfig,
+    room: Room,
+    step: Step,
+    is_deleted: Callable[[str], bool],
 ) -> None:
-    """Store offsets that passed `check`. Partitions with too much metadata or no room are refused one by one."""
+    """Store offsets that passed `check`. Partitions with too much metadata or no room are refused one by one.
+
+    So are those of topics for which `is_deleted` is true.
+    """
     growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
     response = refuse(message, ErrorCode.NONE)
     for topic, answers in zip(message.topics, response.topics, strict=True):
+        is_gone = is_deleted(topic.name)
         for each, answer in zip(topic.partitions, answers.partitions, strict=True):
+            if is_gone:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
             if len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue

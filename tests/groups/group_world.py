@@ -240,7 +240,7 @@ class World:
             waiting += [request.request_id for request, _ in getattr(purpose, "answers", ())]
             if isinstance(purpose, StoreShareGroup) and purpose.operation is not None:
                 waiting.append(purpose.operation.event.request_id)
-        waiting += [each.request_id for each in coordinator._shares.waiting()]
+        waiting += [each.request_id for each in coordinator._waiting()]
         asked = (getattr(purpose, "request_id", None) for purpose in coordinator._appends.purposes())
         waiting += [request_id for request_id in asked if request_id is not None]
         assert len(set(waiting)) == len(waiting), waiting
