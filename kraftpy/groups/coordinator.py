@@ -55,6 +55,7 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
+from kraftpy.groups.backlog import Backlog
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
@@ -62,9 +63,9 @@ from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.deletion import DELETION, Deletions
+from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.events import Appended, Effect, Event, Request, StateChanged, Tick, TopicsDeleted, TransactionEnded
-from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
+from kraftpy.groups.expiry import Expiry
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.member_timers import AGAIN_MS
@@ -86,7 +87,7 @@ from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.step import Step
 from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
-from kraftpy.groups.topic_deletion import TOPICS_KEY, DeletedTopics
+from kraftpy.groups.topic_deletion import DeletedTopics
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NoTopics, Topics
 from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable
@@ -112,7 +113,7 @@ from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescrib
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from kraftpy.types import Millis, TopicId
+from kraftpy.types import Millis
 
 
 class GroupCoordinator:
@@ -156,13 +157,20 @@ class GroupCoordinator:
         )
         self._queues = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
-        self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions)
         self._loaded = False
         self._usage = Usage()
         self._admission = Admission(config, room, self._usage)
         self._pending_offsets = PendingOffsets(self._usage)
-        self._deleted_topics = DeletedTopics(self.groups, self._deadlines)
-        self._topic_ids_deleted_early: set[TopicId] = set()
+        self._deleted_topics = DeletedTopics(self.groups, self._deadlines, self._shares)
+        self._backlog = Backlog(
+            self.groups,
+            self._deadlines,
+            Expiry(config, self.groups, self._deadlines, self._deletions),
+            self._deleted_topics,
+            self._deletions,
+            self._pending_offsets,
+            self._forget_if_vacant,
+        )
         self._invariants = Invariants(
             self.groups, self._deadlines, self._appends, self._queues, self._deletions, self._pending_offsets
         )
@@ -196,14 +204,12 @@ class GroupCoordinator:
             self._pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
 
     def replay_end(self, producer_id: int, *, is_commit: bool) -> None:
-        """End the producer's transaction: its offsets are committed, or dropped."""
-        for (group_id, partition), (place, value) in self._pending_offsets.take(producer_id).items():
-            group = self.groups[group_id]
-            mark_stable(group, [partition])
-            if is_commit:
-                offsets.put(group, partition, value, self._usage)
-                self._pending_offsets.superseded(group, partition, by=place)
-            self._forget_if_vacant(group_id)
+        """End the producer's transaction: its offsets are committed, or dropped, by `replay_on` or after `loaded`."""
+        self._pending_offsets.end(producer_id, is_commit=is_commit)
+
+    def replay_on(self) -> bool:
+        """Do a piece of what ended transactions have left to do; return True if there is more. For loading."""
+        return self._backlog.end_transactions()
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         group = self.groups.get(key.group_id)
@@ -226,7 +232,6 @@ class GroupCoordinator:
         """Begin serving once the whole partition has been replayed. The sessions of all members start now."""
         step = self._begin_step(now, timestamp)
         self._loaded = True
-        self._expiry.arm(step)
         for _, group in sorted(self.groups.items()):
             try:
                 self._restore(group, step)
@@ -234,8 +239,7 @@ class GroupCoordinator:
                 self._rebalance.dissolve(group, step)
                 step.survived("a group's restoration", group.group_id, error)
             self._usage.count(group)
-        self._deleted_topics.loaded(step)
-        self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), step)
+        self._backlog.begin(step)
         return step.effects
 
     def _restore(self, group: Group, step: Step) -> None:
@@ -286,14 +290,10 @@ class GroupCoordinator:
                                     self.replay(key, value)
                     self._appended(in_flight.purpose, error_code, step)
             case TopicsDeleted():
-                if self._loaded:
-                    self._deleted_topics.deleted(event.topics, step)
-                    self._shares.topics_deleted(self.groups, frozenset(event.topic_ids), step)
-                else:
-                    self._deleted_topics.deleted_early(event.topics)
-                    self._topic_ids_deleted_early.update(event.topic_ids)
+                self._deleted_topics.deleted(event, step)
             case TransactionEnded():
                 self.replay_end(event.producer_id, is_commit=event.is_commit)
+                self._backlog.transaction_ended(step)
             case StateChanged():
                 self._shares.state_changed(event, self.groups, step)
             case Tick():
@@ -556,22 +556,14 @@ class GroupCoordinator:
             if group is not None and queue is not None:
                 if key not in self._deadlines and key not in group.waiting:
                     queue.again(group, key, step)
-            elif key in (EXPIRY_KEY, TOPICS_KEY) or (
-                group is not None and key in self._invariants.expected_deadlines(group)
-            ):
+            elif self._backlog.is_for(key) or (group is not None and key in self._invariants.expected_deadlines(group)):
                 self._deadlines.set(key, Millis(step.now + AGAIN_MS))
             self._check_whole([key.group_id], error)
             step.survived(key.kind, key.group_id, error)
 
     def _due(self, key: Key, step: Step) -> None:
-        if key == EXPIRY_KEY:
-            self._expiry.look(step)
-            return
-        if key == TOPICS_KEY:
-            self._deleted_topics.go_on(step)
-            return
-        if key.kind == DELETION:
-            self._deletions.go_on(key, step)
+        if self._backlog.is_for(key):
+            self._backlog.go_on(key, step)
             return
         group, queue = self.groups.get(key.group_id), self._queue_of(key)
         if group is None:  # an unexpected error left the deadline behind
@@ -603,4 +595,4 @@ class GroupCoordinator:
         """Assert the invariants. For tests and simulations: call between steps, once loaded."""
         self._usage.validate(self.groups)
         self._pending_offsets.validate()
-        self._invariants.check(EXPIRY_KEY, *self._deleted_topics.expected_deadlines())
+        self._invariants.check(*self._backlog.expected_deadlines())

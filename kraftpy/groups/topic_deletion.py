@@ -7,19 +7,20 @@ served in between.
 Invariant: no offset that was committed after the deletion is deleted. Until a deletion is done, commits for its topics
 (another topic may have the name by then) are refused with UNKNOWN_TOPIC_OR_PARTITION, on which clients try again.
 
-Left out: the state of share groups (`share.changes`).
+Share groups, which have no offsets, have their part done by `share.changes`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from kraftpy.groups import offsets
 from kraftpy.groups.deadlines import Deadlines, Key
+from kraftpy.groups.events import TopicsDeleted
 from kraftpy.groups.group import Group
+from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.step import Step
 from kraftpy.types import Millis, TopicPartition
 
@@ -42,30 +43,32 @@ class _Pass:
 class DeletedTopics:
     """Topics whose offsets are being deleted in one partition of `__consumer_offsets`."""
 
-    def __init__(self, groups: dict[str, Group], deadlines: Deadlines) -> None:
+    def __init__(self, groups: dict[str, Group], deadlines: Deadlines, shares: ShareChangeQueue) -> None:
         self._groups = groups
         self._deadlines = deadlines
-        self._early: set[str] = set()
+        self._shares = shares
+        self._is_loaded = False
+        self._early: list[TopicsDeleted] = []
+        """Deletions while the groups are still loading: offsets may still be about to be replayed."""
         self._passes: deque[_Pass] = deque()
 
-    def deleted_early(self, topics: Iterable[str]) -> None:
-        """Note that topics were deleted while the groups are still loading: their offsets may be about to be
-        replayed.
-        """
-        self._early.update(topics)
-
     def loaded(self, step: Step) -> None:
-        """Begin with what was noted while the groups were loading."""
-        if self._early:
-            self.deleted(self._early, step)
-            self._early = set()
+        """Begin with what was deleted while the groups were loading."""
+        self._is_loaded = True
+        early, self._early = self._early, []
+        for event in early:
+            self.deleted(event, step)
 
-    def deleted(self, topics: Iterable[str], step: Step) -> None:
-        """Delete the offsets of topics that were deleted."""
+    def deleted(self, event: TopicsDeleted, step: Step) -> None:
+        """Delete the offsets of topics that were deleted, and their state in share groups."""
+        if not self._is_loaded:
+            self._early.append(event)
+            return
         groups = sorted(self._groups, reverse=True)
-        self._passes.append(_Pass(topics=frozenset(topics), groups=groups))
+        self._passes.append(_Pass(topics=frozenset(event.topics), groups=groups))
         if len(self._passes) == 1:
             self.go_on(step)
+        self._shares.topics_deleted(self._groups, frozenset(event.topic_ids), step)
 
     def is_pending(self, topic: str) -> bool:
         """Return True if offsets of a deleted topic of this name may not be deleted yet."""

@@ -95,6 +95,8 @@ class World:
                 coordinator.replay_pending(record.producer_id, key, value)
             else:
                 coordinator.replay_end(record.producer_id, is_commit=record.is_commit)
+                while coordinator.replay_on():
+                    pass
         return coordinator
 
     def _settings(self, group_id: str) -> GroupSettings:

@@ -158,6 +158,9 @@ class Coordinators(Shards[GroupCoordinator]):
             except Exception as error:  # the error concerns one record, which is skipped
                 yield error
 
+    def _replay_on(self, machine: GroupCoordinator) -> bool:
+        return machine.replay_on()
+
     def reconcile(self) -> None:
         """Make sure there is a coordinator for each partition led here, and no other. All topics may have changed."""
         self._topics.version += 1
