@@ -171,7 +171,9 @@ class Broker:
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
         self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
         change_share_state = functools.partial(change_state, self.share_states)
-        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, change_share_state)
+        self.coordinators = Coordinators(
+            config, clock, tasks, self.metadata, self.replicas, change_share_state, self.slices
+        )
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)

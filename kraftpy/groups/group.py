@@ -15,9 +15,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
+from kraftpy.groups.apart import Decision
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.deadlines import Key
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Request
 from kraftpy.groups.memory import GROUP_BYTES, MEMBER_BYTES
 from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata, OffsetCommitValue
@@ -125,6 +128,8 @@ class Group:
     share: ShareGroup | None = None  # a share group (KIP-932), which has no other half and stores no offsets
     is_changing: bool = False  # records of one of these are being written, or its state is being changed
     waiting: deque[Request | Key] = field(default_factory=deque)  # queued until the change is done
+    stored: AnyDraft[Any, Any, Any] | None = None  # the draft whose records are being written
+    decision: Decision | None = None  # paused, while something large is computed for it
     handing: Request | Key | None = None  # an item being passed on to another kind's queue
     handed_to: object = None  # the queue that took it
     members_weight: int = 0  # total weight of the members of the classic half

@@ -68,7 +68,8 @@ class Invariants:
             return False
         if group.waiting and not group.is_changing:
             return False
-        if group.is_changing and not (purposes or any(queue.is_asking(group) for queue in self._queues)):
+        is_asking = group.decision is not None or any(queue.is_asking(group) for queue in self._queues)
+        if group.is_changing and not (purposes or is_asking):
             return False
         is_deciding = group.state is State.COMPLETING_REBALANCE and not group.pending_sync
         if is_deciding and not any(isinstance(each, StoreAssignment) for each in purposes):
@@ -81,6 +82,7 @@ class Invariants:
         """Return True if a request that names these groups, or is one of the `others`, will be answered later."""
         groups = [group for group_id in named if (group := self._groups.get(group_id)) is not None]
         waiting = [each for group in groups for each in group.waiting if isinstance(each, Request)]
+        waiting += [event for group in groups if group.decision is not None for event, _ in group.decision.answers]
         if any(each.request_id == request_id for each in (*waiting, *others)):
             return True
         members = [member for group in groups for member in group.members.values()]
