@@ -125,6 +125,18 @@ def test_members_that_read_the_same_are_assigned_to_in_time_linear_in_members_an
     assert grows_with_its_size(many)
 
 
+@pytest.mark.parametrize("assignor", [assign_range, assign_uniform])
+def test_a_group_that_grows_is_assigned_to_in_time_linear_in_its_topics(assignor: Assignor) -> None:
+    def second(count: int) -> Callable[[], Any]:
+        """The second member comes: the first has every topic, and keeps half of them."""
+        topics = frozenset(map(topic, range(count)))
+        target = frozenset(TopicIdPartition(each, 0) for each in topics)
+        members = {"a": Subscriber(topics=topics, target=target), "b": Subscriber(topics=topics)}
+        return lambda: assignor(members, dict.fromkeys(topics, 1))
+
+    assert grows_with_its_size(second)
+
+
 def test_a_share_group_that_grows_is_assigned_to_in_time_linear_in_its_partitions() -> None:
     def second(count: int) -> Callable[[], Any]:
         """The second member comes: the first has every partition, and keeps half of them."""
