@@ -177,9 +177,11 @@ class Broker:
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)
-        self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
+        self.markers = MarkerSender(
+            self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks, self.slices
+        )
         self.transactions = TransactionCoordinators(
-            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers
+            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers, self.slices
         )
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots,
