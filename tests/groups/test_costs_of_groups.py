@@ -22,6 +22,8 @@ from kraftpy.groups.group import Group, Member
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.partitions import asked, initializing
 from kraftpy.groups.share.records import ShareStateValue
+from kraftpy.groups.streams.assignor import Worker, assign
+from kraftpy.groups.streams.records import Task
 from kraftpy.groups.streams.topology import InternalTopic, Subtopology, Topology, configure
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -146,6 +148,16 @@ def test_a_group_that_grows_is_assigned_to_in_time_almost_linear_in_its_topics()
         return Compared.times
 
     assert comparisons(400) < 8 * comparisons(100) + 1_000
+
+
+@pytest.mark.parametrize("standby_replicas", [0, 1])
+def test_tasks_are_assigned_in_time_linear_in_tasks_and_members(standby_replicas: int) -> None:
+    def many(count: int) -> Callable[[], Any]:
+        tasks = [Task("0", number) for number in range(2 * count)]
+        workers = {f"member-{number:04}": Worker(process_id=f"process-{number:04}") for number in range(count)}
+        return lambda: assign(workers, tasks, tasks, standby_replicas)
+
+    assert grows_with_its_size(many)
 
 
 def test_a_share_group_that_grows_is_assigned_to_in_time_linear_in_its_partitions() -> None:

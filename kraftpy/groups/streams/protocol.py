@@ -126,7 +126,9 @@ class StreamsProtocol:
         if not draft.group.volatile.is_delayed:
             yield from self.retarget(draft)
         owned = _owned(message)
-        after = reconciled_tasks(draft.group, member_id, owned)
+        is_settled = before.state is StreamsState.STABLE and before.member_epoch == draft.group.assignment_epoch
+        units = 0 if is_settled else draft.group.task_count
+        after: StreamsCurrentValue = yield Work(units, partial(reconciled_tasks, draft.group, member_id, owned))
         if after != before or member_id not in draft.group.currents:
             draft.put(StreamsCurrentKey(draft.group.group_id, member_id), after)
         self._remember(draft.group, message, before, after, known, updated)
@@ -318,11 +320,13 @@ class StreamsProtocol:
         }
         replicas = self.settings(group.group_id).streams_num_standby_replicas
         draft.cost += len(workers) + len(tasks)
-        units = len(workers) + len(tasks) + replicas * len(stateful)
-        targets: dict[str, Tasks] = yield Work(units, partial(assign, workers, tasks, stateful, replicas))
-        for member_id, target in sorted(targets.items()):
-            if member_id not in group.targets or group.targets[member_id] != target:
-                draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
+
+        def compute() -> None:
+            for member_id, target in sorted(assign(workers, tasks, stateful, replicas).items()):
+                if member_id not in group.targets or group.targets[member_id] != target:
+                    draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
+
+        yield Work(len(workers) + len(tasks) + replicas * len(stateful), compute)
         value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch)
         draft.put(StreamsTargetMetadataKey(group.group_id), value)
 
