@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kraftpy.groups.assignment import Assignment
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, Member
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.classic_members import to_ids, to_names
 from kraftpy.groups.consumer.group import ConsumerGroup, Draft
@@ -32,7 +33,6 @@ from kraftpy.groups.consumer.records import (
     TargetMetadataKey,
     TargetMetadataValue,
 )
-from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from kraftpy.groups.records import GroupMetadataValue, MemberMetadata, group_record
 from kraftpy.groups.topics import Topics
 from kraftpy.protocol.consumer_protocol import (
@@ -55,7 +55,7 @@ generation, but nothing reads it.
 """
 
 
-def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
+def why_not_upgraded(group: ClassicGroup, config: GroupConfig) -> str | None:
     """Explain why this classic group with members cannot become a consumer group; None if it can."""
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return f"Group {group.group_id} is not a consumer group."
@@ -75,7 +75,7 @@ def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
     return None
 
 
-def upgrade(draft: Draft, group: Group, topics: Topics) -> None:
+def upgrade(draft: Draft, group: ClassicGroup, topics: Topics) -> None:
     """Put the group's members into the draft of a consumer group, which must still be empty.
 
     Members that have not received a generation are left out: they rejoin.
@@ -98,12 +98,12 @@ def upgrade(draft: Draft, group: Group, topics: Topics) -> None:
         draft.put(CurrentKey(group.group_id, member_id), current)
 
 
-def _subscription(group: Group, member: Member) -> Subscription:
+def _subscription(group: ClassicGroup, member: Member) -> Subscription:
     chosen = member.metadata(group.protocol_name) or member.protocols[0][1]
     return decode_subscription(chosen, member.group_instance_id)
 
 
-def _held(group: Group, members: dict[str, Member], topics: Topics) -> dict[str, Assignment]:
+def _held(group: ClassicGroup, members: dict[str, Member], topics: Topics) -> dict[str, Assignment]:
     """Return what each member may be reading: its assignment or, between generations, what it reports as owned."""
     held: dict[str, Assignment] = {}
     taken: set[object] = set()
@@ -118,7 +118,7 @@ def _held(group: Group, members: dict[str, Member], topics: Topics) -> dict[str,
     return held
 
 
-def _as_consumer(group: Group, member: Member) -> MemberValue:
+def _as_consumer(group: ClassicGroup, member: Member) -> MemberValue:
     subscription = _subscription(group, member)
     chosen_first = sorted(member.protocols, key=lambda protocol: protocol[0] != group.protocol_name)
     return MemberValue(
