@@ -1,8 +1,9 @@
 """One client connection: bytes in, frames, responses out in the order of the requests.
 
 One task per connection takes the frames one by one, so a long poll delays the requests sent behind it on the same
-connection, as in Kafka. Once a frame's size is known, the socket is read straight into it, so a large Produce is copied
-only once, by the kernel. The frame is ours and writable, which lets the log stamp a batch in place.
+connection, as in Kafka. A follower's poll ends when another request arrives (`on_next_request`). Once a frame's size is
+known, the socket is read straight into it, so a large Produce is copied only once, by the kernel. The frame is ours and
+writable, which lets the log stamp a batch in place.
 
 Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and
 hardly more than has arrived (twice that while it is small, `_MOST_GROWTH_BYTES` more when it is large). Reading pauses
@@ -146,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_at = 0.0
         self.is_serving = False
         """A request is being answered: the connection is not idle, however long that takes."""
+        self.on_next_request: Callable[[], None] | None = None
+        """Called when a request arrives while another is being answered: a long poll may end early for it."""
 
     # --- callbacks of asyncio ----------------------------------------------------------------
 
@@ -307,6 +310,11 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_or_resume()
 
     @property
+    def has_next_request(self) -> bool:
+        """Whether a request waits for the one that is being answered."""
+        return bool(self._frames)
+
+    @property
     def is_receiving(self) -> bool:
         """Whether a frame is being received that was too long for one read."""
         return self._partial is not None
@@ -317,6 +325,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes += len(frame)
         if self._frame_arrived is not None and not self._frame_arrived.done():
             self._frame_arrived.set_result(None)
+        elif self.on_next_request is not None:
+            self.on_next_request()
         if len(self._frames) >= _QUEUED_FRAMES or self._queued_bytes >= _QUEUED_BYTES:
             self._queue_is_full = True
             self._pause_or_resume()

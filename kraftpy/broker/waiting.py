@@ -101,6 +101,9 @@ class ChangedKeys(Waiter, Generic[K]):
     def __len__(self) -> int:
         return len(self._changed)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._changed
+
     def add(self, key: K) -> None:
         """Report that a key changed."""
         self._changed[key] = None

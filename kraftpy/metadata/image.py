@@ -37,7 +37,7 @@ from kraftpy.metadata.records import (
 from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
-SCHEMA = 3
+SCHEMA = 4
 """The snapshot schema. Snapshots of earlier schemas can be read too: they only lack fields that have defaults."""
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -66,11 +66,16 @@ class Broker:
     shutdown_index: int = 0
     """The log index where its controlled shutdown began: a broker that has applied it knows that this one no longer
     leads."""
+    is_leaving: bool = False
+    """Some of its partitions have been moved, as for a fencing or a controlled shutdown; the rest and its new state
+    follow in later entries."""
+    is_returning: bool = False
+    """It was unfenced, and some of the partitions that wait for a leader may still be given to it in later entries."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it may be elected and join ISRs: neither fenced nor in controlled shutdown."""
-        return not self.fenced and not self.in_controlled_shutdown
+        """Whether it may be elected and join ISRs: not fenced, in controlled shutdown or leaving."""
+        return not self.fenced and not self.in_controlled_shutdown and not self.is_leaving
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the broker's endpoint on a listener, or None."""
@@ -386,6 +391,8 @@ class Image:
                     fenced=record.fenced,
                     in_controlled_shutdown=record.in_controlled_shutdown,
                     shutdown_index=index if begins else before.shutdown_index,
+                    is_leaving=record.is_leaving,
+                    is_returning=record.is_returning,
                 )
             case BrokerUnregistered():
                 del self._brokers[record.broker_id]
@@ -495,7 +502,7 @@ class Image:
         plain = unpack(data)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")
-        if plain[0] not in (1, 2, SCHEMA):
+        if plain[0] not in (1, 2, 3, SCHEMA):
             raise NewerSchemaError(
                 f"another version of kraftpy wrote this metadata (a snapshot of schema {plain[0]}, this one knows "
                 f"{SCHEMA}): upgrade this node"

@@ -19,7 +19,7 @@ from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.storage.directories import LogDirectories, random_id
 from kraftpy.config import BrokerConfig
-from kraftpy.metadata.commands import Command, FormatCluster
+from kraftpy.metadata.commands import ChangeBroker, Command, FormatCluster
 from kraftpy.metadata.features import LATEST
 from kraftpy.metadata.sessions import HeartbeatReply, Sessions
 from kraftpy.ports import Clock
@@ -177,4 +177,6 @@ class Controller:
             return
         if decision.error != ErrorCode.NONE:
             logger.info("%s was refused: %s", type(command).__name__, decision.message)
+        if isinstance(command, ChangeBroker) and decision.result is not None and decision.result.is_partial:
+            self._sessions.decided_in_part(command.broker_id, self._now())
         self._wake.set()
