@@ -1,10 +1,10 @@
-"""Every error code of the protocol, and the two exceptions the wire knows.
+"""Every error code of the protocol, and the exceptions that carry errors of peers.
 
-A peer's mistake is an `ErrorCode` in the answer, carried by `KafkaError` on its way there; malformed bytes are a
-`ProtocolError` and cost the connection. `retriable` says that the same request may succeed later, perhaps elsewhere,
-without being changed.
+A peer's mistake becomes an `ErrorCode` in the response, and is raised as `KafkaError` until then; malformed bytes raise
+`ProtocolError` and close the connection. `retriable` means that the same request may succeed later, perhaps on another
+broker.
 
-Left out: codes that came after Kafka 4.3; `ErrorCode.of` reads them as UNKNOWN_SERVER_ERROR.
+Left out: codes added after Kafka 4.3; `ErrorCode.of` reads them as UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _MAX_MESSAGE_CHARACTERS = 1000
 
 
 class ErrorCode(IntEnum):
-    """An error code, under the name and number that the Kafka protocol gives it."""
+    """An error code, with the name and number it has in the Kafka protocol."""
 
     retriable: bool
     meaning: str
 
     def __new__(cls, code: int, meaning: str, retriable: bool = False) -> ErrorCode:
-        """A member: its number, what it means, whether trying again may help."""
+        """Make a member: its number, its meaning, and whether a retry may help."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
@@ -176,8 +176,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A failure that has an error code: what a handler raises to answer with it, and what a client raises having got
-    it."""
+    """A failure with an error code: a handler raises it to answer with the code, a client when it has received one."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.meaning)
@@ -189,11 +188,11 @@ class KafkaError(Exception):
 
 
 class ProtocolError(Exception):
-    """Bytes that are not what the protocol says they must be. The connection they came from is of no further use."""
+    """Malformed bytes from a peer. Their connection cannot be used any longer."""
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame of more bytes than its reader allows, refused when its size was read."""
+    """A frame larger than its reader allows, refused as soon as its size was read."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"a frame of {size} bytes; the limit is {limit}")
@@ -206,7 +205,7 @@ class TooManyElements(ProtocolError):
 
 
 def shortened(message: str | None) -> str | None:
-    """Return an error message that fits the field of a response, whatever a client made it quote."""
+    """Return an error message that fits a response, even if a client made it quote a long text."""
     if message is None or len(message) <= _MAX_MESSAGE_CHARACTERS:
         return message
     return f"{message[: _MAX_MESSAGE_CHARACTERS - 3]}..."
