@@ -117,8 +117,8 @@ class StartupError(Exception):
 class Broker:
     """One node: broker, controller, or both in one process.
 
-    `group` owns every task. An unexpected error in one of them is an incident, and the node goes on (`containment`). A
-    failed disk, or node state that cannot be trusted, ends the node.
+    `group` owns every task. An unexpected error in one of them is an incident, which the node survives (`containment`).
+    A failed disk, or node state that cannot be trusted, ends the node.
     """
 
     def __init__(

@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a frame is being received that was too long for one read."""
+        """True if a frame is being received that was too long for one read."""
         return self._partial is not None
 
     def _queue(self, frame: bytearray) -> None:
@@ -614,5 +614,5 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _takes_long(elapsed: float, done: int, whole: int) -> bool:
-    """Whether `whole` bytes take too long at the average speed of the first `done`."""
+    """Return whether `whole` bytes take too long at the average speed of the first `done`."""
     return elapsed >= 1.0 and whole * elapsed > HOARDING_SECONDS * max(1, done)
