@@ -374,7 +374,10 @@ def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_head
                 elif size > 1:
                     _corrupt_length(size)
                 elif needs_keys:
-                    raise CorruptBatch(f"record {number} of the batch has no key", ErrorCode.INVALID_RECORD)
+                    raise CorruptBatch(
+                        f"Compacted topic cannot accept message without key (record {number} of the batch)",
+                        ErrorCode.INVALID_RECORD,
+                    )
 
                 size = data[position]
                 if size < 128:
