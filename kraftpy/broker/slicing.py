@@ -91,7 +91,7 @@ class Slices:
 async def in_slices(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
     """Yield `items`, `size` at a time, and let others have the event loop in between. For the node's own rounds.
 
-    What was read of an item before a pause may have changed after it.
+    An item's state may change during a pause: read it again afterwards.
     """
     for start in range(0, len(items), size):
         if start:

@@ -96,7 +96,7 @@ class ChangedKeys(Waiter, Generic[K]):
         super().__init__()
         self._changed: dict[K, None] = {}
         self.is_over = False
-        """Its reader is gone: nobody will take the keys any more."""
+        """Its reader is gone: the keys are never taken again."""
 
     def __len__(self) -> int:
         return len(self._changed)

@@ -1,10 +1,10 @@
 """Offsets committed in a transaction: stored with the producer's id and pending until its marker arrives.
 
-A commit marker turns a producer's pending offsets into the groups' own; an abort marker drops them. Of two offsets for
-a partition, the one later in the log wins, regardless of when their transactions end: an offset older than the group's
-present one, or older than its deletion, is dropped. While an offset is pending or in flight it is unstable: a reader
-that asks for stable offsets only must wait (KIP-447), or it could start at a position that the open transaction is
-about to change. Unstable offsets do not expire.
+A commit marker turns a producer's pending offsets into the groups' own; an abort marker drops them. If a partition has
+two such offsets, the one later in the log wins, regardless of when their transactions end: an offset older than the
+group's present one, or older than its deletion, is dropped. While an offset is pending or in flight it is unstable: a
+reader that asks for stable offsets only must wait (KIP-447), or it could start at a position that the open transaction
+is about to change. Unstable offsets do not expire.
 
 The shell checks beforehand that the partition is part of the transaction; the log checks whether the producer is
 fenced.

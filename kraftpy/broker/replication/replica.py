@@ -443,7 +443,8 @@ class Replica:
         if leading is not None and not self.is_alone and leading.is_under_min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(leading.state.isr)} in-sync replicas, but {leading.effective_min_isr} are required",
+                f"The size of the current ISR {sorted(leading.state.isr)} is insufficient to satisfy the min.isr "
+                f"requirement of {leading.effective_min_isr} for partition {self.topic_partition}",
             )
 
     def append(self, records: Buffer, origin: Origin, now: Millis, batch: Prepared | None = None) -> AppendResult:

@@ -2,7 +2,7 @@
 
 A group migrates between the protocols with its members (`migration`) or while it is empty. Its offsets stay; the other
 protocol's records are deleted in the same batch. Members that speak the classic protocol do not wait for each other
-here: a member told to rejoin has its rebalance timeout to do so.
+here: a member that is asked to rejoin has its rebalance timeout to do so.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
     def _renew_classic_session(
         self, group: Group, draft: Draft, message: SyncGroupRequest | HeartbeatRequest, error_code: int, step: Step
     ) -> None:
-        """Restart a classic member's session. If it is told to rejoin, its rebalance timeout starts."""
+        """Restart a classic member's session. If it is asked to rejoin, its rebalance timeout starts."""
         if error_code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             return
         self._touch_classic(group, draft, message.member_id, step)

@@ -1,8 +1,9 @@
 """Moves a member from its current assignment to its target, one heartbeat at a time (KIP-848).
 
-The member is first told to revoke what is not in its target, and stays at its epoch. When its heartbeat reports that it
-has, it moves to the epoch of the target and gets the partitions that no other member holds; the remaining ones follow
-as the others give them up. A partition therefore never has two holders, regardless of what is lost or late on the way.
+The member is first asked to revoke partitions that are not in its target, and stays at its epoch. When its heartbeat
+reports that it has done so, it moves to the epoch of the target and gets the partitions that no other member holds; the
+remaining ones follow as the others give them up. A partition therefore never has two holders, regardless of what is
+lost or late on the way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Moves a member of a streams group from its current tasks to its target, one heartbeat at a time (KIP-1071).
 
-The member is first told to give up tasks that are not in its target, and stays at its epoch. When its heartbeat reports
-that it has, it moves to the epoch of the target and gets the tasks that are free: active tasks on which no other member
-works, and tasks in any role that no other member has in the same process, whose disk holds the state.
+The member is first asked to give up tasks that are not in its target, and stays at its epoch. When its heartbeat
+reports that it has done so, it moves to the epoch of the target and gets the tasks that are free: active tasks on which
+no other member works, and tasks in any role that no other member has in the same process, whose disk holds the state.
 """
 
 from __future__ import annotations
