@@ -44,7 +44,7 @@ async def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Describe the metadata quorum, once for each time the request names its partition."""
     try:
-        described = await broker.metadata.describe()
+        described = await broker.metadata.quorum.describe()
     except KafkaError as error:
         return DescribeQuorumResponse(error_code=error.code, error_message=shortened(error.message))
     topics = []
@@ -97,11 +97,11 @@ async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: 
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
-            voters = _voters(await broker.metadata.describe())
+            voters = _voters(await broker.metadata.quorum.describe())
             if request.voter_id in voters:
                 problem = f"The voter id for {request.voter_id} is already part of the set of voters {sorted(voters)}."
                 raise KafkaError(ErrorCode.DUPLICATE_VOTER, problem)
-            await broker.metadata.change_voter(add=(request.voter_id, address))
+            await broker.metadata.quorum.change_voter(add=(request.voter_id, address))
             if request.ack_when_committed:
                 await _committed(broker, request.voter_id, votes=True)
     except TimeoutError:
@@ -119,11 +119,11 @@ async def remove_raft_voter(
     try:
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(broker.config.request_timeout_ms / 1000):
-            voters = _voters(await broker.metadata.describe())
+            voters = _voters(await broker.metadata.quorum.describe())
             if request.voter_id not in voters:
                 problem = f"Cannot remove voter {request.voter_id} from the set of voters {sorted(voters)}."
                 raise KafkaError(ErrorCode.VOTER_NOT_FOUND, problem)
-            await broker.metadata.change_voter(remove=request.voter_id)
+            await broker.metadata.quorum.change_voter(remove=request.voter_id)
             await _committed(broker, request.voter_id, votes=False)
     except TimeoutError:
         late = "not committed in time; describe the quorum before you try again"
@@ -164,7 +164,7 @@ async def _committed(broker: Broker, voter_id: int, *, votes: bool) -> None:
     end_offset: int | None = None
     while True:
         try:
-            described = await broker.metadata.describe()
+            described = await broker.metadata.quorum.describe()
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 raise
