@@ -13,7 +13,7 @@ import hypothesis
 import leftover_sockets
 import pytest
 
-import kraftpy.metadata.raft_library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
+import kraftpy.metadata.raft.library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
 from kraftpy.broker.containment import UNEXPECTED
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.testing.server_process import ServerProcess

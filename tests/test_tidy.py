@@ -20,7 +20,6 @@ MOST_LINES = 600
 MOST_FUNCTION_LINES = 80
 
 LONG_FILES = {
-    "kraftpy/metadata/raft.py": "one subclass of the Raft library's class, which is hardened as a whole",
     "kraftpy/broker/connection.py": "one peer's bytes, in and out, charged to one memory wherever they wait",
     "kraftpy/broker/replication/replica.py": "the operations on one partition's log, and which may not overtake which",
     "kraftpy/broker/replication/replicas.py": "opens, closes and deletes partitions one at a time, under one lock",

@@ -10,7 +10,7 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.log import layout
 from kraftpy.metadata import brokers, elections
 from kraftpy.metadata.controller import MetadataStateMachine
-from kraftpy.metadata.raft import Raft
+from kraftpy.metadata.raft.leader import Leader
 from kraftpy.metadata.records import PartitionChanged
 from kraftpy.metadata.sessions import Sessions
 
@@ -64,7 +64,7 @@ def _unfenced_by_a_connection(original: Any) -> Any:
 def _sent_is_stored(original: Any) -> Any:
     def send_entries(self: Any, follower: Any) -> None:
         original(self, follower)
-        self._matched(follower, follower.next_index - 1)
+        self._matches(follower, follower.next_index - 1)
 
     return send_entries
 
@@ -195,7 +195,7 @@ MUTANTS = (
         shows=_SPLIT,
         directed=three(with_topics=True, load=2.0),
         faults=cycle((Kind.PARTITION, "controller", 4_000, {"shape": "target"})),
-        patches=(wrapped(Raft, "_send_entries", _sent_is_stored),),
+        patches=(wrapped(Leader, "_send_entries", _sent_is_stored),),
     ),
     Mutant(
         name="change-not-acted-on",

@@ -9,6 +9,7 @@ import msgpack
 
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import Message, Quorum
+from kraftpy.metadata.raft.state import BATCH_BYTES
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 THREE = {1: "one:9093", 2: "two:9093", 3: "three:9093"}
@@ -47,7 +48,7 @@ class Node:
         *,
         disk: MemoryDisk | None = None,
         now_ms: int = 1000,
-        quorum_class: type[Quorum] = Quorum,
+        batch_bytes: int = BATCH_BYTES,
         snapshot_after_entries: int = 10_000,
         snapshot_after_bytes: int = 20 << 20,
         machine: ListMachine | None = None,
@@ -57,7 +58,7 @@ class Node:
         self.journal = Journal(self.disk.root)
         loaded = self.journal.load()
         self.machine = machine or ListMachine()
-        self.quorum = quorum_class(
+        self.quorum = Quorum(
             node_id=node_id,
             voters=voters,
             journal=self.journal,
@@ -67,6 +68,7 @@ class Node:
             now_ms=now_ms,
             snapshot_after_entries=snapshot_after_entries,
             snapshot_after_bytes=snapshot_after_bytes,
+            batch_bytes=batch_bytes,
         )
 
     def sync(self) -> None:
@@ -97,12 +99,12 @@ class Cluster:
         self,
         voters: Mapping[int, str] = THREE,
         *,
-        quorum_class: type[Quorum] = Quorum,
+        batch_bytes: int = BATCH_BYTES,
         snapshot_after_entries: int = 10_000,
     ) -> None:
         self.now_ms = 1000
         self.voters = voters
-        self.quorum_class = quorum_class
+        self.batch_bytes = batch_bytes
         self.snapshot_after_entries = snapshot_after_entries
         self.disks: dict[int, MemoryDisk] = {}
         self.nodes: dict[int, Node] = {}
@@ -117,7 +119,7 @@ class Cluster:
             self.voters if voters is None else voters,
             disk=self.disks.setdefault(node_id, MemoryDisk()),
             now_ms=self.now_ms,
-            quorum_class=self.quorum_class,
+            batch_bytes=self.batch_bytes,
             snapshot_after_entries=self.snapshot_after_entries,
         )
         self.join()

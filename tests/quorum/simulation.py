@@ -38,7 +38,6 @@ from stock_library import kept_journal, load_stock
 
 from kraftpy.metadata.journal import Journal, JournalError
 from kraftpy.metadata.quorum import BadMessageError, Message, Quorum, QuorumStoppedError
-from kraftpy.metadata.raft import Raft
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 STEPS = 1500
@@ -294,17 +293,6 @@ class World:
 # -- ours
 
 
-class SmallRaft(Raft):
-    """As ours, with batches and chunks so small that there are many."""
-
-    batch_bytes = 200
-    chunk_bytes = 300
-
-
-class SmallQuorum(Quorum):
-    raft_class = SmallRaft
-
-
 class Machine:
     def __init__(self, world: World, node: OurNode) -> None:
         self.world = world
@@ -329,8 +317,6 @@ class Machine:
 class OurNode:
     """Our quorum in the shell's loop, its disk work done in its own time."""
 
-    quorum_class: type[Quorum] = SmallQuorum
-
     def __init__(self, world: World, node_id: int) -> None:
         self.world = world
         self.id = node_id
@@ -342,7 +328,7 @@ class OurNode:
         self.held: list[Message] = []
         self.job: Iterator[None] | None = None
         self.job_ends_ms = 0
-        self.quorum = self.quorum_class(
+        self.quorum = Quorum(
             node_id=node_id,
             voters={voter: f"host:{FIRST_PORT + voter}" for voter in world.voters},
             journal=self.journal,
@@ -352,6 +338,8 @@ class OurNode:
             now_ms=world.now_ms,
             election_timeout_ms=400,
             snapshot_after_entries=world.snapshot_after,
+            batch_bytes=200,  # so small that there are many
+            chunk_bytes=300,
         )
 
     def turn(self) -> None:

@@ -23,7 +23,7 @@ from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
 from kraftpy.metadata.quorum_messages import BadMessageError, command_in, pack_snapshot, unpack_snapshot
-from kraftpy.metadata.raft import StateMachine
+from kraftpy.metadata.raft.state import StateMachine
 from kraftpy.ports import Directory
 
 if TYPE_CHECKING:

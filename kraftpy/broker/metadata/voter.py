@@ -32,8 +32,8 @@ from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.journal import Journal, JournalError
 from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
-from kraftpy.metadata.raft import Message, StateMachine
-from kraftpy.metadata.raft_library import QuorumStoppedError
+from kraftpy.metadata.raft.library import QuorumStoppedError
+from kraftpy.metadata.raft.state import Message, StateMachine
 from kraftpy.ports import Clock, Directory, Failure, failure_of
 
 if TYPE_CHECKING:

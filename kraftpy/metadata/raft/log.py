@@ -33,9 +33,19 @@ class RaftLog:
         return self.entries[0][1]
 
     @property
+    def first_term(self) -> int:
+        """The term of the entry before the first one held here."""
+        return self.entries[0][2]
+
+    @property
     def last_index(self) -> int:
         """The newest entry."""
         return self.entries[-1][1]
+
+    @property
+    def last_term(self) -> int:
+        """The term of the newest entry."""
+        return self.entries[-1][2]
 
     def term_at(self, index: int) -> int | None:
         """Return an entry's term, if it is held here."""
