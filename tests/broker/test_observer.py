@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -35,6 +36,13 @@ class Machine:
     def snapshot(self) -> bytes:
         packed: bytes = msgpack.packb(self.applied)
         return packed
+
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
 
     def restore(self, data: bytes) -> None:
         self.applied = msgpack.unpackb(data)

@@ -162,6 +162,7 @@ def check(image: Image) -> None:
 def test_nodes_that_apply_the_same_commands_agree(asked: list[Command], restored_at: int) -> None:
     first, second = MetadataStateMachine(), MetadataStateMachine()
     version, epochs = 0, dict[object, int]()
+    captured, encoded = None, b""
     for number, command in enumerate(three_brokers + asked):
         data = encode_command(command)
         assert decode_command(data) == command
@@ -169,6 +170,7 @@ def test_nodes_that_apply_the_same_commands_agree(asked: list[Command], restored
         assert decision.error is not ErrorCode.UNKNOWN_SERVER_ERROR, decision.message
         if number == restored_at:
             second.restore(second.snapshot())
+            captured, encoded = first.capture(), first.snapshot()
         assert second.apply(number, 1, data).decision == decision
         check(first.image)
         assert first.image.version == version + len(decision.records)
@@ -177,6 +179,7 @@ def test_nodes_that_apply_the_same_commands_agree(asked: list[Command], restored
             key = (topic.topic_id, index)
             assert partition.leader_epoch >= epochs.get(key, 0)
             epochs[key] = partition.leader_epoch
+    assert captured is None or captured() == encoded, "it is of the time when it was captured"
     assert first.snapshot() == second.snapshot()
     assert Image.from_bytes(first.snapshot()).to_bytes() == first.snapshot()
 

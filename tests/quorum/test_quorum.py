@@ -282,7 +282,10 @@ def test_what_a_follower_of_the_log_is_given() -> None:
     assert [data for entry in found if (data := command_in(entry.data)) is not None] == commands(0, 20)
     assert len(leader.quorum.committed_after(3, 1) or ()) == 1
     assert leader.quorum.committed_after(leader.quorum.applied_index, 100) == []
+    assert leader.quorum.snapshot_for() is None, "it has to be encoded first"
+    leader.work_on_snapshots()
     snapshot = leader.quorum.snapshot_for()
+    assert snapshot is not None
     machine = ListMachine()
     machine.restore(unpack_snapshot(snapshot.data).state)
     assert (snapshot.index, machine.commands) == (leader.quorum.applied_index, commands(0, 20))

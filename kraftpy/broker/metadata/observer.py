@@ -81,7 +81,7 @@ class Observer:
         journal = Journal(directory)
         loaded = await self._in_disk_thread(journal.load)
         if loaded.snapshot is not None:
-            self._machine.restore(unpack_snapshot(loaded.snapshot.data).state)
+            self._machine.decode(unpack_snapshot(loaded.snapshot.data).state)()
             self.applied_index, self._last_term = loaded.snapshot.index, loaded.snapshot.term
         for entry in loaded.entries:
             self._apply(entry.index, entry.term, entry.data)
@@ -160,7 +160,8 @@ class Observer:
         if "snapshot" in answer:
             index, term, data = answer["snapshot"]
             if index > self.applied_index:
-                self._machine.restore(unpack_snapshot(data).state)
+                replace_state = await asyncio.to_thread(self._machine.decode, unpack_snapshot(data).state)
+                replace_state()
                 self.applied_index, self._last_term = index, term
                 await self._on_disk(lambda journal: journal.save_snapshot(index, term, data))
                 self._snapshot_due_at, self._applied_bytes = index + SNAPSHOT_AFTER_ENTRIES, 0
@@ -184,9 +185,11 @@ class Observer:
             await self._on_disk(lambda journal: journal.sync())
             if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
                 self._snapshot_due_at, self._applied_bytes = self.applied_index + SNAPSHOT_AFTER_ENTRIES, 0
-                snapshot = pack_snapshot(self.applied_index, self._voters, self._machine.snapshot())
-                index, term = self.applied_index, self._last_term
-                await self._on_disk(lambda journal: journal.save_snapshot(index, term, snapshot))
+                index, term, voters = self.applied_index, self._last_term, self._voters
+                encode = self._machine.capture()
+                await self._on_disk(
+                    lambda journal: journal.save_snapshot(index, term, pack_snapshot(index, voters, encode()))
+                )
 
     def _apply(self, index: int, term: int, data: bytes) -> None:
         command = command_in(data)

@@ -6,6 +6,7 @@ clock as well (`NOW_S`) while an input is processed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -32,12 +33,12 @@ class StateMachine(Protocol):
         """Apply a committed command. Total and deterministic; an exception stops the node."""
         ...
 
-    def snapshot(self) -> bytes:
-        """Return the state as bytes for `restore`."""
+    def capture(self) -> Callable[[], bytes]:
+        """Capture the state; the returned function encodes it as bytes for `decode`, in any thread and at any time."""
         ...
 
-    def restore(self, data: bytes) -> None:
-        """Replace the state. If it raises, nothing was changed."""
+    def decode(self, data: bytes) -> Callable[[], None]:
+        """Check and decode a state, in any thread, and change nothing; the returned function replaces the state."""
         ...
 
 
