@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import assert_never
 
 from kraftpy.config.settings import whole_number
-from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
+from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, Endpoint, NewerSchemaError
 from kraftpy.metadata.records import (
     NO_LEADER,
@@ -39,6 +39,9 @@ from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
 SCHEMA = 4
 """The snapshot schema. Snapshots of earlier schemas can be read too: they only lack fields that have defaults."""
+
+_TOPICS_DEPTH = 3
+"""Where the topics are in a snapshot: in the schema's pair, in the map of the image's parts, in its list of topics."""
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
@@ -512,7 +515,7 @@ class Image:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Image:
         """Decode the output of `to_bytes`. Raises `NewerSchemaError` on another schema, `CodecError` on other bytes."""
-        plain = unpack(data)
+        plain = unpack_in_parts(data, _TOPICS_DEPTH)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")
         if plain[0] not in (1, 2, 3, SCHEMA):
