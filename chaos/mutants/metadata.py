@@ -6,6 +6,7 @@ from typing import Any
 
 from chaos.mutants.mutant import PROBLEM, Mutant, cycle, rounds, three, wrapped
 from chaos.nemesis import Kind
+from kraftpy.broker.broker import Broker
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.log import layout
 from kraftpy.metadata import brokers, elections
@@ -69,21 +70,16 @@ def _sent_is_stored(original: Any) -> Any:
     return send_entries
 
 
-def _sometimes_untold(original: Any) -> Any:
-    async def tell(self: Any, changes: Any) -> None:
-        if self._config.node_id == _DEAF_NODE and self._is_following:
-            notes = []
-            for note in changes.notes:
-                changed = note.applied is not None and any(
-                    isinstance(record, PartitionChanged) for record in note.applied.decision.records
-                )
-                self._changes_heard = getattr(self, "_changes_heard", 0) + changed
-                if not (changed and self._changes_heard % _DEAF_TO_EVERY == 0):
-                    notes.append(note)
-            changes = changes._replace(notes=notes)
-        await original(self, changes)
+def _sometimes_not_acted_on(original: Any) -> Any:
+    async def metadata_changed(self: Any, records: Any) -> None:
+        if self.node_id == _DEAF_NODE and records is not None:
+            changes = any(isinstance(record, PartitionChanged) for record in records)
+            self._changes_heard = getattr(self, "_changes_heard", 0) + changes
+            if changes and self._changes_heard % _DEAF_TO_EVERY == 0:
+                return
+        await original(self, records)
 
-    return tell
+    return metadata_changed
 
 
 class _Forgetful(MetadataStateMachine):
@@ -204,7 +200,7 @@ MUTANTS = (
         shows=_SPLIT,
         directed=three(with_topics=True),
         faults=_isr_moves,
-        patches=(wrapped(MetadataLog, "_tell", _sometimes_untold),),
+        patches=(wrapped(Broker, "_metadata_changed", _sometimes_not_acted_on),),
     ),
     Mutant(
         name="record-skipped",

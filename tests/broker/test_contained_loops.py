@@ -21,7 +21,7 @@ from broker_wire import BOUND_SECONDS, StartBroker
 from kraftpy.broker import containment
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.metadata import log as metadata
+from kraftpy.broker.metadata import change_publisher
 from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
@@ -136,10 +136,10 @@ async def test_a_log_that_cannot_be_opened_costs_no_other(tmp_path: Path, monkey
 
 async def test_what_could_not_be_acted_on_is_acted_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands submitted meanwhile get an error; no caller waits forever, and the image keeps advancing."""
-    monkeypatch.setattr(metadata, "_CATCH_UP_SECONDS", 0.01)
+    monkeypatch.setattr(change_publisher, "_CATCH_UP_SECONDS", 0.01)
     async with running(tmp_path) as broker:
-        broker.metadata._catch_up_seconds = 0.01
-        act, is_broken = broker.metadata._changed, True
+        broker.metadata._publisher._catch_up_seconds = 0.01
+        act, is_broken = broker.metadata._publisher._changed, True
         told: list[object] = []
 
         async def act_unless_broken(records: Sequence[Any] | None) -> None:
@@ -148,7 +148,7 @@ async def test_what_could_not_be_acted_on_is_acted_on_later(tmp_path: Path, monk
                 raise Mistake
             await act(records)
 
-        broker.metadata._changed = act_unless_broken
+        broker.metadata._publisher._changed = act_unless_broken
         acted_before = broker.metadata.acted_index
         with pytest.raises(KafkaError) as refused:
             await broker.metadata.submit(

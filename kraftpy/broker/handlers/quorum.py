@@ -44,7 +44,7 @@ async def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Describe the metadata quorum, once for each time the request names its partition."""
     try:
-        described = await broker.metadata.describe()
+        described = await broker.metadata.quorum.describe()
     except KafkaError as error:
         return DescribeQuorumResponse(error_code=error.code, error_message=shortened(error.message))
     topics = []
@@ -97,9 +97,9 @@ async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: 
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
-            if request.voter_id in _voters(await broker.metadata.describe()):
+            if request.voter_id in _voters(await broker.metadata.quorum.describe()):
                 raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"node {request.voter_id} is already a voter")
-            await broker.metadata.change_voter(add=(request.voter_id, address))
+            await broker.metadata.quorum.change_voter(add=(request.voter_id, address))
             if request.ack_when_committed:
                 await _committed(broker, request.voter_id, votes=True)
     except TimeoutError:
@@ -117,9 +117,9 @@ async def remove_raft_voter(
     try:
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(broker.config.request_timeout_ms / 1000):
-            if request.voter_id not in _voters(await broker.metadata.describe()):
+            if request.voter_id not in _voters(await broker.metadata.quorum.describe()):
                 raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} is not a voter")
-            await broker.metadata.change_voter(remove=request.voter_id)
+            await broker.metadata.quorum.change_voter(remove=request.voter_id)
             await _committed(broker, request.voter_id, votes=False)
     except TimeoutError:
         late = "not committed in time; describe the quorum before you try again"
@@ -158,7 +158,7 @@ async def _committed(broker: Broker, voter_id: int, *, votes: bool) -> None:
     end_offset: int | None = None
     while True:
         try:
-            described = await broker.metadata.describe()
+            described = await broker.metadata.quorum.describe()
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 raise
