@@ -151,9 +151,14 @@ class Quorum:
     # -- inputs
 
     def tick(self, now_ms: int) -> None:
-        """Advance the time. Call this no later than `next_tick_ms`."""
-        if self._is_settled and now_ms <= self._state.now_ms and self._failure is None:
+        """Advance the time. Call this no later than `next_tick_ms`.
+
+        Between two ticks only so many committed entries are applied; let others run before the next one.
+        """
+        is_settled = self._is_settled and not self._raft.has_more_to_apply
+        if is_settled and now_ms <= self._state.now_ms and self._failure is None:
             return
+        self._raft.begin_tick()
         with self._input(now_ms):
             pass
 
@@ -231,6 +236,8 @@ class Quorum:
     def next_tick_ms(self, now_ms: int) -> int:
         """Return the latest time, by the caller's clock, to call `tick`."""
         state, leader = self._state, self._raft.leader
+        if self._raft.has_more_to_apply:
+            return now_ms
         latest = now_ms + 1000
         if state.is_leader:
             peers = leader.followers.keys() & state.connected_peers

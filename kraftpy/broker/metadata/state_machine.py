@@ -25,13 +25,13 @@ class RecordingMachine:
         self.state = MetadataStateMachine()
         self._notes: list[Note] = []
 
-    def apply(self, index: int, term: int, data: bytes) -> object:
-        """Decide a committed command."""
+    def apply(self, index: int, term: int, data: bytes) -> int:
+        """Decide a committed command; return the units of work, which are its records and itself."""
         applied = self.state.apply(index, term, data)
         self._notes.append(Note(applied))
         if applied.is_unusable and self._unusable is not None:
             self._unusable(index, applied.decision.message or "")
-        return applied
+        return 1 + len(applied.decision.records)
 
     def capture(self) -> Callable[[], bytes]:
         """Capture the whole state; the returned function encodes it, in any thread."""

@@ -16,6 +16,8 @@ from kraftpy.metadata.raft.log import RaftLog
 
 BATCH_BYTES = 256 << 10
 CHUNK_BYTES = 512 << 10
+UNITS_A_TICK = 2_000
+"""After so much work on committed entries, some 20 ms, the rest of them waits for the next tick."""
 
 
 class Chance(Protocol):
@@ -29,8 +31,11 @@ class Chance(Protocol):
 class StateMachine(Protocol):
     """The state machine that the log drives."""
 
-    def apply(self, index: int, term: int, data: bytes) -> object:
-        """Apply a committed command. Total and deterministic; an exception stops the node."""
+    def apply(self, index: int, term: int, data: bytes) -> int | None:
+        """Apply a committed command; return the units of work that it took, of some ten microseconds each (None: 0).
+
+        Total and deterministic; an exception stops the node.
+        """
         ...
 
     def capture(self) -> Callable[[], bytes]:
