@@ -113,9 +113,9 @@ async def test_what_a_follower_still_has_is_noted_in_slices(monkeypatch: pytest.
         fetchers=SimpleNamespace(throttles=None),
         replicas=SimpleNamespace(held_by_id=held_by_id),
     )
-    reading = replica_fetch._Reading(
-        cast("Any", broker), FetchRequest(max_wait_ms=0, min_bytes=1), cast("Any", SimpleNamespace(session=session)), None
-    )
+    request = FetchRequest(max_wait_ms=0, min_bytes=1)
+    fetched = SimpleNamespace(session=session)
+    reading = replica_fetch._Reading(cast("Any", broker), request, cast("Any", fetched), None)
     counting = asyncio.create_task(count())
     await reading._sweep(1e9)
     counting.cancel()

@@ -28,7 +28,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -36,7 +36,7 @@ import msgpack
 from many_changes import many_changes
 from stock_library import kept_journal, load_stock
 
-from kraftpy.metadata.journal import Journal, JournalError
+from kraftpy.metadata.journal import Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import BadMessageError, Message, Quorum, QuorumStoppedError
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
@@ -308,6 +308,13 @@ class Machine:
         packed: bytes = msgpack.packb(self.node.applied)
         return packed
 
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
+
     def restore(self, data: bytes) -> None:
         restored = msgpack.unpackb(data)
         self.world.has_restored(restored)
@@ -372,6 +379,10 @@ class OurNode:
 
     def next_job(self) -> Iterator[None] | None:
         quorum = self.quorum
+        if quorum.snapshot_to_decode is not None:
+            return self.decode()
+        if quorum.snapshot_wanted:
+            return self.encode()
         if quorum.received_snapshot is not None:
             return self.save_received()
         if quorum.snapshot_due:
@@ -387,8 +398,23 @@ class OurNode:
         self.quorum.synced(self.journal.sync() if durable is None else durable)
         self.release(held)
 
+    def decode(self) -> Iterator[None]:
+        """A leader's snapshot is decoded while messages go on."""
+        decode = self.quorum.snapshot_to_decode
+        assert decode is not None
+        outcome = decode()
+        yield
+        self.quorum.snapshot_decoded(outcome)
+
+    def encode(self) -> Iterator[None]:
+        """A snapshot for followers is captured, and encoded while messages go on."""
+        captured = self.quorum.capture_snapshot()
+        yield
+        self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))
+
     def save_own(self) -> Iterator[None]:
-        index, term, data = self.quorum.begin_snapshot()
+        captured = self.quorum.begin_snapshot()
+        index, term, data = captured.index, captured.term, captured.encode()
         is_early = self.world.random.random() < 0.5
         if is_early:
             self.journal.save_snapshot(index, term, data)

@@ -17,6 +17,7 @@ from kraftpy.metadata import quorum
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Journal
 from kraftpy.metadata.quorum_messages import MAX_SNAPSHOT_CHUNK_BYTES, command_in, unpack_snapshot
 from kraftpy.metadata.raft import library
+from kraftpy.metadata.raft.state import UNITS_A_TICK
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 
@@ -271,6 +272,32 @@ def test_a_snapshot_is_sent_in_chunks() -> None:
     assert max(chunks) <= MAX_SNAPSHOT_CHUNK_BYTES
 
 
+def test_a_node_that_is_behind_applies_a_bounded_number_of_entries_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    leader = cluster.settle()
+    behind = next(node for node in cluster.nodes.values() if node is not leader)
+    known = behind.machine.apply
+
+    def heavy(index: int, term: int, data: bytes) -> int:
+        known(index, term, data)
+        return UNITS_A_TICK // 2 - 1
+
+    monkeypatch.setattr(behind.machine, "apply", heavy)
+    cluster.isolate(behind.id)
+    propose(leader, *commands(0, 20))
+    cluster.run(500)
+    cluster.heal()
+    applied = [0]
+    while applied[-1] < 20:
+        cluster.step()
+        applied.append(len(behind.machine.commands))
+        assert applied[-1] - applied[-2] <= 3, "after so much work it is the turn of others"
+        if 0 < applied[-1] < 20:
+            assert behind.quorum.next_tick_ms(cluster.now_ms) == cluster.now_ms
+    assert behind.machine.commands == commands(0, 20)
+    assert behind.quorum.next_tick_ms(cluster.now_ms) > cluster.now_ms
+
+
 def test_what_a_follower_of_the_log_is_given() -> None:
     cluster = Cluster()
     leader = cluster.settle()
@@ -282,7 +309,10 @@ def test_what_a_follower_of_the_log_is_given() -> None:
     assert [data for entry in found if (data := command_in(entry.data)) is not None] == commands(0, 20)
     assert len(leader.quorum.committed_after(3, 1) or ()) == 1
     assert leader.quorum.committed_after(leader.quorum.applied_index, 100) == []
+    assert leader.quorum.snapshot_for() is None, "it has to be encoded first"
+    leader.work_on_snapshots()
     snapshot = leader.quorum.snapshot_for()
+    assert snapshot is not None
     machine = ListMachine()
     machine.restore(unpack_snapshot(snapshot.data).state)
     assert (snapshot.index, machine.commands) == (leader.quorum.applied_index, commands(0, 20))

@@ -109,7 +109,7 @@ class Link(asyncio.Protocol):
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = self._transport.get_extra_info("peername")
         self.host = str(address[0]) if isinstance(address, tuple) else ""
-        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it did not identify itself in time")
+        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it did not identify itself in time", "late")
         if self._links.must_not_meet(self.host):
             self.close("links to other machines require kraftpy.quorum.secret", "beyond this machine")
         elif self._is_caller:
@@ -346,6 +346,8 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         if self._state in (_State.HELLO, _State.PROOF):
             self._links.note_refusal(self, kind, reason)
+            if kind != "lost" and not self._is_caller:
+                self._links.failed(self)
         for answer in [*self._waiting.values()]:
             if not answer.done():
                 answer.set_exception(LinkError(f"the link to node {self.peer} was lost: {reason}"))
