@@ -170,7 +170,7 @@ MUTANTS = (
     ),
     Mutant(
         name="connection-unfences",
-        breaks="a fenced broker may lead once a connection is opened in its name, before its new process has registered",
+        breaks="a fenced broker may lead once a connection is opened in its name, before its process has registered",
         rule="20, 21",
         shows=_LOST,
         directed=three(
