@@ -135,7 +135,7 @@ _isr_moves = cycle((Kind.KILL, "node 3", 1_000, {}), (Kind.KILL, "node 1", 1_000
 MUTANTS = (
     Mutant(
         name="election-ignores-isr",
-        breaks="whoever lives and comes first among the replicas is elected, in sync or not",
+        breaks="the first live replica is elected, in sync or not",
         rule="18",
         shows=_LOST,
         directed=three(
@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         name="unclean-stop-stays-eligible",
-        breaks="a broker that lost what it had not synced stays an eligible leader replica",
+        breaks="a broker that lost unsynced records stays an eligible leader replica",
         rule="18, 20",
         shows=_LOST,
         directed=_loses_what_it_had,
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         name="promised-without-a-sync",
-        breaks="every log promises that what it acknowledges is synced before: who lost something stays eligible by it",
+        breaks="every log promises that it syncs before it acknowledges: a replica that lost records stays eligible",
         rule="18, 20",
         shows=_LOST,
         directed=_loses_what_it_had,
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="connection-unfences",
-        breaks="a fenced broker may lead once somebody connects in its name, before its new process has registered",
+        breaks="a fenced broker may lead once a connection is opened in its name, before its process has registered",
         rule="20, 21",
         shows=_LOST,
         directed=three(
@@ -195,7 +195,7 @@ MUTANTS = (
     ),
     Mutant(
         name="change-not-acted-on",
-        breaks="one broker does not act on every so many changes of a partition",
+        breaks="one broker does not act on some changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
         directed=three(with_topics=True),
@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         name="record-skipped",
-        breaks="one node's image lacks every so many changes of a partition",
+        breaks="one node's image lacks some changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
         directed=three(with_topics=True),

@@ -138,7 +138,7 @@ MUTANTS = (
     ),
     Mutant(
         name="acknowledged-by-another-leadership",
-        breaks="a leader that was deposed and leads again acknowledges what it was asked to write before",
+        breaks="a leader that was deposed and leads again acknowledges writes from its earlier leadership",
         rule="17",
         shows=_LOST,
         directed=three(
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         name="never-truncated",
-        breaks="nobody asks where two logs part: a follower keeps what its new leader never had",
+        breaks="a follower never checks where its log diverges: it keeps records that its new leader never had",
         rule="3, 4",
         shows=_PARTED,
         directed=three(workload="log", load=2.0),
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="truncated-to-high-watermark",
-        breaks="who begins to follow cuts its log at its high watermark (before KIP-101)",
+        breaks="a new follower truncates its log to its high watermark (before KIP-101)",
         rule="4",
         shows=_PARTED,
         directed=three(workload="log", load=2.0),
@@ -175,14 +175,14 @@ MUTANTS = (
     ),
     Mutant(
         name="high-watermark-by-count",
-        breaks="the high watermark counts any replicas, in sync or not, if they are as many as the minimum",
+        breaks="the high watermark counts any replicas, in sync or not, once there are as many as the minimum",
         rule="9",
         shows=_LOST,
         patches=(replaced(Leader, "_advance", _advance_by_count),),
     ),
     Mutant(
         name="high-watermark-over-shrunk-isr",
-        breaks="who is proposed to leave the ISR no longer counts, before the quorum has agreed",
+        breaks="a replica that is proposed to leave the ISR no longer counts, before the quorum has agreed",
         rule="9, 14",
         shows=_LOST,
         directed=three(workload="log", load=2.0, settings={"replica.lag.time.max.ms": "1000"}),
@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     Mutant(
         name="broker-epoch-ignored",
-        breaks="a broker that was started again joins the ISR by what it had before (before KIP-903)",
+        breaks="a restarted broker joins the ISR by the offset it had before (before KIP-903)",
         rule="13, 15",
         shows=_EARLY,
         directed=three(
@@ -293,14 +293,14 @@ MUTANTS = (
     ),
     Mutant(
         name="sequences-ignored",
-        breaks="a leader appends whatever a producer sends, of any epoch and sequence",
+        breaks="a leader appends every batch of a producer, with any epoch and sequence",
         rule="23",
         shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
         patches=(replaced(ProducerStates, "check", lambda *_: None),),
     ),
     Mutant(
         name="sequences-not-copied",
-        breaks="followers do not learn producers' sequences: after a failover a repeated batch is new",
+        breaks="followers do not learn producers' sequences: after a failover a duplicate batch is appended again",
         rule="25",
         shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
         patches=(wrapped(PartitionLog, "_append_copies", _copy_without_producers),),

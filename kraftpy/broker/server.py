@@ -131,7 +131,7 @@ async def _end_what_is_left() -> None:
     if left:
         _, left = await asyncio.wait(left, timeout=_LAST_SECONDS)
     for task in left:
-        logger.error("%s: still at work at the end of the stop", task.get_name())
+        logger.error("%s: still running at the end of the stop", task.get_name())
         task.cancel()
 
 

@@ -95,7 +95,7 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
             found.size_bytes += batch.header.size_bytes
     if not bases[0] <= to_offset < found.log_end_offset:
         raise Failure(
-            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside of them"
+            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside this range"
         )
     found.new_end_offset = kept_end
     return found

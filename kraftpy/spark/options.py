@@ -235,14 +235,14 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     given = [name for name in names if name.lower() in options]
     if len(given) != 1:
         found = f"found {' and '.join(given)}" if given else "found none"
-        raise OptionError(f"exactly one of the options assign, subscribe and subscribePattern is needed; {found}")
+        raise OptionError(f"exactly one of the options assign, subscribe and subscribePattern is required; {found}")
     text = options[given[0].lower()]
     if given[0] == "assign":
         return Assign(partitions=parse_assignment("assign", text))
     if given[0] == "subscribe":
         topics = tuple(topic.strip() for topic in text.split(",") if topic.strip())
         if not topics:
-            raise OptionError("subscribe: no topic in it; expected topics separated by commas")
+            raise OptionError("subscribe: it names no topics; expected topics separated by commas")
         return Subscribe(topics=topics)
     try:
         re.compile(text)

@@ -178,7 +178,7 @@ class _Sink:
         for warning in self._options.warnings:
             logger.warning("%s", warning)
         if self._columns.ignored:
-            logger.warning("ignoring columns that are no part of a record: %s", ", ".join(self._columns.ignored))
+            logger.warning("ignoring columns that are not part of a record: %s", ", ".join(self._columns.ignored))
 
     def _audit_rows(self, messages: Sequence[WriterCommitMessage | None], about: str) -> None:
         audit = self._options.audit

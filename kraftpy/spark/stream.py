@@ -189,7 +189,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.fail_on_data_loss:
             self._require_topics(at, seen)
             if stands.losses:
-                raise DataLossError(f"{'; '.join(stands.losses)}. Set failOnDataLoss=false to read what there is")
+                raise DataLossError(
+                    f"{'; '.join(stands.losses)}. Set failOnDataLoss=false to read the remaining records"
+                )
         if stands.losses != self._reported_losses:
             self._reported_losses = stands.losses
             for loss in stands.losses:

@@ -141,7 +141,7 @@ def standing(start: StreamOffsets, seen: Seen) -> Standing:
         first = first_offset(start, end, where)
         log_start = min(seen.log_start[where], log_end)
         if first > log_end:
-            losses.append(f"{where}: the stream is at {first}, the log ends at {log_end}: its end was lost")
+            losses.append(f"{where}: the stream is at {first}, the log ends at {log_end}: its last records were lost")
         elif first < log_start:
             kind = "the stream is" if where in start.offsets else "the partition is new, and the stream would start"
             losses.append(f"{where}: {kind} at {first}, the log starts at {log_start}: records were deleted")
@@ -152,13 +152,13 @@ def standing(start: StreamOffsets, seen: Seen) -> Standing:
 def _gone(start: StreamOffsets, end: StreamOffsets) -> list[str]:
     topics = {topic for topic, _ in end.offsets}
     losses = [
-        f"topic {topic!r} was deleted and created again: what was not read of the old one is gone"
+        f"topic {topic!r} was deleted and created again: unread records of the old topic are lost"
         for topic in sorted(start.topic_ids)
         if start.is_other_topic(topic, end)
     ]
     missing = sorted(set(start.offsets) - set(end.offsets))
     if missing:
-        losses.append(f"{_listed(missing)}: deleted, or no longer asked for" + _hint(missing, topics))
+        losses.append(f"{_listed(missing)}: deleted, or no longer selected" + _hint(missing, topics))
     return losses
 
 
