@@ -87,7 +87,7 @@ def packets(data: bytes) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
+class Impairment:
     """What becomes of packets."""
 
     delay_ms: float = 0.0
@@ -99,17 +99,21 @@ class Line:
     """When each packet is let go: in order, late, and some never. Times are seconds of any one clock."""
 
     def __init__(self, chance: Random) -> None:
-        self.weather = Weather()
+        self.impairment = Impairment()
         self._chance = chance
         self._waiting: list[tuple[float, int]] = []
         self._last = 0.0
 
     def arrived(self, packet: int, now: float) -> int | None:
         """DROP, if it is lost; else it waits for its time."""
-        weather, chance = self.weather, self._chance
-        if weather.loss and chance.random() < weather.loss:
+        impairment, chance = self.impairment, self._chance
+        if impairment.loss and chance.random() < impairment.loss:
             return DROP
-        delay = weather.delay_ms + weather.jitter_ms * chance.uniform(-1, 1) if weather.jitter_ms else weather.delay_ms
+        delay = (
+            impairment.delay_ms + impairment.jitter_ms * chance.uniform(-1, 1)
+            if impairment.jitter_ms
+            else impairment.delay_ms
+        )
         self._last = max(self._last, now + max(0.0, delay) / 1000)
         heapq.heappush(self._waiting, (self._last, packet))
         return None
@@ -146,7 +150,7 @@ def serve(queue: int, settings: int = 0, chance: Random | None = None) -> None:
                     break
                 *lines, text = (text + more).split(b"\n")
                 for said in lines:
-                    line.weather = Weather(**json.loads(said))
+                    line.impairment = Impairment(**json.loads(said))
             if kernel.fileno() in readable:
                 _read(kernel, queue, line)
             for packet in line.due(time.monotonic()):

@@ -36,7 +36,7 @@ from chaos.terminal import unavailability
 from chaos.worlds.administrator import wait_until_serving
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, damaged, flip, unmount
 from chaos.worlds.places import Place, free_subnet, run_of
-from chaos.worlds.proxy import ACCEPT, DROP, Line, Weather, binding, packets, verdict
+from chaos.worlds.proxy import ACCEPT, DROP, Impairment, Line, binding, packets, verdict
 from kraftpy.log import layout
 from kraftpy.protocol.record_batch import BatchBuilder, ControlType, encode_control_batch
 
@@ -45,7 +45,7 @@ from kraftpy.protocol.record_batch import BatchBuilder, ControlType, encode_cont
 
 def test_packets_are_late_and_in_order() -> None:
     line = Line(Random(1))
-    line.weather = Weather(delay_ms=100, jitter_ms=60)
+    line.impairment = Impairment(delay_ms=100, jitter_ms=60)
     for packet in range(200):
         assert line.arrived(packet, packet * 0.001) is None
     assert line.due(0.04) == []
@@ -57,7 +57,7 @@ def test_packets_are_late_and_in_order() -> None:
 
 def test_each_packet_is_lost_with_its_chance() -> None:
     line = Line(Random(1))
-    line.weather = Weather(loss=0.2)
+    line.impairment = Impairment(loss=0.2)
     lost = sum(line.arrived(packet, 0.0) == DROP for packet in range(10_000))
     assert 1_800 < lost < 2_200
     assert len(line.due(0.0)) == 10_000 - lost
