@@ -148,6 +148,21 @@ def test_long_functions_have_been_asked_about() -> None:
     assert LONG_FUNCTIONS.keys() - long == set(), "not long any more: strike it"
 
 
+A_PREDICATE = re.compile(r"_*(?:is|has|can)_")
+
+
+def test_predicates_return_bool() -> None:
+    """A name that asks a question has the answer yes or no: `is_stored`, but `on_stored` for what happens then."""
+    found = []
+    for file in PACKAGE_FILES:
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and A_PREDICATE.match(node.name):
+                returned = None if node.returns is None else ast.unparse(node.returns)
+                if returned != "bool" and not str(returned).startswith(("TypeGuard[", "TypeIs[")):
+                    found.append(f"{file}:{node.lineno}: {node.name} -> {returned}")
+    assert found == []
+
+
 def test_nothing_of_the_workplace_is_left_in_a_file() -> None:
     found = []
     for name in tracked():

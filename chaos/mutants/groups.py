@@ -128,6 +128,6 @@ MUTANTS = (
         shows=_COMMITS | {"double-ownership"},
         directed=three(workload="groups", group_protocol="consumer", load=2.0, clients=5, settings=CONSUMER_PROTOCOL),
         faults=cycle((Kind.KILL, "one", 1_000, {})),
-        patches=(wrapped(reconciliation, "_next", _given_at_once),),
+        patches=(wrapped(reconciliation, "_free", _given_at_once),),
     ),
 )

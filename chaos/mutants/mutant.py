@@ -21,7 +21,7 @@ from chaos.nemesis import Fault, Kind
 
 ENDS = (Kind.KILL, Kind.PAUSE, Kind.PARTITION, Kind.STOP, Kind.ROLLING_RESTART, Kind.LOSE_UNSYNCED)
 """Faults that end or silence a node, so that others take over."""
-_FEW, _FEW_BYTES = 6, 500
+_FEW = 6
 
 PROBLEM = "problem"
 """What shows a mutant without being an anomaly in the history: a node that ended by itself, a client that hangs."""
@@ -123,12 +123,6 @@ def replicated(drawn: Drawn) -> bool:
 def few(*kinds: Kind) -> Callable[[Drawn], bool]:
     """Three brokers, faults of a few kinds, which then meet each other often, and among them one of these."""
     return lambda drawn: drawn.brokers == 3 and len(drawn.kinds) <= _FEW and not set(kinds).isdisjoint(drawn.kinds)
-
-
-def slow_to_catch_up(drawn: Drawn) -> bool:
-    """The same with replicas that begin from nothing, and are filled a few records at a time."""
-    begins = few(Kind.LOSE_DISK, Kind.REASSIGN)(drawn) and few(*ENDS)(drawn)
-    return begins and int(drawn.settings.get("replica.fetch.max.bytes", "1048576")) <= _FEW_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -248,9 +248,9 @@ class DockerWorld(Machines):
 
     async def degrade(self, node: NodeId, delay_ms: int, jitter_ms: int, loss: float) -> None:
         """Send the node's packets from and to the others through a proxy that delays and loses them."""
-        weather = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss": loss}
+        impairment = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss": loss}
         container = self._containers[node]
-        container.weather = weather if any(weather.values()) else {}
+        container.impairment = impairment if any(impairment.values()) else {}
         await self._set_network(container)
 
     async def _set_networks(self, links: Sequence[Cut]) -> None:
@@ -262,23 +262,23 @@ class DockerWorld(Machines):
         if not self.is_running(container.node):
             await self._end_proxy(container)
             return
-        if container.weather:
+        if container.impairment:
             await self._begin_proxy(container)
         cuts = {link for link, count in self._cuts.items() if count > 0}
-        table = packet_filter(container.node, cuts, is_diverted=bool(container.weather))
+        table = packet_filter(container.node, cuts, is_diverted=bool(container.impairment))
         try:
             await command(*container.inside("iptables-restore", "--wait"), given=table)
         except CommandFailed:
             if self.is_running(container.node):  # otherwise its network ended with it
                 raise
-        if not container.weather:
+        if not container.impairment:
             await self._end_proxy(container)
 
     async def _begin_proxy(self, container: Container) -> None:
         await self._end_proxy(container)  # it may belong to a network that is gone
         container.proxy = PacketProxy(container.network)
         if await container.proxy.is_ready():
-            container.proxy.set(container.weather)
+            container.proxy.set(container.impairment)
         elif self.is_running(container.node):
             raise RuntimeError("the proxy for packets did not start")
 
@@ -290,7 +290,7 @@ class DockerWorld(Machines):
     async def mend_network(self, node: NodeId) -> None:
         """Remove rules and proxy."""
         container = self._containers[node]
-        container.weather = {}
+        container.impairment = {}
         await self._set_network(container)
 
     # --- clocks and disks -----------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ class Process:
         self.callbacks_left += callbacks
         self.callbacks_allowed += callbacks
 
-    def is_too_busy_with(self, callback: Callable[..., object]) -> None:
+    def count_excess(self, callback: Callable[..., object]) -> None:
         """Count a callback beyond the limit."""
         owner = getattr(callback, "__self__", None)
         name = owner.get_name() if isinstance(owner, asyncio.Task) else getattr(callback, "__qualname__", "?")
@@ -364,7 +364,7 @@ class SimulatedLoop:
                     continue
                 process.callbacks_left -= 1
                 if process.callbacks_left < 0:
-                    process.is_too_busy_with(callback)
+                    process.count_excess(callback)
             try:
                 handle.context.run(callback, *handle.args)
             except (KeyboardInterrupt, SystemExit):

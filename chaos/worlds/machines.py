@@ -13,8 +13,8 @@
 
 No last copy is ever taken: before a node loses data, or a byte of it, all others are to answer and one of them to be
 in sync wherever this one has a replica. The world waits for that; if it does not happen, the action is left out
-(`nemesis.Spared`). Acknowledged records are in the memory of all that are in sync: what takes them from the last of
-these is beyond what a log without `kraftpy.flush.before.ack` promises (KIP-966). Nor is the quorum robbed of its
+(`nemesis.FaultSkipped`). Acknowledged records are in the memory of all in-sync replicas: taking them from the last of
+these goes beyond the promise of a log without `kraftpy.flush.before.ack` (KIP-966). Nor is the quorum robbed of its
 majority: of those that vote, more than half keep their journals.
 
 A node that ends by itself stays down until it is started, and is a problem of the run unless a current fault may have
@@ -37,7 +37,7 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Final
 
-from chaos.nemesis import Cut, Kind, NodeId, Spared
+from chaos.nemesis import Cut, FaultSkipped, Kind, NodeId
 from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
 from chaos.worlds.asking import Asking
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, unmount
@@ -221,15 +221,15 @@ class Machines(Asking):
 
     async def _spare_the_last_copy(self, node: NodeId) -> None:
         if alone := await self.wait_for_copies(node, _COPIES_SECONDS):
-            raise Spared(alone[0])
+            raise FaultSkipped(alone[0])
 
     async def _spare_the_majority(self, node: NodeId) -> None:
         voters = await self.voters()
         if voters is None:
-            raise Spared("nobody says who votes")
+            raise FaultSkipped("nobody says who votes")
         left = {*voters} - {node} - self._forgot - self._harmed_journal
         if len(left) <= len(voters) // 2:
-            raise Spared(f"without node {node} there are too few voters: {sorted(voters)}")
+            raise FaultSkipped(f"without node {node} there are too few voters: {sorted(voters)}")
 
     async def lose_unsynced(self, node: NodeId) -> None:
         """Stop the disk and kill the process; mount the disk as after a power failure."""

@@ -59,7 +59,6 @@ class Network:
     def __init__(self, loop: SimulatedLoop, seed: int) -> None:
         self.loop = loop
         self.random = Random(f"network {seed}")
-        self.connections_made = 0
         self.phantoms = 0.0
         """The chance that an attempt to connect reaches the server twice."""
         self._links: dict[tuple[str, str], Link] = {}
@@ -215,7 +214,6 @@ class Network:
         far = Endpoint(self, server.process, port, process.host, near.port)
         near.join(far)
         far.join(near)
-        self.connections_made += 1
         server.accept(far)
         if not is_heard:
             far.peer_knows_nothing()

@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 QUEUE: Final = 1
 """Of each node's own network, to which iptables sends the packets that are to go through the proxy."""
 
-Weather = Mapping[str, float]
+Impairment = Mapping[str, float]
 """delay_ms, jitter_ms and loss, as the proxy reads them."""
 
 
@@ -42,9 +42,9 @@ class PacketProxy:
         """Wait until it takes packets; False where it ended instead."""
         return await asyncio.to_thread(self._output.readline) == b"ready\n"
 
-    def set(self, weather: Weather) -> None:
+    def set(self, impairment: Impairment) -> None:
         """What becomes of packets from now on."""
-        self._input.write(json.dumps(dict(weather)).encode() + b"\n")
+        self._input.write(json.dumps(dict(impairment)).encode() + b"\n")
         self._input.flush()
 
     async def end(self) -> int:

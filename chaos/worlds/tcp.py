@@ -100,7 +100,7 @@ class Flow:
         """The receiver took bytes: there is room for more."""
         self.unread_bytes -= size
         if self.source.wants_room:
-            self.source.process.call_soon(self.source.has_room)
+            self.source.process.call_soon(self.source.peer_has_read)
 
     def retransmit(self) -> None:
         """The link is whole again: TCP notices when its timer fires next."""
@@ -174,8 +174,8 @@ class Endpoint:
         """Whether bytes wait here because the other side does not read."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
-    def has_room(self) -> None:
-        """The other side read something."""
+    def peer_has_read(self) -> None:
+        """Flush what waits here: the other side has read something."""
         if self.transport is not None:
             self.transport.flush()
 

@@ -52,7 +52,7 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     return allocate
 
 
-class _Spares:
+class _SpareDescriptors:
     """Descriptors held in reserve, so that a file can be opened when the process may have no more of them."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Spares:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
-_spares = _Spares()
+_spares = _SpareDescriptors()
 
 
 def keep_spare_descriptors(count: int) -> None:

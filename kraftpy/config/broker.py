@@ -60,7 +60,7 @@ class Origin(IntEnum):
     OVERRIDE = 2
 
 
-class Given(NamedTuple):
+class WrittenSetting(NamedTuple):
     """A setting as it was written."""
 
     text: str
@@ -295,15 +295,15 @@ class BrokerConfig:
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     producer_id_expiration_check_interval_ms: int = _default("producer.id.expiration.check.interval.ms")
 
-    given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
+    given: Mapping[str, WrittenSetting] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
         """Return the configuration with these settings, as Kafka's names and texts. Raises ConfigError."""
-        return cls.from_given({name: Given(text, Origin.OVERRIDE) for name, text in settings.items()})
+        return cls.from_given({name: WrittenSetting(text, Origin.OVERRIDE) for name, text in settings.items()})
 
     @classmethod
-    def from_given(cls, given: Mapping[str, Given]) -> BrokerConfig:
+    def from_given(cls, given: Mapping[str, WrittenSetting]) -> BrokerConfig:
         """Return the configuration with these settings. Unknown names are kept and ignored. Raises ConfigError."""
         values: dict[str, Any] = {}
         for name, (text, _) in given.items():

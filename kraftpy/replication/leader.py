@@ -165,11 +165,6 @@ class Leader:
         NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
         return len(self.maximal_isr) >= self.effective_min_isr
 
-    @property
-    def is_proposing(self) -> bool:
-        """True while a proposal is in flight, or waits to be made again."""
-        return self._proposal is not None
-
     def progress(self) -> list[FollowerProgress]:
         """The followers in the order of the replicas."""
         return [
@@ -310,10 +305,6 @@ class Leader:
         """Take a new value of the topic's min.insync.replicas."""
         self._min_isr = min_isr
         return self._advance(now)
-
-    def lag_time_max_changed(self, lag_time_max_ms: int) -> None:
-        """Take a new value of `replica.lag.time.max.ms`."""
-        self._lag_time_max_ms = lag_time_max_ms
 
     def proposal_refused(
         self, error: ErrorCode, now: Millis, *, partition_epoch: int | None = None

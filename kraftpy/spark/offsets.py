@@ -161,7 +161,7 @@ class AtTimestamps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ago:
+class ByDuration:
     """The first record of the last this many milliseconds, or the end if there is none that recent."""
 
     option: str
@@ -175,7 +175,7 @@ class Committed:
     group_id: str
 
 
-Position = Earliest | Latest | AtOffsets | AtTimestamps | Ago | Committed
+Position = Earliest | Latest | AtOffsets | AtTimestamps | ByDuration | Committed
 
 
 class OffsetLookup(Protocol):
@@ -272,7 +272,7 @@ def resolve(
                 timestamps = dict.fromkeys(partitions, timestamps)
             _same_partitions(position.option, timestamps, partitions)
             return _resolve_timestamps(position, timestamps, lookup)
-        case Ago():
+        case ByDuration():
             since = AtTimestamps(option=position.option, timestamps=0, latest_if_none=True)
             moment = max(0, lookup.now_ms() - position.milliseconds)
             return _resolve_timestamps(since, dict.fromkeys(partitions, moment), lookup)

@@ -26,10 +26,10 @@ from kraftpy.spark.client_options import CLIENT_USED, ClientOptions, check_clien
 from kraftpy.spark.offsets import (
     EARLIEST,
     LATEST,
-    Ago,
     Assign,
     AtOffsets,
     AtTimestamps,
+    ByDuration,
     Committed,
     Earliest,
     Latest,
@@ -320,6 +320,6 @@ def _by_time(options: Mapping[str, str], which: str, *, latest_if_none: bool) ->
     return AtTimestamps(option=each, timestamps=timestamps, latest_if_none=latest_if_none)
 
 
-def _ago(option: str, text: str) -> Ago:
+def _ago(option: str, text: str) -> ByDuration:
     """Parse `-10 minutes`."""
-    return Ago(option=option, milliseconds=duration_ms(option, text[1:]))
+    return ByDuration(option=option, milliseconds=duration_ms(option, text[1:]))

@@ -109,7 +109,7 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class BrokerOffsets:
     """The brokers' answers about the partitions to read."""
 
     log_start: Offsets
@@ -124,7 +124,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StreamPosition:
     """A stream's position in the log as seen: where it can continue, and what it has lost."""
 
     offsets: Offsets
@@ -132,7 +132,7 @@ class Standing:
     losses: tuple[str, ...]
 
 
-def standing(start: StreamOffsets, seen: Seen) -> Standing:
+def position_in(start: StreamOffsets, seen: BrokerOffsets) -> StreamPosition:
     """Compare the two. Compaction and aborted transactions move neither end of a log, and are no loss."""
     end = seen.end
     offsets: dict[TopicPartition, int] = {}
@@ -146,7 +146,7 @@ def standing(start: StreamOffsets, seen: Seen) -> Standing:
             kind = "the stream is" if where in start.offsets else "the partition is new, and the stream would start"
             losses.append(f"{where}: {kind} at {first}, the log starts at {log_start}: records were deleted")
         offsets[where] = min(max(first, log_start), log_end)
-    return Standing(offsets=offsets, losses=tuple(losses))
+    return StreamPosition(offsets=offsets, losses=tuple(losses))
 
 
 def _gone(start: StreamOffsets, end: StreamOffsets) -> list[str]:

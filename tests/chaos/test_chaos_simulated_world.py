@@ -12,7 +12,7 @@ import pytest
 
 from chaos import simulation
 from chaos.history import Op, Type
-from chaos.nemesis import Fault, Kind, Spared
+from chaos.nemesis import Fault, FaultSkipped, Kind
 from chaos.simulation import Outcome
 from chaos.worlds.breaking import SimulatedWorld
 from chaos.worlds.loop import Process, SimulatedLoop, collect_quietly
@@ -285,7 +285,7 @@ def _killed_beside_who_has_lost_data() -> tuple[str, bool, bool]:
             await world.lose_unsynced(2)
             try:
                 await world.kill(3)
-            except Spared as spared:
+            except FaultSkipped as spared:
                 return str(spared)
             return "it was not"
 

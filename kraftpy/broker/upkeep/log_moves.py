@@ -89,7 +89,7 @@ class _Move:
 _MOVE = "move between log directories"
 
 
-class _NotNow(Exception):
+class _RetryLater(Exception):
     """The copy cannot continue now and is retried later."""
 
 
@@ -218,7 +218,7 @@ class LogMoves:
                     await self._open(move)
                 elif await self._copy(move) and await self._complete(move):
                     return
-        except (_NotNow, OSError, KafkaError) as error:
+        except (_RetryLater, OSError, KafkaError) as error:
             if not move.goes_on():
                 return
             if isinstance(error, OSError) and self._replicas.storage_failed(
@@ -299,7 +299,7 @@ class LogMoves:
         log, replica = move.log, move.replica
         assert log is not None
         if replica.is_being_truncated:
-            raise _NotNow("the log is being truncated")
+            raise _RetryLater("the log is being truncated")
         source = replica.log
         lowest, replica.lowest_truncation = replica.lowest_truncation, None
         is_truncated = lowest is not None and lowest < log.log_end_offset
@@ -315,9 +315,9 @@ class LogMoves:
             records = source.read(log.log_end_offset, _PIECE_BYTES, min_one_batch=True).records
         except OSError as error:
             self._replicas.storage_failed(replica.log_directory, "read a log in", error)
-            raise _NotNow(f"it cannot be read: {error}") from error
+            raise _RetryLater(f"it cannot be read: {error}") from error
         if not records:
-            raise _NotNow("the log gives nothing behind what is copied")
+            raise _RetryLater("the log gives nothing behind what is copied")
         log.config = source.config
         epoch = LeaderEpoch(max(replica.leader_epoch, source.epochs.latest))
         log.append(bytearray(records), leader_epoch=epoch, now=self._clock.now(), origin=Origin.REPLICA)
