@@ -130,7 +130,7 @@ class Recovered:
     @property
     def is_whole(self) -> bool:
         """True if nothing was lost."""
-        return self.log is not None and not (self.log.report.cut_bytes or self.log.report.deleted_segments)
+        return self.log is not None and not (self.log.report.truncated_bytes or self.log.report.deleted_segments)
 
     def row(self) -> dict[str, Any]:
         """Return the JSON row."""
@@ -144,7 +144,7 @@ class Recovered:
             "segments": report.segments,
             "scanned_segments": report.scanned_segments,
             "scanned_bytes": report.scanned_bytes,
-            "cut_bytes": report.cut_bytes,
+            "cut_bytes": report.truncated_bytes,
             "deleted_segments": report.deleted_segments,
             "rebuilt_indexes": report.rebuilt_indexes,
             "notes": report.notes,

@@ -18,6 +18,8 @@ from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.compression import Compression, ExpandsTooFar
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
     MAX_BATCH_RECORDS,
     MAX_DECOMPRESSED_BYTES,
     NO_TIMESTAMP,
@@ -68,8 +70,15 @@ class Prepared(NamedTuple):
     batch: memoryview
 
 
-def only_batch(records: Buffer) -> tuple[BatchHeader, memoryview]:
-    """Return the one batch a producer may send per partition (since Produce v3). INVALID_RECORD for none or several."""
+def only_batch(records: Buffer, header: BatchHeader | None = None) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch a producer may send per partition (since Produce v3). INVALID_RECORD for none or several.
+
+    `header` is that of the first batch, if the caller has read it.
+    """
+    if header is None and len(records) >= HEADER_BYTES:
+        header = read_header(records)
+    if header is not None and header.magic == MAGIC and header.size_bytes == len(records):
+        return header, memoryview(records)
     batches = split_batches(records)
     if len(batches) != 1:
         raise CorruptBatch(f"{len(batches)} batches where one is expected", ErrorCode.INVALID_RECORD)
@@ -124,9 +133,14 @@ def demand_of(config: TopicConfig) -> Demand | None:
     return Demand(config.is_compacted, codec, levels.get(codec))
 
 
-def checked(records: Buffer, config: TopicConfig, limits: BatchLimits) -> tuple[BatchHeader, memoryview]:
-    """Return the one batch that a producer sent, after checking size and header. Raises as `validate_batch` does."""
-    header, batch = only_batch(records)
+def checked(
+    records: Buffer, config: TopicConfig, limits: BatchLimits, header: BatchHeader | None = None
+) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch that a producer sent, after checking size and header. Raises as `validate_batch` does.
+
+    `header` is that of the batch, if the caller has read it.
+    """
+    header, batch = only_batch(records, header)
     _check_size(batch, config)
     validate_batch(header, batch, limits.max_records)
     return header, batch
@@ -199,16 +213,22 @@ def prepared(
 
 
 def stored_form(
-    records: Buffer, batch: Prepared | None, demand: Demand | None, config: TopicConfig, limits: BatchLimits
+    records: Buffer,
+    batch: Prepared | None,
+    demand: Demand | None,
+    config: TopicConfig,
+    limits: BatchLimits,
+    header: BatchHeader | None = None,
 ) -> tuple[BatchHeader, memoryview]:
     """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields.
 
-    `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since.
+    `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since. `header` is
+    that of the batch in `records`, if the caller has read it.
     """
     if demand is None:
-        return checked(records, config, limits)
+        return checked(records, config, limits, header)
     if batch is None or batch.demand != demand:
-        batch = finish(prepared(*checked(records, config, limits), demand, config, limits))
+        batch = finish(prepared(*checked(records, config, limits, header), demand, config, limits))
     return batch.header, batch.batch
 
 

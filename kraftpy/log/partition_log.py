@@ -52,7 +52,7 @@ from kraftpy.log.segments import Segments
 from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header, read_markers, stamp
+from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_markers, stamp
 from kraftpy.types import Millis, TopicId
 
 
@@ -103,7 +103,7 @@ class PartitionLog:
         """Files that truncations have renamed, to be deleted later (`deletion`)."""
         self._expiration_ms = expiration_ms
         self.durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
-        """What is still unwritten; for the jobs on this log."""
+        """Tracks which part of the log is not on disk yet; for the jobs on this log."""
         self.durability.sealed += [each for each in loaded.segments[:-1] if each.index.is_in_memory]
         self.durability.transactions.update(loaded.transactions)
         self.snapshots = ProducerSnapshots(directory, self.durability)
@@ -171,8 +171,8 @@ class PartitionLog:
     def promise(self, *, synced_before_ack: bool) -> None:
         """Promise durably in the directory that acknowledged records are synced, or no longer. Blocks. Raises OSError.
 
-        Make the promise once everything acknowledged is synced and `kraftpy.flush.before.ack` applies to whatever
-        follows; withdraw it before that ceases to hold.
+        Make the promise once everything acknowledged is synced and `kraftpy.flush.before.ack` applies to all later
+        records; withdraw it before that ceases to hold.
         """
         if self.metadata is not None and self.promises_synced != synced_before_ack:
             metadata = self.metadata._replace(synced_before_ack=synced_before_ack)
@@ -188,16 +188,16 @@ class PartitionLog:
             self._demand, self._demand_config = demand_of(self.config), self.config
         return self._demand
 
-    def prepare(self, records: Buffer) -> Work[Prepared] | None:
+    def prepare(self, records: Buffer, header: BatchHeader | None = None) -> Work[Prepared] | None:
         """Return the work to do on a producer's batch before it is appended; None if there is none.
 
-        Pass its result to `append`. The work does not touch the log. Raises KafkaError as `append` does, either at once
-        or while the work runs.
+        Pass its result to `append`. The work does not touch the log. `header` is that of the batch, if the caller has
+        read it. Raises KafkaError as `append` does, either at once or while the work runs.
         """
         demand = self.demand
         if demand is None:
             return None
-        return prepared(*checked(records, self.config, self.limits), demand, self.config, self.limits)
+        return prepared(*checked(records, self.config, self.limits, header), demand, self.config, self.limits)
 
     def is_prepared(self, batch: Prepared | None) -> bool:
         """Whether `append` can take the batch as it is: the topic's settings may have changed since `prepare`."""
@@ -212,16 +212,18 @@ class PartitionLog:
         now: Millis,
         origin: Origin = Origin.CLIENT,
         batch: Prepared | None = None,
+        header: BatchHeader | None = None,
     ) -> AppendResult:
         """Append record batches; if `records` is writable, it is stamped in place.
 
         Clients and coordinators append one batch, which gets the next offsets and `leader_epoch`. A replica appends any
         number, unchanged, up to the first whose leader epoch is above `leader_epoch`; that one and all that follow are
         left out (KAFKA-18723). `batch` is the result of `prepare` for a client's batch; without it the batch is
-        prepared right here. Raises KafkaError with the codes of `validate_batch`, MESSAGE_TOO_LARGE,
-        RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH and the producer's errors
-        (`ProducerStates.check`), and KAFKA_STORAGE_ERROR if the log is closed or has failed. Raises OSError if the disk
-        fails.
+        prepared right here. `header` is that of a client's batch, if the caller has read it.
+
+        Raises KafkaError with the codes of `validate_batch`, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
+        INVALID_TIMESTAMP, FENCED_LEADER_EPOCH and the producer's errors (`ProducerStates.check`), and
+        KAFKA_STORAGE_ERROR if the log is closed or has failed. Raises OSError if the disk fails.
         """
         if self.is_closed or self.is_failed or self.is_half_truncated:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
@@ -232,7 +234,7 @@ class PartitionLog:
                 ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} after {self.epochs.latest} was assigned"
             )
         if origin is Origin.CLIENT:
-            header, data = stored_form(records, batch, self.demand, self.config, self.limits)
+            header, data = stored_form(records, batch, self.demand, self.config, self.limits, header)
         else:
             header, data = from_coordinator(records, self.config, self.limits)
         config = self.config
@@ -260,8 +262,7 @@ class PartitionLog:
         if data.readonly:
             data = memoryview(bytearray(data))
         base_offset = self.log_end_offset
-        stamp(data, base_offset, leader_epoch, append_time)
-        header = read_header(data)
+        header = stamp(data, base_offset, leader_epoch, append_time, header=header)
         rolled = self._write(data, [(header, 0)], now)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
@@ -379,8 +380,8 @@ class PartitionLog:
         At least one of them has records, if any follow. With `min_one_batch` the first batch may exceed `max_bytes`. No
         batch reaches beyond `end_offset` (exclusive: the high watermark or last stable offset; None for the log's end).
         Finding nothing to read is no error. Raises KafkaError OFFSET_OUT_OF_RANGE outside [log_start_offset,
-        log_end_offset], and CorruptSegment if the batch that holds `offset` is damaged: whatever is returned is as it
-        was appended.
+        log_end_offset], and CorruptSegment if the batch that holds `offset` is damaged: a result is always as it was
+        appended.
         """
         limit = reading.limit_of(self, offset, end_offset)
         read = reading.read(self, reading.Asked(offset, max_bytes, limit, min_one_batch), reading.NEVER)
@@ -456,7 +457,7 @@ class PartitionLog:
         self.directory.sync()
         self.segments.append(first)
         self._truncated_at(offset)
-        self.durability.truncated(-1)  # whatever a running job still writes no longer belongs to this log
+        self.durability.truncated(-1)  # files that a running job still writes no longer belong to this log
         self.log_start_offset = self.durability.recovery_point = offset
         self.epochs.clear()
         self.producers = ProducerStates()

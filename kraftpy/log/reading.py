@@ -108,13 +108,16 @@ def _locate(log: PartitionLog, asked: Asked) -> tuple[Segment, int, int, int, in
     offset, max_bytes, limit, min_one_batch = asked
     if offset >= limit:
         return None
-    for each, end_offset in log.segments.from_offset(offset, log.log_end_offset):
-        if each.size and (found := each.find_start(offset)) is not None:
-            segment, segment_end_offset = each, end_offset
-            break  # otherwise on to the next segment: compaction left nothing from `offset` on in this one
+    segments = log.segments
+    segment = segments.holding(offset)
+    while segment is not None:
+        if segment.size and (found := segment.find_start(offset)) is not None:
+            break
+        segment = segments.after(segment)  # compaction left nothing from `offset` on in this one
     else:
         return None
     start, expected, base_offset = found
+    segment_end_offset = segments.end_offset_of(segment, log.log_end_offset)
     if limit >= segment_end_offset:
         stop, next_offset = segment.size, segment_end_offset
     else:

@@ -38,7 +38,7 @@ from kraftpy.ports import Directory
 from kraftpy.types import Millis
 
 Progress = Callable[[int, int], None]
-"""Called from any thread with the bytes scanned so far and the total: at the start, now and then, and at the end."""
+"""Called from any thread with the bytes scanned and the total: at the start, about every 16 MiB, and at the end."""
 
 Scan = Callable[[], Scanned]
 SideBySide = Callable[[Sequence[Scan]], Generator[Scanned, None, None]]
@@ -55,7 +55,7 @@ class RecoveryReport:
     segments: int = 0
     scanned_segments: int = 0
     scanned_bytes: int = 0
-    cut_bytes: int = 0
+    truncated_bytes: int = 0
     deleted_segments: int = 0
     rebuilt_indexes: int = 0
     replayed_batches: int = 0
@@ -66,7 +66,7 @@ class RecoveryReport:
     def __str__(self) -> str:
         parts = [f"{self.segments} segments", "clean" if self.clean else f"{self.scanned_bytes} bytes scanned"]
         for count, what in (
-            (self.cut_bytes, "bytes cut"),
+            (self.truncated_bytes, "bytes truncated"),
             (self.deleted_segments, "segments deleted"),
             (self.rebuilt_indexes, "indexes rebuilt"),
             (self.replayed_batches, "batches replayed"),
@@ -160,7 +160,7 @@ class _Loader:
         if end_offset is None:
             end_offset = self._recover(recovery_point)
         if log_start_offset > end_offset:
-            self._start_anew(log_start_offset)
+            self._start_over(log_start_offset)
             end_offset = log_start_offset
         log_start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)
@@ -253,7 +253,7 @@ class _Loader:
         return end_offset
 
     def _recover(self, recovery_point: int) -> int:
-        """Verify the log from the recovery point on, cut it at the first invalid batch and return its end offset."""
+        """Verify the log from the recovery point on, truncate it at the first invalid batch; return its end offset."""
         first = max(0, bisect_right([segment.base_offset for segment in self.segments], recovery_point) - 1)
         for segment, following in zip(self.segments[:first], self.segments[1 : first + 1], strict=True):
             self._check_sealed(segment, following.base_offset)
@@ -280,7 +280,7 @@ class _Loader:
                     break
         last = self.segments[kept - 1]
         if last.size < last.log.get().size():
-            self.report.cut_bytes += last.log.get().size() - last.size
+            self.report.truncated_bytes += last.log.get().size() - last.size
             last.log.get().truncate(last.size)
             last.log.get().sync()
         self._delete_from(kept)
@@ -353,7 +353,7 @@ class _Loader:
             self.report.notes.append(f"damaged: {error}")
         except CorruptSegment as error:
             if _offset_after(segment, error.position) == end_offset:  # a failed write's remains after the last batch
-                self.report.cut_bytes += size - error.position
+                self.report.truncated_bytes += size - error.position
                 segment.log.get().truncate(error.position)
                 segment.log.get().sync()
                 segment.resized(error.position)
@@ -415,7 +415,7 @@ class _Loader:
             self._delete(segment)
         del self.segments[:kept]
 
-    def _start_anew(self, log_start_offset: int) -> None:
+    def _start_over(self, log_start_offset: int) -> None:
         """Replace a log that ends before the first offset readers may see: nothing in it is of use."""
         self.report.notes.append(f"nothing is left from offset {log_start_offset} on")
         self._delete_from(0)

@@ -374,7 +374,7 @@ class Segment:
 
     def expect(self, offset: int, position: int) -> None:
         """Remember that a reader was given everything before `offset`, which ends at `position`."""
-        self.index.forget_window()
+        self.index.window = None
         if len(self._hints) >= _HINTS and offset not in self._hints:
             del self._hints[next(iter(self._hints))]
         self._hints[offset] = position

@@ -1,4 +1,4 @@
-"""The two sparse indexes of one segment: in memory while it is written, else in its `.index` and `.timeindex` files.
+"""The two sparse indexes of one segment: in memory while it is written, later in its `.index` and `.timeindex` files.
 
 Both indexes are in the same place. In memory they are complete up to the last batch. On disk a lookup reads a small
 window of a file (`index`), so a segment that nobody reads costs no memory. Positions are bytes in the `.log`; offsets
@@ -31,7 +31,7 @@ _HALFWAY: Final = 0.5
 class SegmentIndex:
     """The indexes of the segment that begins at `base_offset`."""
 
-    __slots__ = ("_directory", "_window", "base_offset", "offset_file", "offsets", "span", "time_file", "times")
+    __slots__ = ("_directory", "base_offset", "offset_file", "offsets", "span", "time_file", "times", "window")
 
     def __init__(self, directory: Directory, base_offset: int, files: FileCache) -> None:
         self._directory = directory
@@ -44,7 +44,8 @@ class SegmentIndex:
         """The entries by time; None while they are on disk."""
         self.span = 0
         """The number of offsets that a sealed segment spans; 0 if unknown. A hint for lookups."""
-        self._window: OffsetIndex | None = None  # the window read last, until the read that needed it is done
+        self.window: OffsetIndex | None = None
+        """The part of a file that a lookup read last, until the read that needed it is done."""
 
     # --- in memory or on disk ---
 
@@ -85,7 +86,7 @@ class SegmentIndex:
             return self.base_offset, 0
         if index is None:
             part = relative_offset / self.span if self.span else _HALFWAY
-            index = self._window = offset_window(self.offset_file.get(), relative_offset, part)
+            index = self.window = offset_window(self.offset_file.get(), relative_offset, part)
         found, position = index.entry_of(relative_offset)
         return (self.base_offset + found, position) if position else (self.base_offset, 0)
 
@@ -96,17 +97,13 @@ class SegmentIndex:
         """
         index = self.offsets
         if index is None:
-            near, self._window = self._window, None
+            near, self.window = self.window, None
             if near is not None and near and near.positions[0] <= position < near.positions[-1]:
                 index = near  # the end of a read is at most a window away from its start
             else:
                 index = position_window(self.offset_file.get(), position, position / size if size else 0.0)
         found, boundary = index.entry_before(position)
         return self.base_offset + max(0, found), boundary
-
-    def forget_window(self) -> None:
-        """Release the part of the file that a lookup read: the read that needed it is done."""
-        self._window = None
 
     def time_entries(self, timestamp: int, part: float) -> TimeIndex:
         """Return time entries that include the first at or after `timestamp` and the one before it, if they exist.

@@ -63,6 +63,11 @@ class Segments:
         number = bisect_right(self._bases, offset) - 1
         return None if number < 0 else self._segments[number]
 
+    def after(self, segment: Segment) -> Segment | None:
+        """Return the segment that follows this one; None if there is none."""
+        number = bisect_right(self._bases, segment.base_offset)
+        return self._segments[number] if number < len(self._segments) else None
+
     def end_offset_of(self, segment: Segment, log_end_offset: int) -> int:
         """Return the end offset of a segment of a log that ends at `log_end_offset`."""
         bases = self._bases

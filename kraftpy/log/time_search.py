@@ -1,10 +1,9 @@
-"""Finding records by time: which batch, by headers and indexes, and which record in it, without decoding any.
+"""Finds records by time: first the batch, by headers and indexes, then the record in it, without decoding any.
 
-Every batch that a search goes by is checked (`verifying`): CorruptSegment if one of them is damaged, or an index.
-The search looks at the log in one go and copies the batch; the part that looks at records is `log.work`, and does not
-need the log any more.
+Every batch on the way is verified (`verifying`); a damaged one, or a damaged index, raises CorruptSegment. Finding and
+copying a batch takes one step. Its records are then inspected as `log.work`, which no longer needs the log.
 
-A batch's times are its header's: with LogAppendTime every record has the batch's, whatever the records say (KIP-32).
+With LogAppendTime every record has the time in the batch's header, regardless of its own timestamp (KIP-32).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kraftpy.protocol.records import record_times
 if TYPE_CHECKING:
     from kraftpy.log.partition_log import PartitionLog
 
-_COUNT_AT: Final = 57  # of a batch's header: the record count, of 4 bytes
+_COUNT_AT: Final = 57  # the position of the record count, 4 bytes, in a batch's header
 _BATCHES_AT_ONCE: Final = 2048
 
 
@@ -104,8 +103,10 @@ def _repairing(log: PartitionLog, search: Callable[[], FoundBatch | None]) -> Fo
 
 
 def first_batch(log: PartitionLog, timestamp: int, start_offset: int, end_offset: int) -> FoundBatch | None:
-    """The first batch that says of itself that a record of it is of that time (ms) or later, and that has offsets in
-    [start, end); None where there is none."""
+    """Return the first batch with offsets in [start, end) whose largest timestamp (ms) is `timestamp` or later.
+
+    Returns None if there is none.
+    """
     for segment, segment_end_offset in log.segments.from_offset(start_offset, log.log_end_offset):
         if segment.base_offset >= end_offset:
             return None
@@ -154,7 +155,7 @@ def _candidates(
 
 
 def latest_batch(log: PartitionLog, start_offset: int) -> FoundBatch | None:
-    """The batch that has the largest timestamp of all, which may have lost its records; None where none has any."""
+    """Return the batch with the largest timestamp; None if no batch has one. Compaction may have emptied it."""
     timed = [segment for segment in log.segments if segment.size and segment.max_timestamp()[0] >= 0]
     if not timed:
         return None
@@ -163,16 +164,16 @@ def latest_batch(log: PartitionLog, start_offset: int) -> FoundBatch | None:
 
 
 class Looked(NamedTuple):
-    """How far every batch was looked at, by its header, and the best of them."""
+    """The progress of a search through the headers of all batches, and the best batch so far."""
 
     offset: int
-    """Where to go on; -1 where none is left."""
+    """The offset to continue at; -1 if no batch is left."""
     max_timestamp: int = -1
     last_offset: int = -1
 
 
 def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
-    """Look at the next few thousand headers, from `looked.offset` on."""
+    """Look at the next 2048 headers, from `looked.offset` on."""
     offset, max_timestamp, last_offset = looked
     left = _BATCHES_AT_ONCE
     for segment, end_offset in log.segments.from_offset(offset, log.log_end_offset):
@@ -216,8 +217,10 @@ def _read(log: PartitionLog, segment: Segment, last_offset: int) -> FoundBatch |
 def first_record(
     batch: FoundBatch, timestamp: int, start_offset: int, max_bytes: int
 ) -> Work[TimestampAndOffset | None]:
-    """The batch's first record of that time or later, from an offset on. CorruptBatch where it cannot be read, or
-    expands to more than `max_bytes`."""
+    """Return the batch's first record at or after both `timestamp` and `start_offset`; None if there is none.
+
+    Raises CorruptBatch if the batch cannot be read, or expands to more than `max_bytes`.
+    """
     header = batch.header
     payload = yield from expanded(header, batch.data, max_bytes)
     for offset_deltas, timestamp_deltas in record_times(payload, header.records_count):
@@ -232,7 +235,10 @@ def first_record(
 
 
 def latest_record(batch: FoundBatch, start_offset: int, max_bytes: int) -> Work[TimestampAndOffset | None]:
-    """The first of its records, from an offset on, that has the largest timestamp of those. As `first_record`."""
+    """Return the batch's first record with the largest timestamp among those from `start_offset` on.
+
+    Returns None if there is none. Raises as `first_record` does.
+    """
     header = batch.header
     payload = yield from expanded(header, batch.data, max_bytes)
     best: tuple[int, int] | None = None

@@ -86,6 +86,7 @@ _PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length do
 _CRC_START: Final = 21
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # halves of the header; the CRC covers one
+_STAMPED: Final = struct.Struct(">qii")  # base_offset, batch_length, partition_leader_epoch
 _MAX_MARKER_BYTES: Final = 1 << 16
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 _SENDABLE: Final = _CODEC_MASK | _TRANSACTIONAL
@@ -305,16 +306,29 @@ def _invalid(reason: str) -> NoReturn:
 
 
 def stamp(
-    batch: bytearray | memoryview, base_offset: int, leader_epoch: int, log_append_time: int | None = None
-) -> None:
-    """Write the leader's values into `batch`, in place. The CRC changes only with `log_append_time` (ms)."""
-    struct.pack_into(">q", batch, 0, base_offset)
-    struct.pack_into(">i", batch, 12, leader_epoch)
-    if log_append_time is not None:
-        attributes = int.from_bytes(batch[21:23], "big") | _LOG_APPEND_TIME
-        struct.pack_into(">H", batch, 21, attributes)
-        struct.pack_into(">q", batch, 35, log_append_time)
-        struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+    batch: bytearray | memoryview,
+    base_offset: int,
+    leader_epoch: int,
+    log_append_time: int | None = None,
+    *,
+    header: BatchHeader | None = None,
+) -> BatchHeader:
+    """Write the leader's values into `batch`, in place, and return its new header.
+
+    The CRC changes only with `log_append_time` (ms). `header` is the batch's present header, if the caller knows it.
+    """
+    if header is None:
+        header = read_header(batch)
+    _STAMPED.pack_into(batch, 0, base_offset, header.batch_length, leader_epoch)
+    header = BatchHeader._make((base_offset, header.batch_length, leader_epoch, *header[3:]))
+    if log_append_time is None:
+        return header
+    attributes = header.attributes | _LOG_APPEND_TIME
+    struct.pack_into(">h", batch, 21, attributes)
+    struct.pack_into(">q", batch, 35, log_append_time)
+    crc = crc32c(memoryview(batch)[_CRC_START:])
+    struct.pack_into(">I", batch, 17, crc)
+    return header._replace(crc=crc, attributes=attributes, max_timestamp=log_append_time)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

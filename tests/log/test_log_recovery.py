@@ -109,7 +109,7 @@ def test_a_torn_tail_is_cut(disk: MemoryDisk, clean: bool, tail: bytes) -> None:
     file.write(size, tail)
     again = reopened(disk, clean=clean, recovery_point=0)
     assert not again.report.clean
-    assert again.report.cut_bytes == len(tail)
+    assert again.report.truncated_bytes == len(tail)
     assert numbers(again) == list(range(RECORDS))
     assert directory.open(name).size() == size
     again.append(numbered(RECORDS, 1), leader_epoch=0, now=NOW)
