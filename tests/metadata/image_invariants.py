@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftpy.metadata.image import UNCLEAN_ELECTION, Image, Partition
+from kraftpy.metadata.image import Image, Partition
 from kraftpy.metadata.records import NO_LEADER
 from kraftpy.types import BrokerId, TopicId
 
