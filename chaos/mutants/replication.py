@@ -42,7 +42,7 @@ def _acknowledge_in_any_leadership(original: Any) -> Any:
 def _follow_from_high_watermark(original: Any) -> Any:
     def follow(self: Any, *arguments: Any) -> bool:
         is_news: bool = original(self, *arguments)
-        if is_news and not self.is_being_truncated and self.high_watermark < self.log_end_offset:
+        if is_news and not self.operations.is_truncating and self.high_watermark < self.log_end_offset:
             self._begin_truncation(self.high_watermark, start_over=False)
         return is_news
 
@@ -51,11 +51,11 @@ def _follow_from_high_watermark(original: Any) -> Any:
 
 def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
     """The high watermark is what so many replicas have as min.insync.replicas asks for, whoever they are."""
-    if self.is_under_min_isr:
+    if self.is_under_min_insync_replicas:
         return ()
     own = self.log_end_offset if self._synced_end_offset is None else min(self.log_end_offset, self._synced_end_offset)
     ends = sorted([own, *(follower.log_end_offset for follower in self._followers.values())], reverse=True)
-    offset = ends[self.effective_min_isr - 1]
+    offset = ends[self.effective_min_insync_replicas - 1]
     if offset <= self.high_watermark:
         return ()
     self.high_watermark = offset
@@ -198,7 +198,7 @@ MUTANTS = (
             (Kind.PARTITION, "followers of t0-0", 9_000, {"shape": "target"}), (Kind.KILL, "leader of t0-0", 5_000, {})
         ),
         patches=(
-            replaced(Leader, "is_under_min_isr", property(lambda self: False)),  # type: ignore[arg-type]
+            replaced(Leader, "is_under_min_insync_replicas", property(lambda self: False)),  # type: ignore[arg-type]
             replaced(Leader, "has_enough_acks", property(lambda self: True)),  # type: ignore[arg-type]
         ),
     ),

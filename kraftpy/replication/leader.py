@@ -107,7 +107,7 @@ class Leader:
         state: PartitionState,
         log_end_offset: int,
         high_watermark: int,
-        min_isr: int,
+        min_insync_replicas: int,
         lag_time_max_ms: int,
         brokers: Mapping[BrokerId, int],
         now: Millis,
@@ -115,8 +115,8 @@ class Leader:
     ) -> None:
         """Lead from here on: the caller has assigned the leader epoch at the log's end (`PartitionLog.assign_epoch`).
 
-        `high_watermark` is what this broker knew of it until now; no more than a hint. `min_isr` is the topic's
-        min.insync.replicas. `brokers` are those whose replicas may join an ISR: registered, unfenced, not shutting
+        `high_watermark` is what this broker knew of it until now: no more than a hint. `min_insync_replicas` is the
+        topic's setting. `brokers` are those whose replicas may join an ISR: registered, unfenced, not shutting
         down, with their broker epochs; the mapping may be shared by all leaders, and must be replaced, not changed.
         `synced_end_offset` is as for `synced`.
         """
@@ -130,7 +130,7 @@ class Leader:
         self.retry_at: Millis | None = None
         """The latest time at which `tick` must be called, besides its regular times."""
         self.maximal_isr: frozenset[BrokerId] = frozenset()
-        self._min_isr = min_isr
+        self._min_insync_replicas = min_insync_replicas
         self._lag_time_max_ms = lag_time_max_ms
         self._brokers = brokers
         self._synced_end_offset = synced_end_offset
@@ -149,21 +149,21 @@ class Leader:
     # --- what it says -------------------------------------------------------------------------------------------------
 
     @property
-    def effective_min_isr(self) -> int:
+    def effective_min_insync_replicas(self) -> int:
         """min.insync.replicas, but no more than there are replicas."""
-        return min(self._min_isr, len(self.state.replicas))
+        return min(self._min_insync_replicas, len(self.state.replicas))
 
     @property
-    def is_under_min_isr(self) -> bool:
+    def is_under_min_insync_replicas(self) -> bool:
         """Whether the committed ISR is too small: acks=all is refused before the append (NOT_ENOUGH_REPLICAS), and the
         high watermark stands still."""
-        return len(self.state.isr) < self.effective_min_isr
+        return len(self.state.isr) < self.effective_min_insync_replicas
 
     @property
     def has_enough_acks(self) -> bool:
         """Whether an acks=all append that the high watermark has reached may be called a success (rule 17); else it is
         NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
-        return len(self.maximal_isr) >= self.effective_min_isr
+        return len(self.maximal_isr) >= self.effective_min_insync_replicas
 
     @property
     def is_proposing(self) -> bool:
@@ -306,9 +306,9 @@ class Leader:
         self._brokers = brokers
         return self._advance(now)
 
-    def min_isr_changed(self, min_isr: int, now: Millis) -> Sequence[LeaderEffect]:
+    def min_insync_replicas_changed(self, min_insync_replicas: int, now: Millis) -> Sequence[LeaderEffect]:
         """Take a new value of the topic's min.insync.replicas."""
-        self._min_isr = min_isr
+        self._min_insync_replicas = min_insync_replicas
         return self._advance(now)
 
     def lag_time_max_changed(self, lag_time_max_ms: int) -> None:
@@ -389,7 +389,7 @@ class Leader:
 
     def _advance(self, now: int) -> Sequence[LeaderEffect]:
         """Raise the high watermark as far as it may go (rule 9)."""
-        if self.is_under_min_isr:
+        if self.is_under_min_insync_replicas:
             return _NOTHING
         offset = self.log_end_offset
         if self._synced_end_offset is not None:

@@ -17,28 +17,28 @@ def leader_class(rules: frozenset[str]) -> type[Leader]:
 
     class Ablated(Leader):
         @property
-        def is_under_min_isr(self) -> bool:
-            return super().is_under_min_isr
+        def is_under_min_insync_replicas(self) -> bool:
+            return super().is_under_min_insync_replicas
 
         def _advance(self, now: int) -> Sequence[LeaderEffect]:
             if "acks of the isr" not in rules:
-                if self.is_under_min_isr:
+                if self.is_under_min_insync_replicas:
                     return ()
                 ends = sorted([self.log_end_offset, *(f.log_end_offset for f in self._followers.values())])
-                return self._raise_to(ends[-max(1, self.effective_min_isr)])
+                return self._raise_to(ends[-max(1, self.effective_min_insync_replicas)])
             if "maximal isr" not in rules:
-                if self.is_under_min_isr:
+                if self.is_under_min_insync_replicas:
                     return ()
                 proposed = self.state.isr if self._proposal is None else [b for b, _ in self._proposal.isr]
                 members = set(self.state.isr) & set(proposed)
                 ends = [f.log_end_offset for f in self._followers.values() if f.broker_id in members]
                 return self._raise_to(min([self.log_end_offset, *ends]))
             if "min isr holds the high watermark" not in rules:
-                min_isr, self._min_isr = self._min_isr, 1
+                min_insync_replicas, self._min_insync_replicas = self._min_insync_replicas, 1
                 try:
                     return super()._advance(now)
                 finally:
-                    self._min_isr = min_isr
+                    self._min_insync_replicas = min_insync_replicas
             return super()._advance(now)
 
         def _raise_to(self, offset: int) -> Sequence[LeaderEffect]:

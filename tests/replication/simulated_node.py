@@ -258,7 +258,7 @@ class Node:
                 state=state,
                 log_end_offset=self.log.log_end_offset,
                 high_watermark=self.high_watermark,
-                min_isr=self.simulation.min_isr,
+                min_insync_replicas=self.simulation.min_insync_replicas,
                 lag_time_max_ms=LAG_TIME_MAX_MS,
                 brokers=metadata.brokers,
                 now=self._now,
@@ -348,7 +348,7 @@ class Node:
         leader = self.leader
         if not self.is_up or leader is None:
             return answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-        if leader.is_under_min_isr:
+        if leader.is_under_min_insync_replicas:
             return answer(ErrorCode.NOT_ENOUGH_REPLICAS, -1)
         batch = encode_batch(
             [(self.simulation.now, b"k", value, ()) for value in values],

@@ -426,15 +426,15 @@ class _Fetcher:
                         effect.offset,
                         self.leader,
                     )
-                is_lower = await replica.truncate(effect.offset)
+                is_lower = await replica.operations.truncate(effect.offset)
             else:
                 assert isinstance(effect, StartOver)
                 logger.info("%s: starts over at %d", replica.topic_partition, effect.offset)
-                is_lower = await replica.start_over(effect.offset)
+                is_lower = await replica.operations.start_over(effect.offset)
             if is_lower:
                 await self._fetchers.checkpoint()
         except OSError as error:
-            self._failed(replica, follower, replica.truncation_failed(error))
+            self._failed(replica, follower, replica.errors.failed("truncate", error))
         except Exception as error:
             self._unexpected(replica, follower, error)
 
