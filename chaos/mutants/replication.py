@@ -43,7 +43,7 @@ def _follow_from_high_watermark(original: Any) -> Any:
     def follow(self: Any, *arguments: Any) -> bool:
         is_news: bool = original(self, *arguments)
         if is_news and not self.operations.is_truncating and self.high_watermark < self.log_end_offset:
-            self._begin_truncation(self.high_watermark, start_over=False)
+            self.operations._begin_truncation(self.high_watermark, start_over=False)
         return is_news
 
     return follow
@@ -69,7 +69,7 @@ def _count_the_proposal(self: Any) -> None:
         members = frozenset(broker_id for broker_id, _ in self._proposal.isr)
     self.maximal_isr = members
     for follower in self._followers.values():
-        follower.counts = follower.broker_id in members
+        follower.is_counted = follower.broker_id in members
 
 
 def _read_uncommitted(
@@ -177,7 +177,7 @@ MUTANTS = (
         breaks="the high watermark counts any replicas, in sync or not, if they are as many as the minimum",
         rule="9",
         shows=_LOST,
-        patches=(replaced(Leader, "_advance", _advance_by_count),),
+        patches=(replaced(Leader, "_advance_high_watermark", _advance_by_count),),
     ),
     Mutant(
         name="high-watermark-over-shrunk-isr",
@@ -186,7 +186,7 @@ MUTANTS = (
         shows=_LOST,
         directed=three(workload="log", load=2.0, settings={"replica.lag.time.max.ms": "1000"}),
         faults=_leader_alone,
-        patches=(replaced(Leader, "_count", _count_the_proposal),),
+        patches=(replaced(Leader, "_update_maximal_isr", _count_the_proposal),),
     ),
     Mutant(
         name="min-insync-ignored",

@@ -220,8 +220,8 @@ async def test_a_failed_look_at_followers_costs_no_other(tmp_path: Path, monkeyp
 
     async with running(tmp_path) as broker:
         await create(broker, "a", "b")
-        monkeypatch.setattr(Replica, "look_after_followers", look)
-        await broker.replica_manager.look_after_followers()
+        monkeypatch.setattr(Replica, "check_lagging_followers", look)
+        await broker.replica_manager.check_lagging_followers()
         assert looked_at == ["a", "b"]
         assert broker.incidents.count == 2
 

@@ -65,7 +65,7 @@ async def test_a_partition_that_comes_and_goes_costs_the_others_no_rest(
         await asyncio.sleep(0)
 
     monkeypatch.setattr(fetcher, "_connect", connect)
-    monkeypatch.setattr(fetcher, "_rest", rest)
+    monkeypatch.setattr(fetcher, "_pause", rest)
     fetcher.add(PartitionKey(TopicId(b"1" * 16), 0), _replica())
     running = asyncio.create_task(fetcher._run())
     for partition in range(5):

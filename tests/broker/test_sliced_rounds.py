@@ -82,7 +82,7 @@ def retain(broker: Broker) -> Awaitable[None]:
     ("owner", "name", "work"),
     [
         pytest.param(
-            Replica, "look_after_followers", lambda b: b.replica_manager.look_after_followers(), id="followers"
+            Replica, "check_lagging_followers", lambda b: b.replica_manager.check_lagging_followers(), id="followers"
         ),
         pytest.param(Replica, "brokers_changed", lambda b: b.replica_manager._brokers_changed(), id="brokers"),
         pytest.param(Replica, "lead", lambda b: b.replica_manager._take_roles(list(b.replicas)), id="roles"),

@@ -20,7 +20,7 @@ def leader_class(rules: frozenset[str]) -> type[Leader]:
         def is_under_min_insync_replicas(self) -> bool:
             return super().is_under_min_insync_replicas
 
-        def _advance(self, now: int) -> Sequence[LeaderEffect]:
+        def _advance_high_watermark(self, now: int) -> Sequence[LeaderEffect]:
             if "acks of the isr" not in rules:
                 if self.is_under_min_insync_replicas:
                     return ()
@@ -36,10 +36,10 @@ def leader_class(rules: frozenset[str]) -> type[Leader]:
             if "min isr holds the high watermark" not in rules:
                 min_insync_replicas, self._min_insync_replicas = self._min_insync_replicas, 1
                 try:
-                    return super()._advance(now)
+                    return super()._advance_high_watermark(now)
                 finally:
                     self._min_insync_replicas = min_insync_replicas
-            return super()._advance(now)
+            return super()._advance_high_watermark(now)
 
         def _raise_to(self, offset: int) -> Sequence[LeaderEffect]:
             if offset <= self.high_watermark:
@@ -64,7 +64,7 @@ def leader_class(rules: frozenset[str]) -> type[Leader]:
             self, error: ErrorCode, now: Millis, *, partition_epoch: int | None = None
         ) -> Sequence[LeaderEffect]:
             if "doubt" not in rules and self._proposal is not None:
-                self._is_doubtful = False
+                self._has_open_attempt = False
             return super().proposal_refused(error, now, partition_epoch=partition_epoch)
 
     return Ablated

@@ -450,7 +450,9 @@ class Node:
         leader = self.simulation.nodes[follower.leader]
 
         def respond(response: FetchResponse) -> None:
-            self.simulation.send(leader.id, self.id, self._guarded(lambda: self._digest(token, plan, response)))
+            self.simulation.send(
+                leader.id, self.id, self._guarded(lambda: self._handle_response(token, plan, response))
+            )
 
         def arrive() -> None:
             if leader.is_up:
@@ -465,11 +467,11 @@ class Node:
             self._asked = None
             self._pump()
 
-    def _digest(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
+    def _handle_response(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
         if self._asked is not token:
             return
         self._asked = None
-        for fetched in plan.digest(response):
+        for fetched in plan.handle_response(response):
             self._take(fetched)
             if self.simulation.rng.random() < 0.1:
                 delay = self.simulation.rng.choice([0, 1, 10, 100, 1000])

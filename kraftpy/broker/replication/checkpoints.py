@@ -1,8 +1,8 @@
 """The checkpoint files of the log directories: recovery points, log start offsets and high watermarks.
 
-Invariants: checkpoints are written one at a time, and never say less than what was promised. A log start that a client
-was told of, or a truncation, is in the file before the next append or answer depends on it. After a deletion that no
-checkpoint reflects yet (`lacks_a_deletion`), no partition may be created: a new log would inherit an old one's entries.
+Invariants: checkpoints are written one at a time, and never claim less than was promised. A new log start is in the
+file before DeleteRecords answers, and a truncation before anything is appended. After a deletion that no checkpoint
+reflects yet (`lacks_a_deletion`), no partition may be created: a new log would inherit an old one's entries.
 
 A write continues if its caller is cancelled. High watermarks are only a hint for the next start (rule 10).
 """

@@ -26,7 +26,7 @@ DirectoryFailed = Callable[[str, str, Sequence[TopicPartition]], None]
 """Called immediately with a log directory that is out of use, the reason, and its partitions."""
 
 
-class Followed(Protocol):
+class PartitionFetchers(Protocol):
     """The interface of the fetchers for partitions that other brokers lead."""
 
     def assign(self, changes: Iterable[tuple[Replica, BrokerId]]) -> None:
@@ -46,7 +46,7 @@ class DirectoryFailures:
         directories: LogDirectories,
         disks: Disks,
         replicas: Replicas,
-        fetchers: Followed,
+        fetchers: PartitionFetchers,
         directory_failed: DirectoryFailed,
     ) -> None:
         self._directories = directories
@@ -60,7 +60,7 @@ class DirectoryFailures:
     def storage_failed(self, directory: Directory, what: str, error: OSError, *, is_lasting: bool = False) -> bool:
         """Handle a storage error in a log directory; return whether it takes the directory offline.
 
-        `is_lasting`: it does, whatever the error: after a failed sync the contents of the disk are unknown.
+        If `is_lasting`, any error does: after a failed sync, the contents of the disk are unknown.
         """
         if not is_lasting and not costs_the_directory(error):
             return False

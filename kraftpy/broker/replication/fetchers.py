@@ -169,7 +169,7 @@ class _Fetcher:
         )
         self._due: dict[PartitionKey, None] = {}
         """Partitions whose position the plan does not know yet."""
-        self._resting: dict[PartitionKey, int] = {}
+        self._delayed: dict[PartitionKey, int] = {}
         """Partitions that back off, and until when, on the monotonic clock."""
         self._awake = asyncio.Event()
         self._connection: Connection | None = None
@@ -197,7 +197,7 @@ class _Fetcher:
     def add(self, key: PartitionKey, replica: Replica) -> None:
         """Fetch another partition, or a known one in a new leader epoch."""
         self.replicas[key] = replica
-        self._resting.pop(key, None)
+        self._delayed.pop(key, None)
         self._due[key] = None
         self._awake.set()
         if self._is_waiting and self._connection is not None:
@@ -209,11 +209,11 @@ class _Fetcher:
         self.replicas.pop(key, None)
         self._plan.forget(key)
         self._due.pop(key, None)
-        self._resting.pop(key, None)
+        self._delayed.pop(key, None)
 
     def wake(self) -> None:
         """End all back-offs: the situation may have changed."""
-        self._due.update(dict.fromkeys(self._resting))
+        self._due.update(dict.fromkeys(self._delayed))
         self._awake.set()
 
     # --- the task ----------------------------------------------------------------------------
@@ -229,11 +229,11 @@ class _Fetcher:
                 if not self._has_complained:
                     logger.warning("broker %d: cannot fetch from it: %s", self.leader, error)
                     self._has_complained = True
-                await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
+                await self._pause(self._fetchers.config.replica_fetch_backoff_ms / 1000)
             except Exception as error:
                 self._plan.lost()
                 self._fetchers.incidents.note(f"fetcher of broker {self.leader}", error)
-                await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
+                await self._pause(self._fetchers.config.replica_fetch_backoff_ms / 1000)
             finally:
                 if self._connection is not None:
                     self._connection.close()
@@ -251,7 +251,7 @@ class _Fetcher:
             self._has_complained = False
         while True:
             self._awake.clear()
-            self._end_rests()  # before the syncs: a resting partition may need one
+            self._end_delays()  # before the syncs: a partition whose back-off ends may need one
             await self._sync()
             now = self._fetchers.clock.monotonic_ms()
             await self._set_positions(now)
@@ -259,17 +259,17 @@ class _Fetcher:
             if self._plan.broker_epoch != epoch:  # the epoch is proved by the connection, so a new one is needed
                 self._plan.lost()
                 return
-            rest_ms = min((until - now for until in self._resting.values()), default=self._limits.max_wait_ms)
-            request = self._plan.request(self._limits, max(1, min(rest_ms, self._limits.max_wait_ms)))
+            pause_ms = min((until - now for until in self._delayed.values()), default=self._limits.max_wait_ms)
+            request = self._plan.request(self._limits, max(1, min(pause_ms, self._limits.max_wait_ms)))
             if request is None:
-                await self._rest(rest_ms / 1000)
+                await self._pause(pause_ms / 1000)
                 continue
             self._is_waiting = True
             try:
                 response = await connection.send(ApiKey.FETCH, request, version)
             finally:
                 self._is_waiting = False
-            await self._carry_out(self._plan.digest(response))
+            await self._apply(self._plan.handle_response(response))
 
     async def _connect(self) -> Connection:
         from kraftpy.client.connection import BrokerUnreachable, Connection  # here: a broker that is alone needs none
@@ -291,15 +291,15 @@ class _Fetcher:
             limit=response_limit(config),
         )
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._awake.wait()
 
-    def _end_rests(self) -> None:
+    def _end_delays(self) -> None:
         now = self._fetchers.clock.monotonic_ms()
-        for key in [key for key, until in self._resting.items() if until <= now]:
-            del self._resting[key]
+        for key in [key for key, until in self._delayed.items() if until <= now]:
+            del self._delayed[key]
             self._due[key] = None
 
     async def _set_positions(self, now: int) -> None:
@@ -321,19 +321,19 @@ class _Fetcher:
         position = replica.following.next_fetch(self._fetchers.clock.monotonic_ms())
         if replica.syncs.comes_before_ack and replica.syncs.is_due(replica.log_end_offset):
             self._plan.forget(key)  # it was added while others were synced, or could not be synced
-            self._resting[key] = replica.following.retry_at or now
+            self._delayed[key] = replica.following.retry_at or now
         elif throttled_ms := self._fetchers.throttles.follower_wait_ms(replica):
             self._plan.forget(key)
-            self._resting[key] = now + throttled_ms
+            self._delayed[key] = now + throttled_ms
         elif position is None:
             self._plan.forget(key)
-            self._resting[key] = replica.following.retry_at or now
+            self._delayed[key] = replica.following.retry_at or now
         else:
             self._plan.set(key, position)
 
     # --- applying a response -----------------------------------------------------------------
 
-    async def _carry_out(self, answers: list[Fetched]) -> None:
+    async def _apply(self, answers: list[Fetched]) -> None:
         done_bytes = done = 0
         slow: list[Awaitable[None]] = []
         flushes: list[Replica] = []
@@ -356,7 +356,7 @@ class _Fetcher:
             if isinstance(effects[0], TruncateTo | StartOver):
                 slow.append(self._truncate(replica, follower, effects))
                 continue
-            self._do(replica, follower, effects, flushes)
+            self._carry_out(replica, follower, effects, flushes)
             done_bytes += len(fetched.answer.records)
             if done_bytes >= _LET_OTHERS_RUN_AFTER_BYTES:
                 done_bytes = 0
@@ -366,7 +366,9 @@ class _Fetcher:
         if flushes:
             await asyncio.gather(*(self._flush(replica) for replica in flushes))
 
-    def _do(self, replica: Replica, follower: Follower, effects: list[FollowerEffect], flushes: list[Replica]) -> None:
+    def _carry_out(
+        self, replica: Replica, follower: Follower, effects: list[FollowerEffect], flushes: list[Replica]
+    ) -> None:
         """Carry out the effects that need no thread, up to the first that fails."""
         try:
             for effect in effects:

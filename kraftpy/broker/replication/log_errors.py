@@ -45,12 +45,12 @@ class LogErrors:
         """Handle a storage error; `what` is the verb that failed. Returns KAFKA_STORAGE_ERROR as the answer."""
         replica = self._replica
         is_lasting = replica.log.is_failed
-        is_told = self._storage_failed(replica.log_directory, f"{what} a log in", error, is_lasting=is_lasting)
-        if not is_told and failure_of(error) is Failure.RESOURCES:
+        is_reported = self._storage_failed(replica.log_directory, f"{what} a log in", error, is_lasting=is_lasting)
+        if not is_reported and failure_of(error) is Failure.RESOURCES:
             text = "%s: cannot %s the log for now: %s"
             self._complaints.write(logger, logging.ERROR, what, "", text, replica.topic_partition, what, error)
-            is_told = True
-        if not self.has_complained and not is_told:
+            is_reported = True
+        if not self.has_complained and not is_reported:
             logger.error("%s: cannot %s the log: %s", replica.topic_partition, what, error)
             self.has_complained = True
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {what} the log: {error.strerror or error}")

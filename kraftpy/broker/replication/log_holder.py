@@ -1,4 +1,4 @@
-"""The view that a replica's parts have of it: its log as of now, and whom to tell of a storage error."""
+"""The view that a replica's parts have of it: its current log, and a handler of storage errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LogHolder(Protocol):
 
     @property
     def high_watermark(self) -> Offset:
-        """Everything before it is committed, as far as this broker knows."""
+        """Everything before it is known to be committed."""
         ...
 
     @property

@@ -56,7 +56,7 @@ class LogOperations:
         self._compacting = asyncio.Lock()
         self._compaction: CompactionJob | None = None
         self.truncation: asyncio.Future[None] | None = None
-        """Set once a truncation in progress has ended; None if there is none."""
+        """Done once the truncation in progress has ended; None if no truncation is in progress."""
         self.lowest_truncation: int | None = None
         """The lowest offset the log was truncated to since a copy of it (`upkeep.log_moves`) last looked."""
         self.clean_until = Offset(0)

@@ -1,8 +1,8 @@
 """One partition replica on this broker: its log, its role, its high watermark, and the requests that wait for it.
 
 The role follows the metadata: leader, follower, or neither while there is no leader. The rules of leaders and followers
-are in `replication`; this carries them out on the log and wakes waiters. `lead`, `follow` and `stand_by` change the
-role at once and do not block, so that a thousand of them change in one go.
+are in `kraftpy.replication`; this module applies their effects to the log and wakes waiters. `lead`, `follow` and
+`stand_by` change the role immediately and do not block, so that a thousand roles can change in one turn of the loop.
 
 Rule 1: a leader epoch begins at the log's end and is in the epoch cache before anything is served in it. It reaches the
 disk with the next flush of the log; an entry without records behind it would be dropped at the next start anyway, and
@@ -87,13 +87,16 @@ class Replica:
         self.is_offline = False
         """Its log directory failed."""
         self.lacks_records = False
-        """When opened, the log was shorter than it was known to be."""
+        """The log was found shorter than expected when it was opened."""
         self.is_alone = False
         """The partition has no other replica: everything appended is committed."""
         self.leadership = 0
-        """How often it began to lead. Waiters for a commit compare it: meanwhile, another leader may have truncated."""
+        """The number of times that it became the leader.
+
+        A request that waits for a commit compares it: another leader may have truncated the log in between.
+        """
         self.high_watermark = Offset(0)
-        """Everything before it is committed, as far as this broker knows."""
+        """Everything before it is known to be committed."""
         self.watches: dict[Watch, None] = {}
         """Requests that wait for records to be committed."""
         self.session_key: PartitionKey = ("", topic_id, topic_partition.partition)
@@ -111,7 +114,7 @@ class Replica:
             synced=self._synced,
             failed=lambda error: self.errors.failed("sync", error),
         )
-        """Which part of the log is synced, and when more of it will be."""
+        """Syncs of the log, and the offset up to which it is synced."""
         self.operations = LogOperations(self, self.syncs, host.complaints, self._truncated)
         """Truncations and compactions of the log."""
         self._low_watermark_awaited = 0
@@ -153,7 +156,7 @@ class Replica:
         self._changed_role()
         self.syncs.request_what_counts()
         if state.is_recovering:
-            asyncio.get_running_loop().call_soon(self.look_after_followers)
+            asyncio.get_running_loop().call_soon(self.check_lagging_followers)
 
     def follow(self, leader_id: BrokerId, leader_epoch: LeaderEpoch, partition_epoch: int) -> bool:
         """Follow this leader from now on; return whether that is a change."""
@@ -170,7 +173,7 @@ class Replica:
         return True
 
     def stand_by(self, leader_epoch: LeaderEpoch, partition_epoch: int) -> None:
-        """Neither lead nor follow: the partition has no leader now, or is about to be deleted."""
+        """Neither lead nor follow, because the partition has no leader now, or is about to be deleted."""
         self.partition_epoch = partition_epoch
         if self.leading is None and self.following is None and self.leader_epoch == leader_epoch:
             return
@@ -206,7 +209,7 @@ class Replica:
             self._perform(self.leading.synced(self.syncs.counted_end_offset, now))
             self.syncs.request_what_counts()
 
-    def look_after_followers(self) -> None:
+    def check_lagging_followers(self) -> None:
         """Propose to drop followers that lag for too long (rule 12); must be called every half of that time."""
         if self.leading is not None:
             self._perform(self.leading.tick(self._host.monotonic_ms()))
@@ -224,7 +227,7 @@ class Replica:
         self._perform(leader.proposal_refused(error, now, partition_epoch=proposal.partition_epoch))
         if leader.retry_at is not None:
             loop = asyncio.get_running_loop()
-            loop.call_later(max(0, leader.retry_at - now + 1) / 1000, self.look_after_followers)
+            loop.call_later(max(0, leader.retry_at - now + 1) / 1000, self.check_lagging_followers)
 
     def fetched(self, broker_id: BrokerId, broker_epoch: int, offset: int, log_start_offset: int) -> None:
         """Record that a follower has everything before `offset`. Raises KafkaError if it is not a follower."""
@@ -316,8 +319,14 @@ class Replica:
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {current_leader_epoch} is over")
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {current_leader_epoch} is not known here yet")
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"leader epoch {current_leader_epoch} is older than the current one, {self.leader_epoch}",
+            )
+        raise KafkaError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"leader epoch {current_leader_epoch} is newer than the known one, {self.leader_epoch}",
+        )
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) if there is none."""
@@ -328,7 +337,10 @@ class Replica:
         """Return where the reader's log diverges, if it does (rule 3). Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
         epoch, end_offset = self.end_offset_for_epoch(last_fetched_epoch)
         if end_offset < 0 or fetch_offset < self.log.log_start_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"epoch {last_fetched_epoch} is not known here any more")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the log no longer has epoch {last_fetched_epoch}, or the offset {fetch_offset}",
+            )
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None

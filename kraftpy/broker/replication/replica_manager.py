@@ -1,4 +1,4 @@
-"""Makes the partitions of this broker what the metadata says: opened, closed, deleted, led or followed.
+"""Opens, closes and deletes the partitions of this broker as the metadata says, and gives each its role.
 
 Only partitions that name this broker among their replicas are open. Roles follow the metadata, many at once: each
 partition that a change touches is looked at once, in the current image, so that a thousand leaderships that move
@@ -14,7 +14,7 @@ set aside. One task at a time opens, closes and deletes partitions (`changing`).
 
 The parts each have a module: the table of replicas (`replicas`), opening (`replica_opener`), settings
 (`topic_configs`), checkpoints (`checkpoints`), failed log directories (`directory_failures`), deletion of files
-(`storage.deferred_deletion`), and what the cluster must know about unusable partitions (`storage.offline`).
+(`storage.deferred_deletion`), and reports to the cluster about unusable partitions (`storage.offline`).
 
 Left out: deleting the directory of a partition that was reassigned while this broker was down (it is left alone, and
 logged).
@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from kraftpy.broker.containment import Incidents
 from kraftpy.broker.descriptors import Descriptors, share_out
 from kraftpy.broker.replication.checkpoints import Checkpoints
-from kraftpy.broker.replication.directory_failures import DirectoryFailed, DirectoryFailures, Followed
+from kraftpy.broker.replication.directory_failures import DirectoryFailed, DirectoryFailures, PartitionFetchers
 from kraftpy.broker.replication.host import ReplicaHost
 from kraftpy.broker.replication.leadership_check import Confirmations
 from kraftpy.broker.replication.replica import NO_LEADER, Replica
@@ -83,7 +83,7 @@ class ReplicaManager:
         clock: Clock,
         directories: LogDirectories,
         propose: Callable[[Replica, ProposeIsr], None],
-        fetchers: Followed,
+        fetchers: PartitionFetchers,
         catch_up: Callable[[], Awaitable[None]],
         incidents: Incidents,
         directory_failed: DirectoryFailed = lambda path, reason, partitions: None,
@@ -219,8 +219,8 @@ class ReplicaManager:
             await self._brokers_changed()
         if reconfigured:
             await self.topic_configs.apply(reconfigured)
-        await self._delete(deleted)
-        await self._leave(left)
+        await self._delete_topics(deleted)
+        await self._leave_partitions(left)
         await self._apply_to(touched)
 
     async def reconcile(self, image: Image) -> None:
@@ -232,7 +232,7 @@ class ReplicaManager:
             await self._brokers_changed()
             await self.topic_configs.apply({topic.name for topic in image.topics()})
             held = [replica.topic_id for replica in self.replicas] + [each.topic.topic_id for each in self.offline]
-            await self._delete({topic_id for topic_id in held if image.topic_by_id(topic_id) is None})
+            await self._delete_topics({topic_id for topic_id in held if image.topic_by_id(topic_id) is None})
             await self._apply_to([(topic.topic_id, number) for topic, number, _ in image.partitions()])
 
     async def _brokers_changed(self) -> None:
@@ -280,7 +280,7 @@ class ReplicaManager:
             else:
                 self.offline.gone(TopicPartition(topic.name, number[1]))
         await self._take_roles(known)
-        await self._let_go(gone)
+        await self._close_and_delete(gone)
         await self._open(wanted)
 
     async def _open(self, wanted: Sequence[Wanted]) -> None:
@@ -304,7 +304,7 @@ class ReplicaManager:
             return [key for key in keys if self.replicas.held(key) is not None]
 
     def reports(self) -> dict[Number, ReplicaState]:
-        """Return the states of this broker's replicas that the metadata must be told (`offline`)."""
+        """Return the states of this broker's replicas that must be reported to the metadata (`offline`)."""
         return self.offline.reports(self.replicas.image, lambda number: self.replicas.held_by_id(*number) is not None)
 
     # --- roles -------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class ReplicaManager:
                 try:
                     assigned += self._take_role(replica, partition)
                 except Exception as error:
-                    self._fail(replica, partition, error)
+                    self._role_failed(replica, partition, error)
             self._fetchers.assign(assigned)
 
     def _take_role(self, replica: Replica, partition: Partition) -> list[tuple[Replica, BrokerId]]:
@@ -347,7 +347,7 @@ class ReplicaManager:
             return [(replica, partition.leader)]
         return []
 
-    def _fail(self, replica: Replica, partition: Partition, error: Exception) -> None:
+    def _role_failed(self, replica: Replica, partition: Partition, error: Exception) -> None:
         """Handle an error in a change of role: the replica neither leads nor follows until the next attempt."""
         number = (replica.topic_id, replica.topic_partition.partition)
         self._incidents.note(f"{replica.topic_partition}: change of its role", error, kind="change of a role")
@@ -356,25 +356,25 @@ class ReplicaManager:
             replica.stand_by(LeaderEpoch(partition.leader_epoch), partition.partition_epoch)
         self._fetchers.assign([(replica, NO_LEADER)])
 
-    async def look_after_followers(self) -> None:
+    async def check_lagging_followers(self) -> None:
         """Propose to drop followers that lag for too long; must be called every half of `replica.lag.time.max.ms`."""
         async for some in in_slices(list(self.replicas), _APPLIED_AT_ONCE):
             for replica in some:
                 with self._incidents.contained_in(replica.topic_partition, "followers"):
-                    replica.look_after_followers()
+                    replica.check_lagging_followers()
 
     # --- closing and deleting ----------------------------------------------------------------
 
-    async def _delete(self, topics: set[TopicId]) -> None:
+    async def _delete_topics(self, topics: set[TopicId]) -> None:
         """Delete the partitions of topics that are gone."""
         if not topics:
             return
         for wanted in self.offline:
             if wanted.topic.topic_id in topics:
                 self.offline.gone(wanted.key)
-        await self._let_go([replica for replica in self.replicas if replica.topic_id in topics])
+        await self._close_and_delete([replica for replica in self.replicas if replica.topic_id in topics])
 
-    async def _let_go(self, replicas: Sequence[Replica]) -> None:
+    async def _close_and_delete(self, replicas: Sequence[Replica]) -> None:
         """Close partitions that are no longer this broker's; their files are deleted a little later."""
         if not replicas:
             return
@@ -405,10 +405,10 @@ class ReplicaManager:
             text = "the checkpoints cannot be written: %s"
             self._complaints.write(logger, logging.ERROR, "checkpoint", "", text, error)
 
-    async def _leave(self, numbers: Mapping[Number, None]) -> None:
+    async def _leave_partitions(self, numbers: Mapping[Number, None]) -> None:
         """Close partitions that were given to other brokers, even for a moment: their data must not come back."""
         found = [self.replicas.held_by_id(*number) for number in numbers]
-        await self._let_go([replica for replica in found if replica is not None])
+        await self._close_and_delete([replica for replica in found if replica is not None])
         for wanted in [each for each in self.offline if (each.topic.topic_id, each.number) in numbers]:
             await self._discard(wanted)
 

@@ -153,13 +153,13 @@ class ReplicaOpener:
         opened, failures = await self._open_all(wanted, jobs_at_most)
         for each, failure in failures:
             # A replica that is alone and is new here: no other broker could lead it, and the metadata has better to do.
-            is_told = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self._disks)
+            is_reported = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self._disks)
             is_short = _is_short(failure)
-            state = ReplicaState.OFFLINE if is_told and not is_short else None
-            is_news = self._offline.failed(each, str(failure), state, may_retry=True)
+            state = ReplicaState.OFFLINE if is_reported and not is_short else None
+            is_new = self._offline.failed(each, str(failure), state, may_retry=True)
             if is_short:
                 self._complaints.own(logger, "open", "%s: cannot open the log for now: %s", each.key, failure)
-            elif is_news:
+            elif is_new:
                 logger.error("%s is offline: %s", each.key, failure)
         if any(replica.log.report.missing_offsets for replica in opened):
             try:

@@ -1,8 +1,8 @@
-"""Applies the settings of topics to the logs of their partitions, and the promise that `kraftpy.flush.before.ack` is.
+"""Applies the settings of topics to the logs of their partitions, with the promises of `kraftpy.flush.before.ack`.
 
-A log that syncs before it acknowledges says so in a file in its directory (the promise), so that a crash of the broker
-costs the replica nothing in the cluster's eyes. Invariant: the promise on disk never says more than the log does. It is
-withdrawn before the setting is, and written only once everything in the log is synced. A log whose promise cannot be
+A log that syncs before it acknowledges is marked so by a file in its directory (the promise): after a crash of the
+broker the cluster still relies on such a replica. Invariant: a promise on disk is always kept. It is withdrawn before a
+setting that ends it is applied, and written only once everything in the log is synced. A log whose promise cannot be
 withdrawn keeps its settings until it can.
 """
 
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from kraftpy.broker.containment import Incidents
-from kraftpy.broker.replication.directory_failures import DirectoryFailures, Followed
+from kraftpy.broker.replication.directory_failures import DirectoryFailures, PartitionFetchers
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.slicing import in_slices
@@ -37,7 +37,7 @@ class TopicConfigs:
         self,
         config: BrokerConfig,
         replicas: Replicas,
-        fetchers: Followed,
+        fetchers: PartitionFetchers,
         failures: DirectoryFailures,
         incidents: Incidents,
         changing: asyncio.Lock,
@@ -128,6 +128,6 @@ class TopicConfigs:
 
 
 def _lacks_promise(replica: Replica) -> bool:
-    """Whether the log must promise to sync before it acknowledges, by its settings, but does not say so yet."""
+    """Whether the log must promise to sync before it acknowledges, by its settings, but has not promised it yet."""
     log = replica.log
     return replica.syncs.comes_before_ack and not (log.promises_synced or log.metadata is None or log.is_closed)

@@ -184,7 +184,7 @@ class Maintenance:
         """Propose to drop replicas from the ISR that lag for longer than `replica.lag.time.max.ms` (rule 12)."""
         while True:
             await _pause(max(1, self._config.replica_lag_time_max_ms // 2))
-            await self._manager.look_after_followers()
+            await self._manager.check_lagging_followers()
 
     async def high_watermarks(self) -> None:
         """Write the high watermarks, every `replica.high.watermark.checkpoint.interval.ms`."""
