@@ -14,8 +14,9 @@ There is one fetcher per leader, as with `num.replica.fetchers=1`; different lea
 partitions that are synced before they are acknowledged (`kraftpy.flush.before.ack`) have a fetcher of their own, for
 each leader and log directory. It syncs everything it has appended, in one round, before its next request, so that the
 offsets in it acknowledge nothing that is not synced; no other partition waits for that disk. Replicas under a throttle
-pause as long as it asks (`throttle`). Left out: more fetchers than that; moving a partition between this broker's own
-disks.
+pause for as long as it asks (`throttle`).
+
+Left out: more fetchers per leader; moves of a partition between this broker's disks (`upkeep.log_moves`).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_Lane = tuple[BrokerId, str]
-"""A leader, and the log directory whose syncs its fetches wait for ("" if they wait for none)."""
+_FetcherId = tuple[BrokerId, str]
+"""A leader, and the log directory whose syncs the fetches wait for; "" if they wait for no syncs."""
 
 _FIRST_VERSION = 17
 _LET_OTHERS_RUN_AFTER_BYTES = 1 << 20
@@ -88,7 +89,7 @@ class Fetchers:
         self._tasks = tasks
         self.incidents = tasks.incidents
         self._is_started = False
-        self._fetchers: dict[_Lane, _Fetcher] = {}
+        self._fetchers: dict[_FetcherId, _Fetcher] = {}
         self._fetcher_of: dict[PartitionKey, _Fetcher] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self.throttles = Throttles(
@@ -118,16 +119,16 @@ class Fetchers:
         for replica, leader in changes:
             key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
             before = self._fetcher_of.get(key)
-            lane = (leader, replica.log_directory.path if replica.syncs.comes_before_ack else "")
-            if before is not None and before.lane != lane:
+            fetcher_id = (leader, replica.log_directory.path if replica.syncs.comes_before_ack else "")
+            if before is not None and before.id != fetcher_id:
                 before.forget(key)
                 del self._fetcher_of[key]
                 touched[before] = None
             if leader == NO_LEADER:
                 continue
-            fetcher = self._fetchers.get(lane)
+            fetcher = self._fetchers.get(fetcher_id)
             if fetcher is None:
-                fetcher = self._fetchers[lane] = _Fetcher(self, lane)
+                fetcher = self._fetchers[fetcher_id] = _Fetcher(self, fetcher_id)
             fetcher.add(key, replica)
             self._fetcher_of[key] = fetcher
             touched[fetcher] = None
@@ -143,7 +144,7 @@ class Fetchers:
             fetcher.wake()
 
     def _end(self, fetcher: _Fetcher) -> None:
-        if self._fetchers.pop(fetcher.lane, None) is None:
+        if self._fetchers.pop(fetcher.id, None) is None:
             return
         task = fetcher.end()
         if task is not None:
@@ -152,12 +153,12 @@ class Fetchers:
 
 
 class _Fetcher:
-    """Fetches the partitions of one lane from their leader."""
+    """Fetches some partitions from their leader."""
 
-    def __init__(self, fetchers: Fetchers, lane: _Lane) -> None:
+    def __init__(self, fetchers: Fetchers, fetcher_id: _FetcherId) -> None:
         config = fetchers.config
-        self.lane = lane
-        self.leader = lane[0]
+        self.id = fetcher_id
+        self.leader = fetcher_id[0]
         self.replicas: dict[PartitionKey, Replica] = {}
         self._fetchers = fetchers
         self._plan = FetchPlan(replica_id=BrokerId(config.node_id), broker_epoch=-1)
@@ -447,8 +448,8 @@ class _Fetcher:
             tried.update(unsynced)
             await asyncio.gather(*(self._flush(replica) for replica in unsynced.values()))
 
-    def _unsynced(self, but: Collection[PartitionKey]) -> dict[PartitionKey, Replica]:
-        due = {key: self.replicas[key] for key in self._due if key in self.replicas and key not in but}
+    def _unsynced(self, tried: Collection[PartitionKey]) -> dict[PartitionKey, Replica]:
+        due = {key: self.replicas[key] for key in self._due if key in self.replicas and key not in tried}
         return {
             key: replica
             for key, replica in due.items()
