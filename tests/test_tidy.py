@@ -20,8 +20,6 @@ MOST_LINES = 600
 MOST_FUNCTION_LINES = 80
 
 LONG_FILES = {
-    "kraftpy/broker/replication/replica.py": "the operations on one partition's log, and which may not overtake which",
-    "kraftpy/broker/replication/replicas.py": "opens, closes and deletes partitions one at a time, under one lock",
     "tests/client/test_client_with_broker.py": "one test after another",
     "tests/quorum/simulation.py": "the world, the two kinds of node in it, and the command",
     "tests/quorum/test_library_defects.py": "one defect after another",
