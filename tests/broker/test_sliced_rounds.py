@@ -7,22 +7,26 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from one_broker import context, create, running
 
 from kraftpy.broker.broker import Broker
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.handlers import configs, leaders
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.replication import replicas as replicas_module
+from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.runtime import SystemClock
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
-from kraftpy.metadata.commands import Command, ElectLeaders
-from kraftpy.metadata.decision import Decision
+from kraftpy.metadata.commands import ChangePartitions, Command, ElectLeaders
+from kraftpy.metadata.decision import Decision, PartitionResult
 from kraftpy.metadata.records import NO_LEADER, PartitionChanged
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -32,7 +36,8 @@ from kraftpy.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from kraftpy.types import LeaderEpoch
+from kraftpy.replication.events import ProposeIsr
+from kraftpy.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
 PARTITIONS = 40
 AT_ONCE = 5
@@ -174,3 +179,32 @@ async def test_what_a_list_inherits_is_looked_up_once_a_request(
         assert await alter(broker, ("t-0", unknown), ("t-1", unknown[:3])) == [ErrorCode.INVALID_CONFIG] * 2
         assert len(looked_up) == 1
         assert broker.image.topic_configs("t-0")["cleanup.policy"] == "delete,compact"
+
+
+async def test_proposals_for_many_partitions_are_commands_of_bounded_size() -> None:
+    """Every node decides a whole command in one step."""
+    sizes: list[int] = []
+    agreed: list[int] = []
+
+    class Led:
+        def __init__(self, number: int) -> None:
+            self.topic_partition, self.topic_id = TopicPartition("large", number), TopicId(b"t" * 16)
+            self.leading = object()
+
+        def proposal_agreed(self, leader: object, proposal: object) -> None:
+            agreed.append(self.topic_partition.partition)
+
+    async def submit(command: ChangePartitions) -> Decision[Any]:
+        sizes.append(len(command.changes))
+        return Decision(
+            result=tuple(PartitionResult(topic_id=each.topic_id, partition=each.partition) for each in command.changes)
+        )
+
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Incidents(Complaints()))
+        log = SimpleNamespace(submit=submit)
+        proposals = IsrProposals(BrokerId(1), lambda: 1, log, SystemClock(), tasks)
+        for number in range(1_000):
+            proposals.propose(Led(number), ProposeIsr(isr=(), leader_epoch=0, partition_epoch=0))  # type: ignore[arg-type]
+    assert agreed == list(range(1_000))
+    assert max(sizes) <= 250
