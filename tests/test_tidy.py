@@ -21,8 +21,6 @@ MOST_FUNCTION_LINES = 80
 
 LONG_FILES = {
     "kraftpy/broker/connection.py": "one peer's bytes, in and out, charged to one memory wherever they wait",
-    "kraftpy/broker/replication/replica.py": "the operations on one partition's log, and which may not overtake which",
-    "kraftpy/broker/replication/replicas.py": "opens, closes and deletes partitions one at a time, under one lock",
     "kraftpy/log/partition_log.py": "what a partition can be asked; each job behind it is a module of its own",
     "tests/client/test_client_with_broker.py": "one test after another",
     "tests/quorum/simulation.py": "the world, the two kinds of node in it, and the command",

@@ -42,8 +42,8 @@ def _acknowledge_in_any_leadership(original: Any) -> Any:
 def _follow_from_high_watermark(original: Any) -> Any:
     def follow(self: Any, *arguments: Any) -> bool:
         is_news: bool = original(self, *arguments)
-        if is_news and not self.is_being_truncated and self.high_watermark < self.log_end_offset:
-            self._begin_truncation(self.high_watermark, start_over=False)
+        if is_news and not self.operations.is_truncating and self.high_watermark < self.log_end_offset:
+            self.operations._begin_truncation(self.high_watermark, start_over=False)
         return is_news
 
     return follow
@@ -51,11 +51,11 @@ def _follow_from_high_watermark(original: Any) -> Any:
 
 def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
     """The high watermark is what so many replicas have as min.insync.replicas asks for, whoever they are."""
-    if self.is_under_min_isr:
+    if self.is_under_min_insync_replicas:
         return ()
     own = self.log_end_offset if self._synced_end_offset is None else min(self.log_end_offset, self._synced_end_offset)
     ends = sorted([own, *(follower.log_end_offset for follower in self._followers.values())], reverse=True)
-    offset = ends[self.effective_min_isr - 1]
+    offset = ends[self.effective_min_insync_replicas - 1]
     if offset <= self.high_watermark:
         return ()
     self.high_watermark = offset
@@ -69,7 +69,7 @@ def _count_the_proposal(self: Any) -> None:
         members = frozenset(broker_id for broker_id, _ in self._proposal.isr)
     self.maximal_isr = members
     for follower in self._followers.values():
-        follower.counts = follower.broker_id in members
+        follower.is_counted = follower.broker_id in members
 
 
 def _read_uncommitted(
@@ -177,7 +177,7 @@ MUTANTS = (
         breaks="the high watermark counts any replicas, in sync or not, if they are as many as the minimum",
         rule="9",
         shows=_LOST,
-        patches=(replaced(Leader, "_advance", _advance_by_count),),
+        patches=(replaced(Leader, "_advance_high_watermark", _advance_by_count),),
     ),
     Mutant(
         name="high-watermark-over-shrunk-isr",
@@ -186,7 +186,7 @@ MUTANTS = (
         shows=_LOST,
         directed=three(workload="log", load=2.0, settings={"replica.lag.time.max.ms": "1000"}),
         faults=_leader_alone,
-        patches=(replaced(Leader, "_count", _count_the_proposal),),
+        patches=(replaced(Leader, "_update_maximal_isr", _count_the_proposal),),
     ),
     Mutant(
         name="min-insync-ignored",
@@ -198,7 +198,7 @@ MUTANTS = (
             (Kind.PARTITION, "followers of t0-0", 9_000, {"shape": "target"}), (Kind.KILL, "leader of t0-0", 5_000, {})
         ),
         patches=(
-            replaced(Leader, "is_under_min_isr", property(lambda self: False)),  # type: ignore[arg-type]
+            replaced(Leader, "is_under_min_insync_replicas", property(lambda self: False)),  # type: ignore[arg-type]
             replaced(Leader, "has_enough_acks", property(lambda self: True)),  # type: ignore[arg-type]
         ),
     ),

@@ -220,8 +220,8 @@ async def test_a_failed_look_at_followers_costs_no_other(tmp_path: Path, monkeyp
 
     async with running(tmp_path) as broker:
         await create(broker, "a", "b")
-        monkeypatch.setattr(Replica, "look_after_followers", look)
-        await broker.replicas.look_after_followers()
+        monkeypatch.setattr(Replica, "check_lagging_followers", look)
+        await broker.replica_manager.check_lagging_followers()
         assert looked_at == ["a", "b"]
         assert broker.incidents.count == 2
 
@@ -380,7 +380,7 @@ async def test_loops_of_the_node_go_on_after_an_error(tmp_path: Path, monkeypatc
     """A loop starts again, no matter which call in it has failed."""
     monkeypatch.setattr(containment, "_RESTART_SECONDS", 0.001)
     async with running(tmp_path, log_retention_check_interval_ms="1", log_initial_task_delay_ms="1") as broker:
-        works, calls = broker.replicas.delete_old_segments, 0
+        works, calls = broker.maintenance._retention.delete_old_segments, 0
 
         async def fail_at_first() -> None:
             nonlocal calls
@@ -389,6 +389,6 @@ async def test_loops_of_the_node_go_on_after_an_error(tmp_path: Path, monkeypatc
                 raise Mistake
             await works()
 
-        monkeypatch.setattr(broker.replicas, "delete_old_segments", fail_at_first)
+        monkeypatch.setattr(broker.maintenance._retention, "delete_old_segments", fail_at_first)
         await until(lambda: calls > 4)
         assert broker.incidents.count == 2

@@ -83,7 +83,7 @@ async def test_a_new_partition_is_in_the_next_request_on_the_same_connection(
         await asyncio.sleep(0)
 
     monkeypatch.setattr(fetcher, "_connect", connect)
-    monkeypatch.setattr(fetcher, "_rest", rest)
+    monkeypatch.setattr(fetcher, "_pause", rest)
     topic_id = TopicId(b"1" * 16)
     fetcher.add(PartitionKey(topic_id, 0), _replica())
     running = asyncio.create_task(fetcher._run())

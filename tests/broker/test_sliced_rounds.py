@@ -18,11 +18,14 @@ from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.handlers import configs, leaders
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
-from kraftpy.broker.replication import replicas as replicas_module
+from kraftpy.broker.replication import checkpoints, replica_manager, replicas, topic_configs
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.topic_configs import TopicConfigs
 from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.upkeep import retention
+from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
+from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
 from kraftpy.metadata.commands import ChangePartitions, Command, ElectLeaders
@@ -65,24 +68,42 @@ async def turns() -> AsyncIterator[Callable[[], int]]:
 
 Round = Callable[[Broker], Awaitable[object]]
 
+SIZES = (
+    (replica_manager, "_APPLIED_AT_ONCE"),
+    (topic_configs, "_CONFIGURED_AT_ONCE"),
+    (topic_configs, "_LOOKED_AT_AT_ONCE"),
+    (checkpoints, "_LOOKED_AT_AT_ONCE"),
+    (retention, "_LOOKED_AT_AT_ONCE"),
+    (replicas, "_PARTITIONS_BEFORE_A_PAUSE"),
+)
+"""The sizes of slices in each module."""
+
+
+def retain(broker: Broker) -> Awaitable[None]:
+    return Retention(broker.replica_manager, broker.clock, broker.incidents).delete_old_segments()
+
 
 @pytest.mark.parametrize(
     ("owner", "name", "work"),
     [
-        pytest.param(Replica, "look_after_followers", lambda b: b.replicas.look_after_followers(), id="followers"),
-        pytest.param(Replica, "brokers_changed", lambda b: b.replicas._brokers_changed(), id="brokers"),
-        pytest.param(Replica, "lead", lambda b: b.replicas._take_roles(list(b.replicas)), id="roles"),
-        pytest.param(Replicas, "_configure", lambda b: b.replicas._reconfigure({"large"}), id="settings"),
-        pytest.param(ProducerStates, "__len__", lambda b: b.replicas.forget_producers_beyond(1), id="producers"),
-        pytest.param(PartitionLog, "recovery_point", lambda b: b.replicas.checkpoint(), id="checkpoint"),
-        pytest.param(PartitionLog, "is_start_unwritten", lambda b: b.replicas.delete_old_segments(), id="retention"),
+        pytest.param(
+            Replica, "check_lagging_followers", lambda b: b.replica_manager.check_lagging_followers(), id="followers"
+        ),
+        pytest.param(Replica, "brokers_changed", lambda b: b.replica_manager._brokers_changed(), id="brokers"),
+        pytest.param(Replica, "lead", lambda b: b.replica_manager._take_roles(list(b.replicas)), id="roles"),
+        pytest.param(
+            TopicConfigs, "_configure", lambda b: b.replica_manager.topic_configs.apply({"large"}), id="settings"
+        ),
+        pytest.param(ProducerStates, "__len__", lambda b: forget_producers_beyond(b.replicas, 1), id="producers"),
+        pytest.param(PartitionLog, "recovery_point", lambda b: b.replica_manager.checkpoints.write(), id="checkpoint"),
+        pytest.param(PartitionLog, "is_start_unwritten", retain, id="retention"),
     ],
 )
 async def test_a_round_over_all_partitions_lets_others_run(
     owner: type, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for constant in ("_APPLIED_AT_ONCE", "_LOOKED_AT_AT_ONCE", "_PARTITIONS_BEFORE_A_PAUSE"):
-        monkeypatch.setattr(replicas_module, constant, AT_ONCE)
+    for module, constant in SIZES:
+        monkeypatch.setattr(module, constant, AT_ONCE)
     async with running(tmp_path) as broker, turns() as turn:
         assert (await create(broker, ["large"], partitions=PARTITIONS)).topics[0].error_code == ErrorCode.NONE
         done: Counter[int] = Counter()

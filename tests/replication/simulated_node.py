@@ -258,7 +258,7 @@ class Node:
                 state=state,
                 log_end_offset=self.log.log_end_offset,
                 high_watermark=self.high_watermark,
-                min_isr=self.simulation.min_isr,
+                min_insync_replicas=self.simulation.min_insync_replicas,
                 lag_time_max_ms=LAG_TIME_MAX_MS,
                 brokers=metadata.brokers,
                 now=self._now,
@@ -348,7 +348,7 @@ class Node:
         leader = self.leader
         if not self.is_up or leader is None:
             return answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-        if leader.is_under_min_isr:
+        if leader.is_under_min_insync_replicas:
             return answer(ErrorCode.NOT_ENOUGH_REPLICAS, -1)
         batch = encode_batch(
             [(self.simulation.now, b"k", value, ()) for value in values],
@@ -450,7 +450,9 @@ class Node:
         leader = self.simulation.nodes[follower.leader]
 
         def respond(response: FetchResponse) -> None:
-            self.simulation.send(leader.id, self.id, self._guarded(lambda: self._digest(token, plan, response)))
+            self.simulation.send(
+                leader.id, self.id, self._guarded(lambda: self._handle_response(token, plan, response))
+            )
 
         def arrive() -> None:
             if leader.is_up:
@@ -465,11 +467,11 @@ class Node:
             self._asked = None
             self._pump()
 
-    def _digest(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
+    def _handle_response(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
         if self._asked is not token:
             return
         self._asked = None
-        for fetched in plan.digest(response):
+        for fetched in plan.handle_response(response):
             self._take(fetched)
             if self.simulation.rng.random() < 0.1:
                 delay = self.simulation.rng.choice([0, 1, 10, 100, 1000])

@@ -176,7 +176,7 @@ class _Reading:
             if partition is None:  # forgotten
                 replica = self._broker.replicas.held_by_id(TopicId(key[1]), key[2])
                 if replica is not None:
-                    replica.stop_reporting_to(self._changed_keys)
+                    replica.change_reports.remove(self._changed_keys)
                 continue
             before = self.answers.pop(key, None)
             if before is not None:
@@ -204,9 +204,10 @@ class _Reading:
         partition.is_accepted = False
         try:
             replica = self._broker.replicas.leader_by_id(partition.topic_id, partition.partition)
-            replica.report_changes_to(self._changed_keys)
+            replica.change_reports.add(self._changed_keys)
             replica.check_leader_epoch(partition.current_leader_epoch)
-            replica.check_follower(self._follower, self._follower_epoch)
+            assert replica.leading is not None
+            replica.leading.check_follower(self._follower, self._follower_epoch)
             answer.log_start_offset = replica.log.log_start_offset
             answer.high_watermark = replica.high_watermark
             answer.last_stable_offset = replica.last_stable_offset
