@@ -111,7 +111,7 @@ class Controller:
         }
 
     def _now(self) -> Millis:
-        """Return wall-clock time that neither goes back nor jumps."""
+        """Return wall-clock time that never goes back or jumps."""
         return Millis(self._started_ms + self._clock.monotonic_ms())
 
     # --- leadership --------------------------------------------------------------------------
