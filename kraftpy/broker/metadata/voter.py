@@ -498,8 +498,8 @@ class Voter:
             async with asyncio.timeout(FOLLOW_WAIT_MS / 1000):
                 while (snapshot := quorum.snapshot_for()) is None and quorum is self._quorum:
                     self._disk_wanted.set()
-                    told = self._told
-                    await told.wait()
+                    changed = self._changed
+                    await changed.wait()
         except TimeoutError:
             return None
         return snapshot
