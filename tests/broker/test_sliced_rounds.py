@@ -17,6 +17,7 @@ from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.handlers import configs, leaders
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
+from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.replication import checkpoints, replica_manager, replicas, topic_configs
 from kraftpy.broker.replication.isr import IsrProposals
@@ -26,10 +27,11 @@ from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.upkeep import retention
 from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
 from kraftpy.broker.upkeep.retention import Retention
+from kraftpy.config import load
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
-from kraftpy.metadata.commands import ChangePartitions, Command, ElectLeaders
-from kraftpy.metadata.decision import Decision, PartitionResult
+from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, ChangeBroker, ChangePartitions, Command, ElectLeaders
+from kraftpy.metadata.decision import BrokerResult, Decision, PartitionResult
 from kraftpy.metadata.records import NO_LEADER, PartitionChanged
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -40,7 +42,7 @@ from kraftpy.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kraftpy.replication.events import ProposeIsr
-from kraftpy.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId, TopicPartition
 
 PARTITIONS = 40
 AT_ONCE = 5
@@ -229,3 +231,34 @@ async def test_proposals_for_many_partitions_are_commands_of_bounded_size() -> N
             proposals.propose(Led(number), ProposeIsr(isr=(), leader_epoch=0, partition_epoch=0))  # type: ignore[arg-type]
     assert agreed == list(range(1_000))
     assert max(sizes) <= 250
+
+
+@pytest.mark.parametrize("is_partial", [True, False])
+async def test_the_parts_of_a_fencing_do_not_wait_for_each_other(is_partial: bool) -> None:
+    """They are in the log together; if even the last one was not enough, the sessions are asked again at once."""
+    waiting: list[asyncio.Future[Decision[Any]]] = []
+    image = SimpleNamespace(replica_count=lambda broker_id: 2 * PARTITIONS_AT_ONCE + 1)
+
+    async def submit(command: Command) -> Decision[Any]:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return await waiting[-1]
+
+    metadata: Any = SimpleNamespace(image=image, on_leadership=lambda callback: None, submit=submit)
+    fence = ChangeBroker(
+        broker_id=BrokerId(2), broker_epoch=5, fenced=True, max_partitions=PARTITIONS_AT_ONCE, time_ms=Millis(0)
+    )
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Incidents(Complaints()))
+        nothing: Any = None
+        controller = Controller(load("", {}, []).config, SystemClock(), metadata, nothing, tasks, nothing)
+        asked_again: list[BrokerId] = []
+        controller._sessions.decided_in_part = lambda broker_id, now: asked_again.append(broker_id)  # type: ignore[method-assign]
+        controller._propose(fence)
+        async with asyncio.timeout(30):
+            while len(waiting) < 3:  # noqa: ASYNC110 - no signal
+                await asyncio.sleep(0)
+        for number, decided in enumerate(waiting):
+            result = BrokerResult(broker_epoch=5, is_partial=is_partial or number < 2)
+            decided.set_result(Decision(result=result))
+    assert asked_again == ([BrokerId(2)] if is_partial else [])
+    assert len(waiting) == 3
