@@ -384,7 +384,7 @@ class Broker:
         """Explain why other nodes cannot be trusted: a quorum beyond this machine needs a secret. None if they can.
 
         A node that is its own quorum may have an unused controller listener, as in Kafka's examples for a single node.
-        Without a secret it accepts no connection from beyond this machine (`Links.must_not_meet`).
+        Without a secret it accepts no connection from beyond this machine (`Links.forbids_links_to`).
         """
         if self.links is None or self.links.is_protected or self.config.is_own_quorum:
             return None

@@ -11,8 +11,8 @@ A broker may have tens of thousands of partitions, and deciding and replaying on
 with `max_partitions` therefore changes at most so many, and is repeated until it is no longer `is_partial`. Meanwhile a
 broker to be fenced or shut down is leaving: it is not elected and joins no ISR, but leads what it has not lost yet. A
 broker that is unfenced is active at once, and returning until partitions without a leader have been offered to it. The
-last part is decided with whatever has come about since the first, so nothing is missed. Both states are in the image:
-any later controller goes on, or turns back.
+last part is decided on the image as it is then, so no change since the first part is missed. Both states are in the
+image: any later controller continues, or reverses them.
 
 A broker in controlled shutdown is not elected, leaves its ISRs, and hands its leaderships to other eligible replicas.
 It keeps leading partitions that no other broker may lead until it is fenced. Its next registration ends this state.
@@ -253,7 +253,7 @@ def _fence_changes(
 
 
 def _must_leave(partition: Partition, broker_id: BrokerId, rules: Rules) -> bool:
-    """Return whether a fencing changes the partition, without working out how: each part passes those before it."""
+    """Return whether a fencing changes the partition, without computing how: a part passes those of earlier ones."""
     if broker_id == partition.leader:
         return True
     return broker_id in partition.isr and (rules.has_elr or len(partition.isr) > 1)
@@ -274,7 +274,7 @@ def _unfence_changes(
 
 
 def _may_lead(topic: Topic, partition: Partition, broker_id: BrokerId, rules: Rules) -> bool:
-    """Return whether the broker may be elected, without working out who is: most parts pass many that it may not."""
+    """Return whether the broker may be elected, without electing anyone: a part may pass many that it may not lead."""
     return broker_id not in partition.offline_replicas and (
         _is_candidate(partition, broker_id) or broker_id in partition.last_known_elr or rules.allows_unclean(topic.name)
     )

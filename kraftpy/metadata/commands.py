@@ -334,9 +334,9 @@ class PartitionReference:
 
 @frozen
 class ElectLeaders:
-    """Elect leaders on request (KIP-460): the preferred replicas, or if `unclean`, any replica where none leads.
+    """Elect leaders on request (KIP-460): preferred replicas, or if `unclean`, any replica of leaderless partitions.
 
-    `partitions` None means all of them; then the result lists only partitions that needed an election.
+    If `partitions` is None, all partitions are meant, and the result lists only those that needed an election.
     """
 
     partitions: tuple[PartitionReference, ...] | None

@@ -13,7 +13,7 @@ a newer version, lack of memory (the other nodes may have had enough), and a fai
 decision half applied. Commands from other nodes are checked before they enter the log (`proposals`).
 
 A command may arrive as a submission; a duplicate of one changes nothing and is reported as such. An entry's term is the
-controller's epoch: commands that a controller issued itself (fencing, balancing) are refused in another term.
+controller's epoch: commands that a controller issued by itself (fencing, balancing) are refused in another term.
 
 Left out: authorization, which is the handlers' part.
 """

@@ -57,7 +57,7 @@ def formatted_features(command: FormatCluster, image: Image) -> list[Record]:
         _check_supported(feature.name, feature.level)
         records.append(FeatureChanged(name=feature.name, level=feature.level))
     if any(feature.name == ELR_FEATURE and feature.level for feature in command.features):
-        records += _one_minimum(image, command.min_insync_replicas)
+        records += _unify_min_insync_replicas(image, command.min_insync_replicas)
     return records
 
 
@@ -107,7 +107,7 @@ def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> li
         return []
     records: list[Record] = [FeatureChanged(name=update.name, level=update.level)]
     if update.name == ELR_FEATURE and update.level:
-        records += _one_minimum(image, command.min_insync_replicas)
+        records += _unify_min_insync_replicas(image, command.min_insync_replicas)
         records += _with_elr(records, image)
     elif update.name == ELR_FEATURE:
         records += _without_elr(image)
@@ -126,7 +126,7 @@ def _invalid(name: str, level: int, reason: str) -> Refused:
     return Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {name}. {reason}")
 
 
-def _one_minimum(image: Image, minimum: int) -> list[Record]:
+def _unify_min_insync_replicas(image: Image, minimum: int) -> list[Record]:
     """Return the changes that set min.insync.replicas for the cluster and remove it from single brokers."""
     records: list[Record] = [
         ConfigChanged(

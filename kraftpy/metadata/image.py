@@ -41,7 +41,7 @@ SCHEMA = 4
 """The snapshot schema. Snapshots of earlier schemas can be read too: they only lack fields that have defaults."""
 
 _TOPICS_DEPTH = 3
-"""Where the topics are in a snapshot: in the schema's pair, in the map of the image's parts, in its list of topics."""
+"""The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"

@@ -30,8 +30,8 @@ Invariants:
   caught up, the leader may add it. Voters change one at a time. The voters are those of the newest such entry in the
   log, committed or not, so truncation reverts a change. Voters that were configured and never changed are not logged.
 * A campaign is preceded by a poll that changes no term, and a node that hears from a leader does not vote; so a node
-  that returns from a partition disturbs nothing. A node that loses its connection to the leader polls within 50 to 200
-  ms.
+  that returns from a partition deposes no leader. A node that loses its connection to the leader polls within 50 to
+  200 ms.
 
 Left out: the library's forwarding, callbacks and code versions (commands are proposed on the leader, as bytes, and
 their submitter watches for them in `apply`), reads without a log entry, and learners that outlive their connection.
@@ -192,11 +192,11 @@ class Quorum:
             return raft.leader.append(messages.COMMAND + data)
 
     def why_no_change(self, *, add: int | None = None, remove: int | None = None) -> str | None:
-        """Return the reason why `change_voter` would return None."""
+        """Return the reason for which `change_voter` would return None; None if it would not."""
         return self._raft.membership.why_no_change(add, remove)
 
     def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> tuple[int, int] | None:
-        """Add a voter that has caught up, or remove one. Return the entry's index and term; None if it cannot now."""
+        """Add a voter that has caught up, or remove one. Return the entry's index and term; None if that is refused."""
         if self._raft.membership.why_no_change(None if add is None else add[0], remove) is not None:
             return None
         changed = dict(self.voters)
@@ -225,7 +225,7 @@ class Quorum:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether there is something for `journal.sync` to do, or it is running."""
+        """Whether `journal.sync` has something to do, or is running."""
         return self._journal.is_dirty
 
     def synced(self, durable_index: int) -> None:
@@ -255,7 +255,7 @@ class Quorum:
 
     @property
     def node_id(self) -> int:
-        """This node."""
+        """The id of this node."""
         return self._state.id
 
     @property

@@ -107,7 +107,7 @@ def create_topics(command: CreateTopics, image: Image) -> Decision[tuple[TopicRe
             results.append(_refused(topic.name, refused))
             continue
         ids.add(topic.topic_id)
-        new_names[_unified(topic.name)] = topic.name
+        new_names[_metric_name(topic.name)] = topic.name
         seed += len(placed)
         records.append(TopicCreated(name=topic.name, topic_id=topic.topic_id, created_ms=command.time_ms))
         records += configs
@@ -142,7 +142,8 @@ def _too_many_partitions(command: CreateTopics | CreatePartitions) -> Decision[t
     )
 
 
-def _unified(name: str) -> str:
+def _metric_name(name: str) -> str:
+    """Return the topic's name as metrics have it: names that are equal there collide."""
     return name.replace(".", "_")
 
 
@@ -153,7 +154,7 @@ def _check_new_name(name: str, existing: Topic | None, new_names: dict[str, str]
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if existing:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    if other := image.topic_colliding_with(name) or new_names.get(_unified(name)):
+    if other := image.topic_colliding_with(name) or new_names.get(_metric_name(name)):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 

@@ -109,7 +109,7 @@ def observer_of(links: Voters, machine: Machine, tasks: asyncio.TaskGroup) -> Ob
         snapshot_after_bytes=1_000,
         new_machine=lambda: machine,
         on_change=lambda: None,
-        voters_are=lambda _: None,
+        set_voters=lambda _: None,
         links=links,  # type: ignore[arg-type]
         tasks=tasks,
     )

@@ -97,7 +97,7 @@ def test_many_partitions_are_named_in_several_requests_that_do_not_wait() -> Non
         assert request.session_epoch == epoch
         told.append((named(request), request.max_wait_ms))
         first = named(request)[0][0]
-        assert [found.key for found in plan.digest(answer(99, first, 7))] == [
+        assert [found.key for found in plan.handle_response(answer(99, first, 7))] == [
             key(number) for number in ([first] if epoch < 2 else [first, 7])
         ], "an answer about what was not named is of no use"
     assert told == [([(0, 0), (1, 0), (2, 0)], 0), ([(3, 0), (4, 0), (5, 0)], 0), ([(6, 0), (7, 0)], 500)]
@@ -116,15 +116,15 @@ def test_without_a_session_everything_is_named_at_once() -> None:
     limits = FetchLimits(most_named=3)
     plan = plan_of(5)
     assert len(named(plan.request(limits))) == 3
-    plan.digest(answer(0, 1))
+    plan.handle_response(answer(0, 1))
     for _ in range(2):
         request = plan.request(limits)
         assert request is not None
         assert len(named(request)) == 5
         assert (request.session_epoch, request.max_wait_ms) == (0, 500)
-        assert len(plan.digest(answer(0, 0, 4))) == 2
+        assert len(plan.handle_response(answer(0, 0, 4))) == 2
     plan.request(limits)
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     plan.set(key(1), at(1))
     assert named(plan.request(limits)) == [(1, 1)]
 

@@ -204,7 +204,7 @@ class MetadataLog:
                 snapshot_after_bytes=config.metadata_log_max_record_bytes_between_snapshots,
                 new_machine=self._new_machine,
                 on_change=self._on_change,
-                voters_are=self._set_voters,
+                set_voters=self._set_voters,
                 links=links,
                 tasks=self._tasks,
             )

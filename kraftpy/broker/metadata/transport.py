@@ -178,7 +178,7 @@ class Links:
         hosts = [str(each.getsockname()[0]) for server in self._servers for each in server.sockets]
         return next((host for host in hosts if not is_loopback(host)), None)
 
-    def must_not_meet(self, host: str) -> bool:
+    def forbids_links_to(self, host: str) -> bool:
         """Return whether links to an address are forbidden: other machines require a secret."""
         return self._secret is None and not is_loopback(host)
 
@@ -230,7 +230,7 @@ class Links:
 
     # --- for its connections ------------------------------------------------------------------
 
-    def calls(self, peer: int) -> bool:
+    def connects_to(self, peer: int) -> bool:
         """Return whether this node connects to the peer, rather than only knocking."""
         return not self.is_voter or peer not in self._voters or self.node_id > peer
 
@@ -264,7 +264,7 @@ class Links:
     def knocked(self, peer: int) -> None:
         """Connect at once to a peer that has just knocked."""
         if peer not in self._up and (caller := self._callers.get(peer)) is not None:
-            caller.hurry()
+            caller.retry_soon()
 
     def opened(self, connection: Link, peer: int) -> None:
         """Make this connection the link of its authenticated peer."""
@@ -280,7 +280,7 @@ class Links:
             callback(peer, True)
 
     def closed(self, connection: Link, reason: str) -> None:
-        """Forget a connection that is closed."""
+        """Remove a connection that is closed."""
         self._half_open.pop(connection, None)
         peer = connection.peer
         if peer is None or self._up.get(peer) is not connection:
@@ -291,7 +291,7 @@ class Links:
             callback(peer, False)
         for caller in [*self._callers.values(), *self._bootstrap.values()]:
             if caller.peer == peer:
-                caller.hurry()
+                caller.retry_soon()
 
     def note_refusal(self, connection: Link, kind: str, reason: str) -> None:
         """Log that a connection ended before it became a link: each kind of reason once a minute per address."""
@@ -308,7 +308,7 @@ class Links:
             printable(str(error)),
         )  # fmt: skip
 
-    def arrived(self, peer: int, kind: str, body: Body) -> None:
+    def received_message(self, peer: int, kind: str, body: Body) -> None:
         """Deliver a one-way message."""
         receiver = self._receivers.get(kind)
         if receiver is None:
@@ -321,14 +321,14 @@ class Links:
         except Exception as error:
             self._incidents.note(f"the message {kind} of node {peer}", error, kind=f"link message {kind}")
 
-    def asked(self, connection: Link, number: int, kind: str, body: Body) -> bool:
+    def received_request(self, connection: Link, number: int, kind: str, body: Body) -> bool:
         """Answer a request in its own task. If this node is stopping, close the link instead and return False."""
         answering = self._answer(connection, number, kind, body)
         try:
             self._tasks.create_task(answering, name=f"answer {printable(kind, 40)}")
         except RuntimeError:  # the group takes no more tasks
             answering.close()
-            connection.close("this node is ending")
+            connection.close("this node stops")
             return False
         return True
 
@@ -378,18 +378,18 @@ def _remember(networks: dict[str, None], network: str, most: int) -> None:
 
 
 class _Dialer:
-    """Connects to one address until there is a link, and again when it is lost."""
+    """Connects to one address until there is a link, and again if the link is lost."""
 
     def __init__(self, links: Links, peer: int | None, address: Address, tasks: Tasks) -> None:
         self.address = address
         self.peer = peer
         self._links = links
-        self._hurry = asyncio.Event()
+        self._retry_soon = asyncio.Event()
         self._task = tasks.create_task(self._run(), name=f"link to {address}")
 
-    def hurry(self) -> None:
-        """Try soon: the link was lost, or the peer has knocked."""
-        self._hurry.set()
+    def retry_soon(self) -> None:
+        """Try again soon: the link was lost, or the peer has knocked."""
+        self._retry_soon.set()
 
     def stop(self) -> None:
         """Stop trying."""
@@ -403,27 +403,27 @@ class _Dialer:
             timeout = None if self._is_connected() else pause * random.uniform(0.8, 1.2)
             try:
                 async with asyncio.timeout(timeout):
-                    await self._hurry.wait()
+                    await self._retry_soon.wait()
             except TimeoutError:
                 pause = min(pause * 1.5, _MAX_RETRY_SECONDS)
             else:
-                self._hurry.clear()
+                self._retry_soon.clear()
                 pause = _RETRY_SECONDS
-                await asyncio.sleep(_RETRY_SECONDS / 2)  # at most this often, however many hints arrive
+                await asyncio.sleep(_RETRY_SECONDS / 2)  # a limit on the rate, however often `retry_soon` is called
 
     def _is_connected(self) -> bool:
         return self.peer is not None and self._links.is_connected(self.peer)
 
     async def _call(self) -> None:
         links, loop = self._links, asyncio.get_running_loop()
-        is_knock = self.peer is not None and not links.calls(self.peer)
+        is_knock = self.peer is not None and not links.connects_to(self.peer)
         made: list[Link] = []
 
         def connection() -> Link:
             made.append(Link(links, is_caller=True, expected=self.peer, is_knock=is_knock))
             return made[0]
 
-        if links.must_not_meet(self.address.host) and is_remote_address(self.address.host):
+        if links.forbids_links_to(self.address.host) and is_remote_address(self.address.host):
             return  # a name is checked once it is resolved
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
