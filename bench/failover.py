@@ -304,7 +304,7 @@ def _other(cluster: Cluster, node: int) -> int:
 
 
 def _idle(cluster: Cluster) -> list[float]:
-    """Per cent of a core that each node takes when nobody asks for anything."""
+    """Return the percentage of a core that each node uses while there are no requests."""
     processes = [psutil.Process(cluster.pid(node)) for node in cluster.nodes]
     for process in processes:
         process.cpu_percent()
