@@ -109,13 +109,11 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> N
             continue
         if timestamp - now > config.message_timestamp_after_max_ms:
             raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"Timestamp {timestamp} is out of range: it is {timestamp - now} ms ahead of the broker.",
+                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {timestamp - now} ms ahead of the broker"
             )
         if now - timestamp > config.message_timestamp_before_max_ms:
             raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"Timestamp {timestamp} is out of range: it is {now - timestamp} ms behind the broker.",
+                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {now - timestamp} ms behind the broker"
             )
 
 
@@ -149,9 +147,7 @@ def checked(
 def _check_size(batch: memoryview, config: TopicConfig) -> None:
     if len(batch) > config.max_message_bytes:
         raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"The record batch size in the append is {len(batch)} bytes which exceeds the maximum configured value of "
-            f"{config.max_message_bytes}.",
+            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; {config.max_message_bytes} are allowed"
         )
 
 

@@ -150,14 +150,12 @@ class ProducerStates:
         elif epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch of producer {header.producer_id} is {epoch}, "
-                f"which is smaller than the last seen epoch {producer.epoch}",
+                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
             )
         elif sequence != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Invalid sequence number for new epoch of producer {header.producer_id}: {epoch} (request epoch), "
-                f"{sequence} (seq. number), {producer.epoch} (current producer epoch)",
+                f"producer {header.producer_id} begins epoch {epoch} with sequence {sequence}",
             )
         if producer.first_open_offset >= 0 and not header.is_transactional:
             raise KafkaError(
@@ -172,8 +170,7 @@ class ProducerStates:
         if producer is not None and header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, "
-                f"which is smaller than the last seen epoch {producer.epoch}",
+                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
             )
 
     @staticmethod
@@ -193,8 +190,7 @@ class ProducerStates:
                 )
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"Out of order sequence number for producer {header.producer_id}: {sequence} (incoming seq. number), "
-            f"{producer.last_sequence} (current end sequence number)",
+            f"producer {header.producer_id} sent sequence {sequence}, expected {expected}",
         )
 
     def appended(self, header: BatchHeader, now: Millis) -> None:
@@ -278,8 +274,7 @@ class ProducerStates:
         if header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch of producer {header.producer_id} is {header.producer_epoch} in the marker, "
-                f"which is smaller than the last seen epoch {producer.epoch}",
+                f"producer {header.producer_id} has epoch {producer.epoch}, the marker {header.producer_epoch}",
             )
         if 0 <= marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
