@@ -1,9 +1,9 @@
 """Runs seeds against each mutant until one catches it, and writes down which.
 
-`caught.jsonl` holds what was found last of each mutant, and MUTANTS.md is made of it: both are written here, and held
-against the list of mutants by a test, which also runs some of the seeds again.
+`caught.jsonl` holds the last result for each mutant, and MUTANTS.md is made from it: both are written here, and a test
+compares them with the list of mutants and runs some of the seeds again.
 
-A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by whatever else goes wrong meanwhile.
+A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by anything else that goes wrong meanwhile.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ TABLE = Path(__file__).parent.parent / "MUTANTS.md"
 
 _TEMPO, _CALM_SECONDS = 4.0, 6.0
 _CALLS_PER_SECOND, _LOAD = 6.0, 2 / 3
-"""Of each client, four times as many as elsewhere: a run is short, and what a mutant breaks needs somebody there."""
+"""Calls of each client, four times as many as elsewhere: a run is short, and only clients notice a broken rule."""
 
 _console = Console(highlight=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """What became of a mutant."""
+    """The outcome for a mutant."""
 
     mutant: str
     by: tuple[str, ...]
-    """Anomalies; none: it got away."""
+    """The anomalies that caught it; empty if it was not caught."""
     seed: int
-    """That caught it; the last one tried, if none did."""
+    """The seed that caught it; the last one tried, if none did."""
     seeds: int
-    """Tried, of those that draw what it needs."""
+    """How many were tried, of those that draw what it needs."""
     minutes: float
     cpu_seconds: float
-    """Of all these seeds."""
+    """The time that all these seeds took."""
 
     @property
     def command(self) -> str:
-        """What repeats it."""
+        """The command that repeats it."""
         return f"python -m chaos mutants --name {self.mutant} --first {self.seed} --seeds 1 --minutes {self.minutes:g}"
 
 
@@ -148,7 +148,7 @@ def _try(task: tuple[str, int, float]) -> tuple[int, tuple[str, ...], float]:
 
 
 def read_caught() -> dict[str, Caught]:
-    """What was found last, by mutant."""
+    """Return the last results, by mutant."""
     if not CAUGHT.exists():
         return {}
     lines = [json.loads(line) for line in CAUGHT.read_text(encoding="utf-8").splitlines()]
@@ -156,7 +156,7 @@ def read_caught() -> dict[str, Caught]:
 
 
 def write_caught(found: Iterable[Caught]) -> None:
-    """Take over what was found, and make the table anew. Mutants that are no more are left out."""
+    """Add these results to the file, and write the table again. Mutants that no longer exist are left out."""
     known = read_caught() | {caught.mutant: caught for caught in found}
     kept = [known[name] for name in MUTANTS if name in known]
     CAUGHT.write_text("".join(json.dumps(asdict(caught)) + "\n" for caught in kept), encoding="utf-8")
@@ -209,7 +209,7 @@ runs:
 
 
 def as_markdown(found: Sequence[Caught]) -> str:
-    """What was caught, what was not, and what is no mutant."""
+    """Return the table: mutants that were caught, those that were not, and what is no mutant."""
     known = {caught.mutant: caught for caught in found}
     caught_rows, other_rows = [], []
     for name, mutant in MUTANTS.items():

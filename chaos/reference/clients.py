@@ -176,7 +176,7 @@ class Clients:
             number += 1
             yield self._chances.leader_change_every
 
-    # What is asked for.
+    # The requests.
 
     def _perform(self, process: int, call: Call, extra: dict[str, Any]) -> Generator[int, None, Outcome]:
         consumer = self._consumers.setdefault(process, Consumer())

@@ -1,6 +1,6 @@
-"""What a run on real processes needs of its world, besides faults (`chaos.nemesis.World`).
+"""The interface that a run on real processes needs of its world, besides faults (`chaos.nemesis.World`).
 
-`chaos.live` can run any world that implements this protocol, be its nodes processes, containers or machines.
+`chaos.live` can run any world that implements this protocol: its nodes may be processes, containers or machines.
 """
 
 from __future__ import annotations

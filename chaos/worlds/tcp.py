@@ -1,6 +1,6 @@
 """One TCP connection of the simulated network: two endpoints, a flow each way, the transports of their protocols.
 
-What a link does to bytes is `network`'s to say; here is what a kernel does with them.
+`network` decides how a link treats bytes; this module does with them what a kernel does.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ WINDOW_BYTES: Final = 1 << 20
 _HIGH_WATER: Final = 64 * 1024
 _RETRANSMIT_SECONDS: Final = 0.8
 _CUT_CHANCE: Final = 0.02
-"""That bytes which are written together are not sent together."""
+"""The chance that bytes written together are sent in two parts."""
 
 
 class Socket:
-    """As much of a socket as is asked for its address and its options."""
+    """The part of a socket that programs ask for its address and its options."""
 
     def __init__(self, host: str, port: int) -> None:
         self._name = (host, port)
@@ -54,7 +54,7 @@ class Socket:
 
 
 class Flow:
-    """One direction of a connection: bytes under way, in order."""
+    """One direction of a connection: the bytes in flight, in order."""
 
     def __init__(self, network: Network, source: Endpoint, target: Endpoint) -> None:
         self.network = network
@@ -137,7 +137,7 @@ class Endpoint:
 
     @property
     def outgoing(self) -> Flow:
-        """What it sends."""
+        """The flow of the bytes that it sends."""
         assert self._outgoing is not None
         return self._outgoing
 
@@ -171,7 +171,7 @@ class Endpoint:
 
     @property
     def wants_room(self) -> bool:
-        """Whether bytes wait here because the other side does not read."""
+        """True if bytes wait here because the other side does not read."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     def peer_has_read(self) -> None:
@@ -207,7 +207,7 @@ class Endpoint:
 
 
 class Transport(asyncio.Transport):
-    """What a protocol is given."""
+    """The transport that a protocol gets."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class Transport(asyncio.Transport):
         return default
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """True if it is closed or about to be."""
         return self._is_closing
 
     def set_protocol(self, protocol: Any) -> None:
@@ -306,7 +306,7 @@ class Transport(asyncio.Transport):
         return self._high // 4, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When writing is to be paused."""
+        """Set the sizes at which writing is paused and resumed."""
         self._high = _HIGH_WATER if high is None else high
 
     def can_write_eof(self) -> bool:
@@ -323,7 +323,7 @@ class Transport(asyncio.Transport):
         self._read_soon()
 
     def is_reading(self) -> bool:
-        """Whether it takes what comes."""
+        """True if it accepts incoming bytes."""
         return not self._is_reading_paused and not self._is_closing
 
     def close(self) -> None:
