@@ -45,7 +45,7 @@ def load(file: Path) -> list[Op]:
 
 
 def load_history(file: Path) -> History:
-    """Its operations in pairs."""
+    """Load a history, with its operations in pairs."""
     try:
         return History(load(file))
     except BadHistory as error:

@@ -52,8 +52,8 @@ def three(
 
 
 def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int, int] = (1_000, 4_000)) -> Faults:
-    """These faults (kind, target, how many milliseconds at the mean, settings) directly one after the other, again and
-    again after a pause."""
+    """Return these faults (kind, target, mean milliseconds, settings) one directly after the other, repeated after a
+    pause."""
 
     def faults(chance: Random, duration_ms: int) -> list[Fault]:
         made: list[Fault] = []
@@ -76,7 +76,7 @@ def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int,
 
 
 def quiet(chance: Random, duration_ms: int) -> list[Fault]:
-    """No node fails: what clients do is enough."""
+    """Return no faults: what clients do is enough."""
     return []
 
 

@@ -61,7 +61,7 @@ class Caught:
 
 
 def anomalies(outcome: Outcome) -> set[str]:
-    """By name; `PROBLEM` for what is wrong besides."""
+    """Return the names of the anomalies, and `PROBLEM` for anything else that is wrong."""
     return {name for verdict in outcome.verdicts for name in verdict.counts} | (
         {PROBLEM} if outcome.problems else set()
     )
@@ -74,7 +74,7 @@ def run_mutant(name: str, seed: int, minutes: float) -> Outcome:
 
 
 def run_unbroken(name: str, seed: int, minutes: float) -> Outcome:
-    """The same with nothing broken."""
+    """Run a seed with nothing broken."""
     mutant = MUTANTS[name]
     faults = None if mutant.faults is None else mutant.faults(Random(f"{name} {seed}"), round(minutes * 60_000))
     drawn = _drawn(name, seed)
@@ -93,7 +93,7 @@ def _drawn(name: str, seed: int) -> Drawn:
 
 
 def seeds_for(name: str, first: int, count: int) -> list[int]:
-    """So many seeds from `first` on that draw what the mutant needs."""
+    """Return the given number of seeds from `first` on that draw what the mutant needs."""
     fitting = (seed for seed in itertools.count(first) if MUTANTS[name].needs(_drawn(name, seed)))
     return list(itertools.islice(fitting, count))
 
@@ -118,7 +118,7 @@ def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: 
 def _hunt_one(
     pool: Pool, name: str, seeds: Sequence[int], minutes: float, jobs: int, progress: Progress, bar: TaskID
 ) -> Caught:
-    """As many seeds at a time as there are processes; the lowest of those that catch it counts."""
+    """Run as many seeds at a time as there are processes; the lowest of those that catch it counts."""
     cpu_seconds, tried = 0.0, 0
     for start in range(0, len(seeds), jobs):
         together = [(name, seed, minutes) for seed in seeds[start : start + jobs]]
@@ -226,7 +226,7 @@ def as_markdown(found: Sequence[Caught]) -> str:
 
 
 def show(found: Sequence[Caught]) -> None:
-    """As a table for a terminal."""
+    """Print the results as a table for a terminal."""
     table = Table("mutant", "caught by", "seed", "seeds", "CPU s", "what it breaks")
     for caught in found:
         by = "\n".join(caught.by) or "[red]nothing[/]"

@@ -22,7 +22,7 @@ from chaos.reference.schedule import MS, SECOND, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chances:
-    """How often things go wrong for a client, by operation or by step."""
+    """The chances that things go wrong for a client, by operation or by step."""
 
     death: float = 0.002
     abort: float = 0.02

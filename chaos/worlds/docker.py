@@ -88,11 +88,11 @@ class DockerWorld(Machines):
         return f"kafka{node}", CONTROLLER_PORT
 
     def container_name(self, node: NodeId) -> str:
-        """For the engine."""
+        """Return the container's name, as the engine knows it."""
         return self._containers[node].name
 
     def disk_of(self, node: NodeId) -> Disk:
-        """Its volume."""
+        """Return the node's disk."""
         return self._containers[node].disk
 
     def server_log(self, node: NodeId) -> str:

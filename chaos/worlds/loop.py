@@ -423,7 +423,7 @@ class SimulatedLoop:
         """Ignored."""
 
     async def shutdown_asyncgens(self) -> None:
-        """They end with the simulation."""
+        """Do nothing: asynchronous generators end with the simulation."""
 
     # --- tasks, futures, errors ---
 
@@ -455,7 +455,7 @@ class SimulatedLoop:
             self.unhandled.append({**context, "process": process, "time": self._now})
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """The same."""
+        """Handle an exception that no code caught."""
         self.call_exception_handler(context)
 
     # --- threads ---
@@ -504,7 +504,7 @@ class SimulatedLoop:
         """Ignored."""
 
     async def shutdown_default_executor(self) -> None:
-        """There are no threads."""
+        """Do nothing: there are no threads."""
 
     # --- the network ---
 

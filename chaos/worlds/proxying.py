@@ -56,6 +56,6 @@ class PacketProxy:
         return status
 
     async def kill(self) -> None:
-        """The same at once."""
+        """End the proxy at once."""
         self._process.kill()
         await self.end()

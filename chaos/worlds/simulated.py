@@ -191,7 +191,7 @@ class Node:
             self._exited(None)
 
     def _exited(self, why: str | None, *, may_be_excused: bool = True) -> None:
-        """Its process is over. A fault may excuse that it gave up and said why, and never a traceback."""
+        """Note that the process has ended. A fault may excuse that it gave up and said why, but never a traceback."""
         self.is_ready = False
         if why is not None:
             is_excused = may_be_excused and any(excuse in why for excuse in self.excuses)

@@ -33,18 +33,18 @@ class Socket:
         return self._name
 
     def fileno(self) -> int:
-        """None: nothing can be sent past the transport."""
+        """Return -1: nothing can be sent past the transport."""
         return -1
 
     def setsockopt(self, *_: object) -> None:
-        """Nothing to set."""
+        """Do nothing: there is nothing to set."""
 
     def dup(self) -> Socket:
         """Another handle of it."""
         return self
 
     def listen(self, backlog: int) -> None:
-        """Its backlog has no end."""
+        """Do nothing: the backlog is unbounded."""
 
     def __enter__(self) -> Socket:
         return self
@@ -110,7 +110,7 @@ class Flow:
             self._launch(item, later)
 
     def end(self) -> None:
-        """Nothing more is sent."""
+        """Send nothing more."""
         self.network.flow_ended(self)
 
 
@@ -302,7 +302,7 @@ class Transport(asyncio.Transport):
         return len(self._buffer)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """When writing is paused and resumed."""
+        """Return the sizes at which writing is resumed and paused."""
         return self._high // 4, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -310,7 +310,7 @@ class Transport(asyncio.Transport):
         self._high = _HIGH_WATER if high is None else high
 
     def can_write_eof(self) -> bool:
-        """Not needed."""
+        """Return False: no protocol here needs it."""
         return False
 
     def pause_reading(self) -> None:
