@@ -99,7 +99,7 @@ class World:
         return _address(match[1])
 
     def died(self) -> list[int]:
-        """Nodes that have ended by themselves."""
+        """Return the nodes that have ended without being stopped."""
         return [node for node in self.cluster.nodes if not self.cluster.is_running(node)]
 
     def pids(self) -> dict[int, int]:
@@ -138,7 +138,7 @@ class World:
             self.cluster.start(node, wait=False)
 
     def stop(self) -> float:
-        """Stop all nodes cleanly; how many seconds the slowest took. Raises BrokerDied where one does not."""
+        """Stop all nodes cleanly; return the seconds of the slowest. Raises BrokerDied if one does not stop."""
         slowest = 0.0
         for node in reversed(self.cluster.nodes):
             started = time.monotonic()

@@ -1,5 +1,5 @@
-"""Aborted transactions on the disk: `.txnindex` and `.snapshot` files in Kafka's layout, and a log that knows as much
-after whatever happened to it (rules 24 and 32: of every aborted transaction in its range a reader is told).
+"""Aborted transactions on disk: `.txnindex` and `.snapshot` files in Kafka's layout, and a log that still knows every
+aborted transaction after restarts and crashes (rules 24 and 32: a reader learns of each one in its range).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Topic:
         return [name for name in self.disk.root.child("t-0").names() if name.endswith(suffix)]
 
     def stored(self) -> Told:
-        """What the files say, read by the letter of Kafka's layout."""
+        """Return the files' contents, parsed independently by Kafka's layout."""
         found: Told = []
         for name in self.files(".txnindex"):
             data = self.disk.root.child("t-0").read(name)

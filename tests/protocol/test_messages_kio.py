@@ -84,7 +84,7 @@ def test_the_bytes_are_those_of_kio(kind: Any) -> None:
             assert decode(kind, expected.getvalue(), version) == message
             try:
                 again, size = read(data, 0)
-            except OutOfBoundValue:  # a time of -1 where it writes, and cannot read, one
+            except OutOfBoundValue:  # kio writes a time of -1 and cannot read it
                 assert kind is DescribeTransactionsResponse
                 continue
             assert size == len(data)
