@@ -84,7 +84,7 @@ class Node:
             self.quorum.snapshot_saved(index)
 
     def messages(self) -> list[Message]:
-        """What may leave now, everything being synced."""
+        """Return the messages that may leave now, when everything is synced."""
         taken = self.quorum.take_messages()
         self.sync()
         return taken + self.quorum.take_messages()
@@ -124,7 +124,7 @@ class Cluster:
         return self.nodes[node_id]
 
     def join(self) -> None:
-        """Connect whoever is up and not cut off."""
+        """Connect to each node that is up and not cut off."""
         for first in sorted(self.nodes):
             for second in sorted(self.nodes):
                 link = frozenset((first, second))

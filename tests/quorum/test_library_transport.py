@@ -32,7 +32,7 @@ def note(what: str) -> None:
 
 
 class Hostile:
-    """What runs as it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return note, ("ran",)
@@ -77,7 +77,7 @@ def transport(*, own: str | None = None, others: tuple[str, ...] = ()) -> Any:
 
 
 def received(message: bytes) -> tuple[TcpConnection, Any]:
-    """What a connection makes of bytes from the network."""
+    """Return the messages that a connection makes of bytes from the network."""
     connection = TcpConnection(Poller())
     connection._TcpConnection__readBuffer = struct.pack("i", len(message)) + message
     return connection, connection._TcpConnection__processParseMessage()
