@@ -48,7 +48,7 @@ def named_by(checker: Any) -> set[str]:
 
 
 def assert_caught(checker: Any, name: str, parts: list[list[Line]]) -> None:
-    """These lines have the anomaly and no other, and it is shown with what proves it."""
+    """Assert that these lines have the anomaly and no other, and that the evidence is shown with it."""
     verdict = judged(checker.check, *parts)
     assert verdict.names == {name}, f"found {verdict.names}"
     assert verdict.examined > 0

@@ -148,7 +148,7 @@ class Clients:
 
 
 def with_a_stale_read(ops: list[Op], seed: int) -> tuple[list[Op], Op]:
-    """The same, with a description of a topic as it was before it was deleted; and that description.
+    """Return the history with a description of a topic as it was before it was deleted; and that description.
 
     Every creation in it is to have a number of partitions of its own: so nothing explains it.
     """

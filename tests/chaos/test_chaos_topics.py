@@ -57,7 +57,7 @@ class Topics:
 
 
 class These:
-    """These calls, in order."""
+    """A generator of these calls, in order."""
 
     def __init__(self, *calls: Call) -> None:
         self._calls: Iterator[Call] = iter(calls)

@@ -349,7 +349,7 @@ def _ask_on(address: Address) -> Any:
 
 
 def run(options: argparse.Namespace) -> list[Finding]:
-    """All rounds; what was found, each cause once."""
+    """Run all rounds. Return the findings, one for each cause."""
     found: dict[tuple[str, str], Finding] = {}
     first, broken = options.first, 0
     while first < options.end and broken < _MOST_BROKEN:

@@ -54,7 +54,7 @@ class Transaction:
 
 
 class Model:
-    """All that was written to a log, what became of each transaction, and what was cleaned when."""
+    """A model of a log: everything written to it, the outcome of each transaction, and when each part was cleaned."""
 
     def __init__(self, dice: random.Random, topic: TopicConfig, log: PartitionLog, now: int) -> None:
         self.dice = dice

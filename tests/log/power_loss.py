@@ -172,7 +172,7 @@ class History(Promises):
         self.new_epoch()
 
     def open(self) -> None:
-        """As a broker does: marker, checkpoints, directory, log."""
+        """Open the log as a broker does: marker, checkpoints, directory, log."""
         root = self.disk.root
         is_clean = layout.take_clean_shutdown(root) is not None
         points = layout.read_offsets(root, layout.RECOVERY_POINTS)
@@ -301,7 +301,7 @@ class History(Promises):
         self.synced_end = max(self.synced_end, end_offset)
 
     def write_checkpoint(self) -> None:
-        """As a broker: the recovery point and the start as they were when it began."""
+        """Write the checkpoints as a broker does: recovery point and log start as they were when it began."""
         start = self.log.log_start_offset
         layout.write_offsets(self.disk.root, layout.RECOVERY_POINTS, {KEY: self.log.recovery_point})
         layout.write_offsets(self.disk.root, layout.LOG_START_OFFSETS, {KEY: start})
@@ -427,7 +427,7 @@ class History(Promises):
             self.give_up_compacting()
 
     def give_up_compacting(self) -> None:
-        """As a replica does before its log is cut or closed."""
+        """Give up compacting, as a replica does before its log is truncated or closed."""
         job, self.compacting = self.compacting, None
         if job is not None:
             compaction.finish(self.log, job)

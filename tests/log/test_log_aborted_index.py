@@ -59,7 +59,7 @@ class Topic:
         self.log.append(marker, leader_epoch=0, now=NOW, origin=Origin.COORDINATOR)
 
     def transactions(self, count: int) -> None:
-        """So many of two producers that take turns and overlap; every third is committed."""
+        """Write this many transactions of two producers that alternate and overlap; every third is committed."""
         for number in range(count):
             self.put(number % 2)
             if number:
@@ -88,7 +88,7 @@ class Topic:
         return [(each.producer_id, each.first_offset, each.last_offset) for each in self.log.producers.aborted]
 
     def counted(self) -> Told:
-        """By a walk through all the records."""
+        """Return what a walk through all the records finds."""
         since: dict[int, int] = {}
         found: Told = []
         for segment in self.log.segments:

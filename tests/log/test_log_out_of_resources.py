@@ -31,7 +31,7 @@ SETTINGS = {"segment_bytes": 300, "min_cleanable_dirty_ratio": 0.0, "cleanup_pol
 
 
 class Shortage:
-    """Has the operation of one number fail, once; counts them."""
+    """Makes the operation with one number fail, once, and counts operations."""
 
     def __init__(self, disk: MemoryDisk, number: int, error: int, operations: frozenset[str]) -> None:
         self.count = 0
@@ -100,7 +100,7 @@ def ends_well(disk: MemoryDisk, log: PartitionLog) -> None:
 
 
 def lives(operations: frozenset[str]) -> int:
-    """How many operations of these kinds there are in a life without a shortage."""
+    """Return the number of operations of these kinds in a life without a shortage."""
     disk = MemoryDisk()
     shortage = Shortage(disk, 0, 0, operations)
     log, count = life(disk, shortage), shortage.count

@@ -43,7 +43,7 @@ class Written:
         return len(self.operations) - 1 - self.operations[::-1].index(operation)
 
     def in_order(self, *wanted: str) -> None:
-        """All were done, the first time each behind the one before."""
+        """Assert that all were done, each for the first time after the one before."""
         at = -1
         for operation in wanted:
             at = self.first(operation, at)

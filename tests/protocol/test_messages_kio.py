@@ -33,7 +33,7 @@ def is_kio_version(kind: Any, version: int) -> bool:
 
 
 def to_kio(value: Any, theirs: Any, version: int) -> Any:
-    """The same message as an object of kio's; fields are matched by place and checked by name."""
+    """Return the message as an object of kio; fields are matched by place and checked by name."""
     ours = [field for field in fields(type(value)) if version in field.versions]
     others = dataclasses.fields(theirs)
     hints = get_type_hints(theirs)

@@ -116,7 +116,7 @@ def read_one_by_one(data: bytearray) -> list[Record] | str:
 
 
 def read_columns(data: bytearray) -> list[Record] | str:
-    """The same by columns."""
+    """Return the same, read by columns."""
     try:
         columns = decode_columns(data, check_crcs=False, max_bytes=MAX_BYTES, start_offset=-(2**63))
         return [

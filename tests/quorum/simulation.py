@@ -295,7 +295,7 @@ class World:
 
 
 class SmallRaft(Raft):
-    """As ours, with batches and chunks so small that there are many."""
+    """Our Raft, with batches and chunks so small that there are many."""
 
     batch_bytes = 200
     chunk_bytes = 300

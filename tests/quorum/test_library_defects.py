@@ -729,7 +729,7 @@ def test_d24_ours_tells_it() -> None:
 
 
 def diverged(index: int) -> list[tuple[bytes, int, int]]:
-    """Return the log of a node after a crash: two nodes have a hundred entries of term 2, and one has five of term 1."""
+    """Return a node's log after a crash: two nodes have a hundred entries of term 2, and one has five of term 1."""
     common = [(b"\1", 1, 1), (b"\1", 2, 1), (b"\1", 3, 1)]
     if index == 3:
         return [*common, *((b"\1", place, 1) for place in range(4, 9))]

@@ -45,7 +45,7 @@ class Poller:
 
 
 class Connection:
-    """As much of a connection as the transport asks of one."""
+    """The part of a connection that the transport uses."""
 
     def __init__(self) -> None:
         self.state = CONNECTION_STATE.CONNECTED

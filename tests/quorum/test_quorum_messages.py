@@ -104,7 +104,7 @@ def some_node(chance: random.Random) -> Node:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_message_breaks_the_node(seed: int) -> None:
-    """A message with odd numbers is refused, accepted, or stops the node on purpose (it conflicts with what is committed)."""
+    """A message with odd numbers is refused, accepted, or stops the node on purpose (it conflicts with a commit)."""
     chance = random.Random(seed)
     node = some_node(chance)
     for _ in range(150):

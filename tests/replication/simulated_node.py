@@ -110,7 +110,7 @@ class Node:
         self._tick()
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Only while this process lives."""
+        """Run it only while this process lives."""
         incarnation = self.incarnation
 
         def guarded() -> None:
@@ -269,7 +269,7 @@ class Node:
             self._lead(self.leader.brokers_changed(metadata.brokers, self._now))
 
     def _delete(self) -> None:
-        """No replica of it any more: the log goes."""
+        """Delete the log: this node has no replica of the partition any more."""
         self.follower = self.plan = self._asked = None
         if self.log.log_end_offset:
             self.log.truncate_fully_and_start_at(0)
@@ -540,7 +540,7 @@ class Node:
             offset = read.next_offset
 
     def bytes_from(self, start: int) -> bytes:
-        """All batches from the one that holds `start` on."""
+        """Return all batches from the one that holds `start`."""
         parts = []
         offset = start
         while offset < self.log.log_end_offset:

@@ -58,7 +58,7 @@ class _Group(asyncio.TaskGroup):
 
 
 def one(data: bytes) -> None:
-    """How, and what."""
+    """Try one input. It chooses how bytes arrive, and holds them."""
     if data:
         with asyncio.Runner() as runner:
             runner.run(_take(data[0], data[1:]))
