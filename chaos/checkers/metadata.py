@@ -181,10 +181,10 @@ def _describes(state: Topic, seen: VisibleCall) -> bool:
 
 
 class _Appearances:
-    """What the descriptions of a topic name, and which is the last that does (as its index).
+    """The values that descriptions of a topic name, each with the index of the last description that names it.
 
-    A value that none names from some place on is as good as any other such, and an alteration of unknown fate that only
-    sets such values explains nothing: an order with it is one without it, too.
+    A value that no description names after some place is as good as any other such value. An alteration of unknown fate
+    that only sets such values explains nothing: an order with it is also one without it.
     """
 
     def __init__(self, ops: list[Op]) -> None:

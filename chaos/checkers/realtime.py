@@ -1,4 +1,4 @@
-"""What real time forbids: a number that falls between two readings, and a read that is staler than allowed.
+"""Violations of real time: a number that falls between two readings, and a read that is staler than allowed.
 
 One operation is later than another if it was asked for after the other was complete. A note, which has no invocation,
 happened at its own place in the history.

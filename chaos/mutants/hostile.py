@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
             with_hostile=True,
             settings={"replica.lag.time.max.ms": "30000", "controller.quorum.fetch.timeout.ms": "8000"},
         ),
-        # A follower stands still, and somebody else fetches in its name; then the two others end, and it leads.
+        # A follower stands still, and a stranger fetches in its name; then the two others end, and it leads.
         faults=rounds(
             (0, Kind.PAUSE, "node c", 5_000, {}),
             (4_200, Kind.KILL, "node a", 5_000, {}),

@@ -83,7 +83,7 @@ def _sometimes_not_acted_on(original: Any) -> Any:
 
 
 class _Forgetful(MetadataStateMachine):
-    """Leaves out every so many changes of a partition."""
+    """Leaves out every nth change of a partition."""
 
     __slots__ = ("changes",)
 
@@ -92,7 +92,7 @@ class _Forgetful(MetadataStateMachine):
         self.changes = 0
 
     def apply(self, index: int, term: int, data: bytes | memoryview) -> Any:
-        """As it is decided, but for what is left out."""
+        """Apply the change as decided, without the parts that are left out."""
         before = {(topic.topic_id, number): partition for topic, number, partition in self.image.partitions()}
         applied = super().apply(index, term, data)
         for record in applied.decision.records:
@@ -121,7 +121,7 @@ _lost_and_alone = rounds(
     nodes="abc",
     every_ms=11_000,
 )
-"""Who lost something comes back while the other in sync is away, and the third is out."""
+"""A replica that lost records comes back while the other in-sync one is away, and the third is out of sync."""
 _loses_what_it_had = three(
     controllers=3,
     workload="log",
@@ -129,7 +129,7 @@ _loses_what_it_had = three(
     is_synced=False,
     settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
 )
-"""Nothing is synced before it is acknowledged, and whoever comes back is long in catching up."""
+"""Nothing is synced before it is acknowledged, and a replica that comes back takes long to catch up."""
 _isr_moves = cycle((Kind.KILL, "node 3", 1_000, {}), (Kind.KILL, "node 1", 1_000, {}))
 
 MUTANTS = (

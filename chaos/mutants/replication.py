@@ -18,9 +18,9 @@ from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect
 from kraftpy.replication.leader import Leader
 
 _LOST = frozenset({"lost-write", "unseen", "inconsistent-offsets", "lost-on-node", "lost-tail"})
-"""What was acknowledged is gone, whoever notices first."""
+"""An acknowledged record is gone, as any of the checkers may notice first."""
 _EARLY = _LOST | {"in-sync-too-early"}
-"""Or who is to have it is seen to lack it."""
+"""The same, or a replica that should have a record is seen to lack it."""
 _PARTED = _LOST | {"replica-divergence", "log-matching", "epoch-order"}
 
 
@@ -51,7 +51,7 @@ def _follow_from_high_watermark(original: Any) -> Any:
 
 
 def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
-    """The high watermark is what so many replicas have as min.insync.replicas asks for, whoever they are."""
+    """Advance the high watermark to what min.insync.replicas replicas have, in sync or not."""
     if self.is_under_min_insync_replicas:
         return ()
     own = self.log_end_offset if self._synced_end_offset is None else min(self.log_end_offset, self._synced_end_offset)
@@ -64,7 +64,7 @@ def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
 
 
 def _count_the_proposal(self: Any) -> None:
-    """Who is proposed to be dropped is dropped at once."""
+    """Drop a replica at once when it is proposed to be dropped."""
     members = frozenset(self.state.isr)
     if self._proposal is not None:
         members = frozenset(broker_id for broker_id, _ in self._proposal.isr)

@@ -22,11 +22,11 @@ class _Unsynced:
         self._file = file
 
     def write(self, position: int, data: Any) -> Any:
-        """As the file."""
+        """Write to the file."""
         return self._file.write(position, data)
 
     def sync(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Matches:

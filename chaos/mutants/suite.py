@@ -1,9 +1,9 @@
 """Runs seeds against each mutant until one catches it, and writes down which.
 
-`caught.jsonl` holds what was found last of each mutant, and MUTANTS.md is made of it: both are written here, and held
-against the list of mutants by a test, which also runs some of the seeds again.
+`caught.jsonl` holds the last result for each mutant, and MUTANTS.md is made from it: both are written here, and a test
+compares them with the list of mutants and runs some of the seeds again.
 
-A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by whatever else goes wrong meanwhile.
+A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by anything else that goes wrong meanwhile.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ TABLE = Path(__file__).parent.parent / "MUTANTS.md"
 
 _TEMPO, _CALM_SECONDS = 4.0, 6.0
 _CALLS_PER_SECOND, _LOAD = 6.0, 2 / 3
-"""Of each client, four times as many as elsewhere: a run is short, and what a mutant breaks needs somebody there."""
+"""Calls of each client, four times as many as elsewhere: a run is short, and only clients notice a broken rule."""
 
 _console = Console(highlight=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """What became of a mutant."""
+    """The outcome for a mutant."""
 
     mutant: str
     by: tuple[str, ...]
-    """Anomalies; none: it got away."""
+    """The anomalies that caught it; empty if it was not caught."""
     seed: int
-    """That caught it; the last one tried, if none did."""
+    """The seed that caught it; the last one tried, if none did."""
     seeds: int
-    """Tried, of those that draw what it needs."""
+    """How many were tried, of those that draw what it needs."""
     minutes: float
     cpu_seconds: float
-    """Of all these seeds."""
+    """The time that all these seeds took."""
 
     @property
     def command(self) -> str:
-        """What repeats it."""
+        """The command that repeats it."""
         return f"python -m chaos mutants --name {self.mutant} --first {self.seed} --seeds 1 --minutes {self.minutes:g}"
 
 
 def anomalies(outcome: Outcome) -> set[str]:
-    """By name; `PROBLEM` for what is wrong besides."""
+    """Return the names of the anomalies, and `PROBLEM` for anything else that is wrong."""
     return {name for verdict in outcome.verdicts for name in verdict.counts} | (
         {PROBLEM} if outcome.problems else set()
     )
@@ -74,7 +74,7 @@ def run_mutant(name: str, seed: int, minutes: float) -> Outcome:
 
 
 def run_unbroken(name: str, seed: int, minutes: float) -> Outcome:
-    """The same with nothing broken."""
+    """Run a seed with nothing broken."""
     mutant = MUTANTS[name]
     faults = None if mutant.faults is None else mutant.faults(Random(f"{name} {seed}"), round(minutes * 60_000))
     drawn = _drawn(name, seed)
@@ -93,7 +93,7 @@ def _drawn(name: str, seed: int) -> Drawn:
 
 
 def seeds_for(name: str, first: int, count: int) -> list[int]:
-    """So many seeds from `first` on that draw what the mutant needs."""
+    """Return the given number of seeds from `first` on that draw what the mutant needs."""
     fitting = (seed for seed in itertools.count(first) if MUTANTS[name].needs(_drawn(name, seed)))
     return list(itertools.islice(fitting, count))
 
@@ -118,7 +118,7 @@ def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: 
 def _hunt_one(
     pool: Pool, name: str, seeds: Sequence[int], minutes: float, jobs: int, progress: Progress, bar: TaskID
 ) -> Caught:
-    """As many seeds at a time as there are processes; the lowest of those that catch it counts."""
+    """Run as many seeds at a time as there are processes; the lowest of those that catch it counts."""
     cpu_seconds, tried = 0.0, 0
     for start in range(0, len(seeds), jobs):
         together = [(name, seed, minutes) for seed in seeds[start : start + jobs]]
@@ -148,7 +148,7 @@ def _try(task: tuple[str, int, float]) -> tuple[int, tuple[str, ...], float]:
 
 
 def read_caught() -> dict[str, Caught]:
-    """What was found last, by mutant."""
+    """Return the last results, by mutant."""
     if not CAUGHT.exists():
         return {}
     lines = [json.loads(line) for line in CAUGHT.read_text(encoding="utf-8").splitlines()]
@@ -156,7 +156,7 @@ def read_caught() -> dict[str, Caught]:
 
 
 def write_caught(found: Iterable[Caught]) -> None:
-    """Take over what was found, and make the table anew. Mutants that are no more are left out."""
+    """Add these results to the file, and write the table again. Mutants that no longer exist are left out."""
     known = read_caught() | {caught.mutant: caught for caught in found}
     kept = [known[name] for name in MUTANTS if name in known]
     CAUGHT.write_text("".join(json.dumps(asdict(caught)) + "\n" for caught in kept), encoding="utf-8")
@@ -208,7 +208,7 @@ reading the code, not by runs:
 
 
 def as_markdown(found: Sequence[Caught]) -> str:
-    """What was caught, what was not, and what is no mutant."""
+    """Return the table: mutants that were caught, those that were not, and what is no mutant."""
     known = {caught.mutant: caught for caught in found}
     caught_rows, other_rows = [], []
     for name, mutant in MUTANTS.items():
@@ -225,7 +225,7 @@ def as_markdown(found: Sequence[Caught]) -> str:
 
 
 def show(found: Sequence[Caught]) -> None:
-    """As a table for a terminal."""
+    """Print the results as a table for a terminal."""
     table = Table("mutant", "caught by", "seed", "seeds", "CPU s", "what it breaks")
     for caught in found:
         by = "\n".join(caught.by) or "[red]nothing[/]"

@@ -1,4 +1,4 @@
-"""Mutants of transactions: coordinators, markers, what readers of committed records are told, offsets."""
+"""Mutants of transactions: coordinators, markers, offsets, and what readers of committed records are shown."""
 
 from __future__ import annotations
 

@@ -5,20 +5,20 @@ fault. The world also does an operator's work after a fault (`mending`), as the 
 
 A fault that no design could survive is skipped (`nemesis.FaultSkipped`, noted in the history): any loss is a bug.
 
-* Records that were not synced, a byte of a log, a disk: only while every node runs and another replica of each of the
+* Losing unsynced records, a byte of a log, or a disk: only while every node runs and another replica of each of the
   node's partitions is known to have everything, in sync or eligible to lead (KIP-966).
   docs/explanation/durability.md promises no more: the copies that acks=all asked for, less one.
-  Where what is acknowledged was synced before, a power loss is never spared.
-* SIGKILL of a node, while the controller still counts on another that has lost data: it has neither fenced it nor
-  registered it anew. It takes any such end for a loss, and two are one more than `min.insync.replicas` = 2 survives:
-  which of the two it takes out first is chance, and so is who leads in the end.
+  If acknowledged records were synced before, a power loss is never skipped.
+* SIGKILL of a node is skipped while the controller still counts on another node that has lost data: it has neither
+  fenced nor re-registered it. The controller takes any such end for a loss, and two are one more than
+  `min.insync.replicas` = 2 survives: chance decides which of the two it takes out first, and so who leads in the end.
 * A sync that fails loses what it should have made durable. The machine is rebooted before the node starts again
   (docs/how-to/disks.md), so it counts as such a loss.
 * A voter's disk, and a byte of its journal: only while all voters run, and two others are left to agree that it votes
   no more. An empty voter would vote again in terms it has voted in, and for logs that lack what it had agreed to; Raft
   has no answer to that. So its vote is taken away first and given back when it has caught up, as for a new node.
-* A byte at the journal's end is not changed: a damaged last record is taken for one that was being written, and cut
-  off, where nothing says that it was synced (`metadata/journal.py`).
+* A byte at the journal's end is not changed: if nothing says that the last record was synced, a damaged one is taken
+  for a record that was being written, and is truncated (`metadata/journal.py`).
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class SimulatedWorld:
             self._node(node).kill(self._chance.choice(_LOSSES))
 
     async def fail_fsync(self, node: NodeId) -> None:
-        """Fail the next sync: of the journal, of a log, or whichever comes first."""
+        """Fail the next sync: of the journal, of a log, or of the first file to be synced."""
         if not self._is_synced:
             self._spare_the_last_copy(node)
             self._loses(node)

@@ -1,7 +1,7 @@
 """The cluster of docker/compose.yaml, overlaid with docker/compose.chaos.yaml, in containers here; needs root.
 
-    clients             this process, at the ports that compose.yaml publishes; it reaches every node, whatever is cut
-                        between nodes
+    clients             this process, at the ports that compose.yaml publishes; it reaches every node, even if links
+                        between nodes are cut
     kill, stop, pause   `docker kill`, `docker stop` and `docker start`, `docker pause` (the freezer of a control group)
     partition           iptables in the containers' network namespaces, at both ends of a link: a container that comes
                         back has a new namespace, and until that has its rules the other end's hold
@@ -9,13 +9,13 @@
     clock-skew, -strobe libfaketime in the image (docker/chaos.Dockerfile), by a file that it reads all the time
     what breaks disks   the volume is an ext4 image of this machine: see `chaos.worlds.machines`
 
-The image is built from this source tree each time, from a base that docker/base-image.sh makes where none can be
-pulled. Where no engine answers and dockerd is installed, one is started, and ended with the world.
+The image is built from this source tree each time, from a base that docker/base-image.sh makes if none can be pulled.
+If no engine answers and dockerd is installed, one is started, and ended with the world.
 
 Nothing stays behind: a run holds a lock, and removes first what a dead one has left.
 
 Left out: more or fewer nodes than compose.yaml has. Under libfaketime 0.9.10 each `time.sleep` of Python 3.11 fails
-with EINVAL; a node calls it only where `log.cleaner.io.max.bytes.per.second` is set, as here it is not.
+with EINVAL; a node only calls it if `log.cleaner.io.max.bytes.per.second` is set, and here it is not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PACKAGES: Final = {
 
 
 class DockerWorld(Machines):
-    """The world: a `chaos.worlds.living.LiveWorld`. `directory` is where the disks' images are kept."""
+    """The world: a `chaos.worlds.living.LiveWorld`. `directory` holds the images of the disks."""
 
     name = "docker"
     fresh_seconds: ClassVar[float] = 60.0
@@ -88,11 +88,11 @@ class DockerWorld(Machines):
         return f"kafka{node}", CONTROLLER_PORT
 
     def container_name(self, node: NodeId) -> str:
-        """For the engine."""
+        """Return the container's name, as the engine knows it."""
         return self._containers[node].name
 
     def disk_of(self, node: NodeId) -> Disk:
-        """Its volume."""
+        """Return the node's disk."""
         return self._containers[node].disk
 
     def server_log(self, node: NodeId) -> str:

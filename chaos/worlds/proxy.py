@@ -1,14 +1,14 @@
-"""A proxy for packets in user space: what goes through it arrives late, or not at all.
+"""A proxy for packets in user space: packets that pass through it arrive late, or not at all.
 
     python -m chaos.worlds.proxy QUEUE      settings come in on standard input, a JSON line each:
                                             {"delay_ms": 50, "jitter_ms": 5, "loss": 0.05}
 
 The kernel hands it the packets that an iptables rule with `-j NFQUEUE --queue-num QUEUE` matches, as references without
-their content, and waits for a verdict on each. So connections that are open are slowed as well as new ones, and what is
-lost is sent again by TCP itself, after its own timeouts: this is what tc's netem would do, where a kernel has it.
+their content, and waits for a verdict on each. So open connections are slowed as well as new ones, and TCP itself sends
+lost packets again, after its own timeouts. tc's netem would do the same, on kernels that have it.
 
-Each packet has the delay, give or take the jitter, evenly; packets do not overtake each other. Loss is of each packet
-on its own. A packet here may be a large piece that the network card would have cut up (GSO), and is lost as one.
+Each packet has the delay, give or take the jitter, evenly; packets do not overtake each other. Each packet is lost
+independently. A packet here may be a large piece that the network card would have split up (GSO), and is lost as one.
 Rules should say `--queue-bypass`: without this process packets pass.
 
 Left out: duplicates, bursts of losses, bandwidth.

@@ -1,6 +1,6 @@
 """A run on real processes: the proxy for packets, names and addresses, clocks, reading of replicas, rounds of faults.
 
-The run itself is tested where this machine lets root have namespaces (tests/conftest.py says at the end where not).
+The run itself is tested if root may have namespaces on this machine (tests/conftest.py reports at the end if not).
 """
 
 from __future__ import annotations

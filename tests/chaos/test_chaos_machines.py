@@ -1,4 +1,4 @@
-"""What real worlds with disks leave out, so that what is lost is a bug."""
+"""The faults that real worlds with disks skip, so that every loss is a bug."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES = (1, 2, 3)
 
 
 class Told(Machines):
-    """A world in which nothing can be done but ask; each node answers what is in `told`."""
+    """A world that only answers questions, with what `told` holds for each node."""
 
     def __init__(self, told: dict[NodeId, list[tuple[Sequence[NodeId], Sequence[NodeId]]]]) -> None:
         super().__init__(Path("nowhere"), NODES, None)

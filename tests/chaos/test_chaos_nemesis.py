@@ -120,7 +120,7 @@ def test_a_shape_that_is_none_is_an_error() -> None:
 
 
 class Recorded:
-    """A world that remembers what it was asked to do, and is broken where it was broken and not healed."""
+    """A world that records its actions, and is broken by those that were not healed."""
 
     abilities = frozenset(Kind)
 

@@ -490,7 +490,7 @@ class Script(World):
 
 
 def void(_: object) -> None:
-    """For lambdas whose result is of no interest."""
+    """Drop the result of an expression in a lambda."""
 
 
 def play(path: Path) -> None:

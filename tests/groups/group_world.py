@@ -165,7 +165,7 @@ class World:
         self.step(StateChanged(token=token, failed=failed))
 
     def delete_topics(self, *names: str) -> None:
-        """These topics are no more."""
+        """Delete these topics."""
         ids = tuple(self.topics.last_id(name) for name in names if self.topics.has_been(name))
         self.topics.become({name: count for name, count in self.topics.counts().items() if name not in names})
         self.share_coordinators.forget(frozenset(ids))
@@ -209,7 +209,7 @@ class World:
             self.check()
 
     def happened(self, effect: Effect) -> None:
-        """For those who want to write it down."""
+        """Called for each effect; scripts override it to write the effect down."""
 
     def _answered(self, reply: Reply) -> None:
         request = self.requests[reply.request_id]

@@ -67,7 +67,7 @@ PLACES: tuple[Place, ...] = (
 
 
 def planted(world_class: type[World], garden: Garden) -> type[World]:
-    """The same world, whose coordinator meets errors."""
+    """Return the world with a coordinator that meets errors."""
 
     class PlantedWorld(world_class):  # type: ignore[misc,valid-type]
         survived = 0

@@ -101,7 +101,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
                 raise AssertionError(other)
 
     def check_owners(self) -> None:
-        """No partition is read by two members that are members: one that was fenced may not know it yet."""
+        """Assert that no two present members read a partition: one that was fenced may not know it yet."""
         group = self.coordinator.groups.get("g")
         members = group.kind.members if group is not None and isinstance(group.kind, ConsumerGroup) else {}
         owner: dict[object, str] = {}
@@ -171,7 +171,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
         )
 
     def settle(self) -> None:
-        """Nothing happens any more but heartbeats."""
+        """Let nothing happen any more but heartbeats."""
         self.stop_holding()
         self.hear()
         self.topics.become({"t": 5, "u": 3, "v": 2})

@@ -174,7 +174,7 @@ class Members(Clients[Reader, ShareGroupHeartbeatResponse]):
         self.clients.append(Reader(member_id=f"m{self.made}", topics=topics))
 
     def settle(self) -> None:
-        """Nothing happens any more but heartbeats."""
+        """Let nothing happen any more but heartbeats."""
         self.hold = self.silent = False
         self.go_on()
         self.hear()
