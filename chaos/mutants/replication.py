@@ -303,6 +303,6 @@ MUTANTS = (
         breaks="followers do not learn producers' sequences: after a failover a duplicate batch is appended again",
         rule="25",
         shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
-        patches=(wrapped(PartitionLog, "_append_copies", _copy_without_producers),),
+        patches=(wrapped(PartitionLog, "_append_as_follower", _copy_without_producers),),
     ),
 )

@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
         shows=_DIRTY | _HANGS,
         directed=_with_transactions,
         faults=_leaders_end,
-        patches=(wrapped(PartitionLog, "_append_copies", _copy_without_open),),
+        patches=(wrapped(PartitionLog, "_append_as_follower", _copy_without_open),),
     ),
     Mutant(
         name="prepared-forgotten",

@@ -7,7 +7,7 @@ are the same in every codec, are recompressed (`prepared`).
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import xxhash
 
@@ -81,7 +81,10 @@ def only_batch(records: Buffer, header: BatchHeader | None = None) -> tuple[Batc
         return header, memoryview(records)
     batches = split_batches(records)
     if len(batches) != 1:
-        raise CorruptBatch(f"{len(batches)} batches where one is expected", ErrorCode.INVALID_RECORD)
+        raise CorruptBatch(
+            f"{len(batches)} batches, but a partition of a request must have exactly one record batch",
+            ErrorCode.INVALID_RECORD,
+        )
     return batches[0]
 
 
@@ -107,13 +110,12 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> N
     for timestamp in (header.base_timestamp, header.max_timestamp):
         if timestamp < 0:
             continue
-        if timestamp - now > config.message_timestamp_after_max_ms:
+        before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+        if timestamp - now > after_ms or now - timestamp > before_ms:
             raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {timestamp - now} ms ahead of the broker"
-            )
-        if now - timestamp > config.message_timestamp_before_max_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {now - timestamp} ms behind the broker"
+                ErrorCode.INVALID_TIMESTAMP,
+                f"Timestamp {timestamp} is out of range. The timestamp should be within "
+                f"[{now - before_ms}, {now + after_ms}]",
             )
 
 
@@ -144,10 +146,21 @@ def checked(
     return header, batch
 
 
+def refuse_size(size: int, config: TopicConfig) -> NoReturn:
+    """Raise RECORD_LIST_TOO_LARGE for a batch of `size` bytes that fits into no segment."""
+    raise KafkaError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"Message batch size is {size} bytes in append, which exceeds the maximum configured segment size of "
+        f"{config.segment_bytes}.",
+    )
+
+
 def _check_size(batch: memoryview, config: TopicConfig) -> None:
     if len(batch) > config.max_message_bytes:
         raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; {config.max_message_bytes} are allowed"
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The record batch size in the append is {len(batch)} bytes which exceeds the maximum configured value of "
+            f"{config.max_message_bytes}.",
         )
 
 
@@ -197,7 +210,9 @@ def prepared(
 
     if demand.codec is Compression.NONE and len(payload) > config.max_message_bytes:
         raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"{len(payload)} bytes of records; {config.max_message_bytes} are allowed"
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The uncompressed records take {len(payload)} bytes which exceeds the maximum configured value of "
+            f"{config.max_message_bytes}.",
         )
     made: memoryview
     if len(payload) <= INLINE_BYTES:
@@ -240,7 +255,7 @@ def from_coordinator(records: Buffer, config: TopicConfig, limits: BatchLimits) 
     return header, batch
 
 
-def fitting_copies(
+def batches_to_append(
     records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int
 ) -> tuple[list[tuple[BatchHeader, int]], int]:
     """Return the leader's batches that a follower may append, each with its position, and their total size.
@@ -256,7 +271,7 @@ def fitting_copies(
             break
         if header.base_offset < expected or header.last_offset_delta < 0:
             raise CorruptBatch(
-                f"offsets {header.base_offset} to {header.last_offset} behind a log that ends at {expected}"
+                f"offsets {header.base_offset} to {header.last_offset} do not continue a log that ends at {expected}"
             )
         if 0 <= header.partition_leader_epoch < epoch:
             raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} after {epoch}")

@@ -156,7 +156,7 @@ def begin(
     if log.is_compacting or log.recovery_point < decided.log_end_offset:
         return None
     found = dirtiness(log, first_dirty, now, stable_offset=decided.stable_offset)
-    if not found.is_due or log.snapshots.is_any_due_before(found.end_offset):
+    if not found.is_due or log.snapshots.has_due_before(found.end_offset):
         return None
     if limits is None:
         limits = Limits()

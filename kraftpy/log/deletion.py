@@ -53,7 +53,7 @@ def remove_before_log_start(log: PartitionLog, now: Millis) -> list[str]:
 
     Returns the new names of the renamed files, including those of truncations since the last call.
     """
-    trash, log.trash = log.trash, []
+    trash, log.files_to_delete = log.files_to_delete, []
     if log.is_swapping:
         return trash
     start = min(log.log_start_offset, log.written_log_start)
@@ -61,7 +61,7 @@ def remove_before_log_start(log: PartitionLog, now: Millis) -> list[str]:
         try:
             log.roll(now)
         except OSError:
-            log.trash = trash
+            log.files_to_delete = trash
             raise
     going = log.segments.wholly_before(start)
     if not going:

@@ -6,10 +6,10 @@ epochs and never by high watermark.
 Invariants: epochs and start offsets strictly grow from entry to entry. If an epoch ends without a record, the next
 epoch's entry replaces its entry.
 
-Durability: changes stay in memory until the next flush of the log writes `leader-epoch-checkpoint` (`settled` shows
-whether it has to). That is enough. If records follow an entry, the recovery scan finds it again: the scan begins at the
-recovery point, which moves only after this file was written. If no records follow it, it would be dropped when the log
-is opened, here as in Kafka, so it is never written.
+Durability: changes stay in memory until the next flush of the log writes `leader-epoch-checkpoint` (`version_to_store`
+shows whether it has to). That is enough. If records follow an entry, the recovery scan finds it again: the scan begins
+at the recovery point, which moves only after this file was written. If no records follow it, it would be dropped when
+the log is opened, here as in Kafka, so it is never written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LeaderEpochs:
         self._starts: list[int] = []
         self._has_empty = False  # as far as is known, no record was written in the last epoch
         self.version = 0
-        """Counts the changes that the file on disk must follow; a flush compares it (`settled`)."""
+        """Counts the changes that the file on disk must follow; a flush compares it (`version_to_store`)."""
         for epoch, start in entries:
             self.assign(epoch, start)
         self._has_empty, self.version = False, 0
@@ -74,7 +74,7 @@ class LeaderEpochs:
         self._has_empty = True
         return True
 
-    def settled(self, log_end_offset: int) -> int:
+    def version_to_store(self, log_end_offset: int) -> int:
         """Return the version that the disk should have, given the log's end: an epoch without a record does not count.
 
         Thousands of partitions can therefore change leaders, or be created and never used, without a write.

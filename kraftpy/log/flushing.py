@@ -78,7 +78,7 @@ class FlushJob:
         self.sync_directory = False
         self.is_done = False
         self.can_retry = False
-        """The job failed, but whatever it synced is durable, and the rest can be written again."""
+        """The job failed, but the files that it synced are durable, and the rest can be written again."""
         self.is_partial = False
         """The job leaves segments for the next one."""
 
@@ -202,7 +202,7 @@ class Durability:
             raise OSError(f"an earlier flush of {self._directory.path} failed")
         if self.job is not None:
             return None
-        epochs_version = epochs.settled(end_offset)
+        epochs_version = epochs.version_to_store(end_offset)
         is_new_epoch = epochs_version != max(self._stored_epochs, 0)
         is_on_disk = self.recovery_point >= end_offset and not (self.sealed or self.transactions or self.snapshots)
         if is_on_disk and not self.names_changed and not is_new_epoch:
@@ -295,7 +295,7 @@ class Durability:
     def truncated(self, last_base_offset: int) -> None:
         """Note that the log was truncated within the segment of that base offset, which is active again.
 
-        Whatever a running job writes about that segment and later ones may predate the truncation.
+        Files that a running job writes for that segment and later ones may predate the truncation.
         """
         self.names_changed = True
         self.sealed = [segment for segment in self.sealed if segment.base_offset < last_base_offset]
@@ -304,10 +304,10 @@ class Durability:
         if self.job is not None:
             self.job.end_offset = min(self.job.end_offset, last_base_offset)
 
-    def lower(self, offset: int) -> None:
+    def lower_recovery_point(self, offset: int) -> None:
         """Note that the log was written to or truncated at `offset` and must be synced again from there.
 
-        Whatever a running job syncs of it may predate the change.
+        A running job may have synced that part before the change.
         """
         self.recovery_point = min(self.recovery_point, offset)
         if self.job is not None:

@@ -7,7 +7,7 @@ so far, and the last offset of the batch that has it.
 
 A segment that is being written holds its entries here, in flat arrays. A sealed one holds none: a lookup reads a few
 bytes of the file and returns a small window of it (`*_window`), so a thousand idle partitions cost no memory, and a
-lookup costs the same whatever was read before.
+lookup's cost does not depend on earlier reads.
 
 Invariants: within an index, offsets, positions and timestamps strictly grow. A damaged file on disk may violate this
 (`is_sane`).

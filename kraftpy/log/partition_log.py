@@ -29,13 +29,14 @@ from kraftpy.log.appending import (
     BatchLimits,
     Demand,
     Prepared,
+    batches_to_append,
     check_timestamps,
     checked,
     demand_of,
-    fitting_copies,
     from_coordinator,
     log_append_time,
     prepared,
+    refuse_size,
     roll_after_ms,
     stored_form,
 )
@@ -99,7 +100,7 @@ class PartitionLog:
         """The cache that opens the files of this log's segments."""
         self.segments = Segments(loaded.segments)
         """Read-only to callers."""
-        self.trash: list[str] = []
+        self.files_to_delete: list[str] = []
         """Files that truncations have renamed, to be deleted later (`deletion`)."""
         self._expiration_ms = expiration_ms
         self.durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
@@ -226,9 +227,9 @@ class PartitionLog:
         KAFKA_STORAGE_ERROR if the log is closed or has failed. Raises OSError if the disk fails.
         """
         if self.is_closed or self.is_failed or self.is_half_truncated:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} accepts no more records")
         if origin is Origin.REPLICA:
-            return self._append_copies(records, leader_epoch, now)
+            return self._append_as_follower(records, leader_epoch, now)
         if leader_epoch < self.epochs.latest:
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} after {self.epochs.latest} was assigned"
@@ -239,9 +240,7 @@ class PartitionLog:
             header, data = from_coordinator(records, self.config, self.limits)
         config = self.config
         if len(data) > config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {len(data)} bytes; segments hold {config.segment_bytes}"
-            )
+            refuse_size(len(data), config)
         append_time = log_append_time(config, now)
         if append_time is None:
             check_timestamps(header, config, now)
@@ -274,11 +273,11 @@ class PartitionLog:
             base_offset, header.last_offset, NO_TIMESTAMP if append_time is None else append_time, rolled=rolled
         )
 
-    def _append_copies(self, records: Buffer, leader_epoch: int, now: Millis) -> AppendResult:
+    def _append_as_follower(self, records: Buffer, leader_epoch: int, now: Millis) -> AppendResult:
         """Append a leader's batches. If they do not continue this log, append nothing and raise CorruptBatch."""
         view = memoryview(records)
-        self._reach_back(view, leader_epoch)
-        batches, size = fitting_copies(
+        self._start_at_first_batch(view, leader_epoch)
+        batches, size = batches_to_append(
             view, self.log_end_offset, self.epochs.epoch_of(self.log_end_offset - 1), leader_epoch
         )
         if not batches:
@@ -295,7 +294,7 @@ class PartitionLog:
                 self.producers.appended(header, now)
         return self._result(batches[0][0].base_offset, batches[-1][0].last_offset, NO_TIMESTAMP, rolled=rolled)
 
-    def _reach_back(self, records: memoryview, leader_epoch: int) -> None:
+    def _start_at_first_batch(self, records: memoryview, leader_epoch: int) -> None:
         """Let an empty log begin at the base offset of the first batch, if its log start lies inside that batch.
 
         DeleteRecords can move a leader's log start into the middle of a batch. Without this, a follower that starts
@@ -303,7 +302,7 @@ class PartitionLog:
         """
         if self.log_start_offset < self.log_end_offset or len(records) < HEADER_BYTES:
             return
-        batches, _ = fitting_copies(records, 0, -1, leader_epoch)
+        batches, _ = batches_to_append(records, 0, -1, leader_epoch)
         start = self.log_start_offset
         if batches and batches[0][0].base_offset < start <= batches[0][0].last_offset:
             self.truncate_fully_and_start_at(batches[0][0].base_offset)
@@ -333,7 +332,7 @@ class PartitionLog:
             active.append(data, batches, config.index_interval_bytes)
         except OSError:
             # The remains of the write were truncated, but not durably: the file must be synced again.
-            self.durability.lower(active.base_offset)
+            self.durability.lower_recovery_point(active.base_offset)
             raise
         self.log_end_offset = last.next_offset
         return rolled
@@ -384,7 +383,7 @@ class PartitionLog:
         appended.
         """
         limit = reading.limit_of(self, offset, end_offset)
-        read = reading.read(self, reading.Asked(offset, max_bytes, limit, min_one_batch), reading.NEVER)
+        read = reading.read(self, reading.ReadRequest(offset, max_bytes, limit, min_one_batch), reading.NEVER)
         assert isinstance(read, ReadResult)
         return read
 
@@ -395,7 +394,7 @@ class PartitionLog:
         limit = reading.limit_of(self, offset, end_offset)
         if offset >= limit:  # the most frequent case: readers that have caught up
             return ReadResult(b"", offset)
-        return reading.read(self, reading.Asked(offset, max_bytes, limit, min_one_batch), max(1, slice_from))
+        return reading.read(self, reading.ReadRequest(offset, max_bytes, limit, min_one_batch), max(1, slice_from))
 
     def rebuild_index(self, segment: Segment) -> bool:
         """Rebuild a sealed segment's index, which seems damaged; the next flush stores it. Happens at most once.
@@ -440,7 +439,7 @@ class PartitionLog:
         self.producers = self.snapshots.reload(self.segments, end_offset, self._last_write_at, previous=self.producers)
         self.directory.sync()
         has_fallen = end_offset < self.recovery_point or end_offset < self.log_start_offset
-        self.durability.lower(end_offset)
+        self.durability.lower_recovery_point(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.is_half_truncated = False
         return has_fallen
@@ -477,7 +476,7 @@ class PartitionLog:
     def _remove_durably(self, segments: Sequence[Segment]) -> None:
         """Remove the log's last segments, newest first, each durably before the next, to leave no hole."""
         for segment in reversed(segments):
-            self.trash += self.remove([segment])
+            self.files_to_delete += self.remove([segment])
             self.directory.sync()
 
     def remove(self, segments: Sequence[Segment]) -> list[str]:
@@ -529,7 +528,7 @@ class PartitionLog:
         if self.is_closed:
             return
         if self.durability.job is not None:
-            raise RuntimeError("a flush is under way")
+            raise RuntimeError("a flush is in progress")
         active = self.segments.active
         is_replayed_anyway = active.is_short and not active.base_offset
         if not self.snapshots.is_complete(self.log_end_offset):

@@ -90,7 +90,7 @@ def _add_aborted(
         except FileNotFoundError:
             raise CorruptFile(f"{name} is missing") from None
         if proofs is not None and xxhash.xxh64_digest(data) != proofs[base]:
-            raise CorruptFile(f"{name} holds something else")
+            raise CorruptFile(f"{name} does not match the checksum in the snapshot")
         found += [ended for ended in aborted.decode(data) if ended.last_offset < offset]
     if found:
         states.aborted = AbortedTransactions([*found, *states.aborted])

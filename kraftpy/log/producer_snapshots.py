@@ -54,7 +54,7 @@ class ProducerSnapshots:
         if data:
             self._durability.transactions[base_offset] = data
 
-    def is_any_due_before(self, end_offset: int) -> bool:
+    def has_due_before(self, end_offset: int) -> bool:
         """Return whether a snapshot before an offset is still unwritten or being written."""
         return any(offset < end_offset for offset in self._durability.snapshots)
 

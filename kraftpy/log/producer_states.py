@@ -150,17 +150,19 @@ class ProducerStates:
         elif epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
+                f"Epoch of producer {header.producer_id} is {epoch}, which is smaller than the last seen epoch "
+                f"{producer.epoch}",
             )
         elif sequence != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins epoch {epoch} with sequence {sequence}",
+                f"Invalid sequence number for new epoch of producer {header.producer_id}: {epoch} (request epoch), "
+                f"{sequence} (seq. number), {producer.epoch} (current producer epoch)",
             )
         if producer.first_open_offset >= 0 and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open and writes outside it",
+                f"Expected transactional write from producer {header.producer_id}",
             )
         return None
 
@@ -170,7 +172,8 @@ class ProducerStates:
         if producer is not None and header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, which is smaller than the last "
+                f"seen epoch {producer.epoch}",
             )
 
     @staticmethod
@@ -186,11 +189,12 @@ class ProducerStates:
             if behind < _SEQUENCES // 2:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-                    f"producer {header.producer_id} wrote sequence {sequence} long ago",
+                    f"Duplicate sequence number for producer {header.producer_id}: {sequence} was written long ago",
                 )
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id} sent sequence {sequence}, expected {expected}",
+            f"Out of order sequence number for producer {header.producer_id}: {sequence} (incoming seq. number), "
+            f"{producer.last_sequence} (current end sequence number)",
         )
 
     def appended(self, header: BatchHeader, now: Millis) -> None:
@@ -245,7 +249,7 @@ class ProducerStates:
         needed = self.verification(producer_id, producer_epoch)
         if needed is not None and needed is not verification:
             raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction here that is known to go on"
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no ongoing transaction that was verified here"
             )
 
     def check_raised_epoch(self, producer_id: int, producer_epoch: int) -> bool:
@@ -260,7 +264,8 @@ class ProducerStates:
             return True
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"producer {producer_id} has epoch {producer.epoch} by now, the marker {producer_epoch}",
+            f"Epoch of producer {producer_id} is {producer_epoch}, which is smaller than the last seen epoch "
+            f"{producer.epoch}",
         )
 
     def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
@@ -274,12 +279,14 @@ class ProducerStates:
         if header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the marker {header.producer_epoch}",
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, which is smaller than the last "
+                f"seen epoch {producer.epoch}",
             )
         if 0 <= marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker of coordinator epoch {marker.coordinator_epoch} after {producer.coordinator_epoch}",
+                f"Invalid coordinator epoch for producerId {header.producer_id}: {marker.coordinator_epoch} (zombie), "
+                f"{producer.coordinator_epoch} (current)",
             )
 
     def ended(self, header: BatchHeader, marker: ControlRecord, now: Millis) -> None:
@@ -408,14 +415,14 @@ class ProducerStates:
         """
         body = data[_HEAD.size :]
         if len(data) < _HEAD.size + _COUNT.size or _HEAD.unpack_from(data) != (_VERSION, crc32c(body)):
-            raise CorruptFile("not a whole producer snapshot")
+            raise CorruptFile("an incomplete producer snapshot, or a CRC that does not match")
         states = cls()
         try:
             position = states._decode_producers(body)
             if position == len(body):
                 return states, None
             if body[position : position + len(_OURS)] != _OURS:
-                raise CorruptFile("a producer snapshot with something unknown behind its producers")
+                raise CorruptFile("a producer snapshot with unknown data after its producers")
             return states, states._decode_more(body, position + len(_OURS))
         except struct.error as error:
             raise CorruptFile(f"a producer snapshot that ends too early: {error}") from error

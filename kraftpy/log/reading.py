@@ -25,7 +25,7 @@ NEVER: Final = 1 << 62
 """The `slice_from` of a read that must return bytes."""
 
 
-class Asked(NamedTuple):
+class ReadRequest(NamedTuple):
     """The arguments of a read (see `PartitionLog.read`). `limit` is the offset at which it must end."""
 
     offset: int
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     min_one_batch: bool
 
 
-class _Unsure(CorruptSegment):
+class _Inconclusive(CorruptSegment):
     """Headers alone cannot decide what to return: most likely nothing, or a batch that lies behind a gap."""
 
 
@@ -42,55 +42,57 @@ def limit_of(log: PartitionLog, offset: int, end_offset: int | None) -> int:
     """Return the offset at which a read of `offset` must end. Raises KafkaError OFFSET_OUT_OF_RANGE."""
     log_end_offset = log.log_end_offset
     if not log.log_start_offset <= offset <= log_end_offset:
+        partition = log.directory.path.rpartition("/")[2]
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is not within {log.log_start_offset} to {log_end_offset}",
+            f"Received request for offset {offset} for partition {partition}, but we only have log segments from "
+            f"{log.log_start_offset} upto {log_end_offset}.",
         )
     return log_end_offset if end_offset is None or end_offset > log_end_offset else end_offset
 
 
-def read(log: PartitionLog, asked: Asked, slice_from: int) -> ReadResult | LogSlice:
+def read(log: PartitionLog, request: ReadRequest, slice_from: int) -> ReadResult | LogSlice:
     """Read from one segment, or from a later one if compaction left no records in the first.
 
     A result of `slice_from` bytes or more is a slice if the file may be pinned.
     """
-    found, with_records = _read_segment(log, asked, slice_from)
+    found, with_records = _read_segment(log, request, slice_from)
     if with_records or not log.config.is_compacted:
         return found
     # Compaction has emptied all of these batches. A client may take a response without records for one that its
     # size limit cut short, so return later batches that have records instead, if there are any.
     following = found
-    while following.next_offset > asked.offset and not with_records:
-        asked = asked._replace(offset=following.next_offset)
-        following, with_records = _read_segment(log, asked, slice_from)
+    while following.next_offset > request.offset and not with_records:
+        request = request._replace(offset=following.next_offset)
+        following, with_records = _read_segment(log, request, slice_from)
     return following if with_records else found
 
 
-def _read_segment(log: PartitionLog, asked: Asked, slice_from: int) -> tuple[ReadResult | LogSlice, bool]:
+def _read_segment(log: PartitionLog, request: ReadRequest, slice_from: int) -> tuple[ReadResult | LogSlice, bool]:
     """Read from one segment; also return whether the result has any records."""
     try:
-        found = _locate(log, asked)
+        found = _locate(log, request)
     except CorruptSegment as error:
-        return _read_around(log, asked, is_index_suspect=not isinstance(error, _Unsure))
+        return _read_around(log, request, is_index_suspect=not isinstance(error, _Inconclusive))
     if found is None:
-        return ReadResult(b"", asked.offset), False
+        return ReadResult(b"", request.offset), False
     segment, position, length, expected, next_offset = found
     if length >= slice_from and not segment.log.may_pin:
         slice_from = NEVER
-    file, stop, bound, data = segment.log.get(), position + length, min(next_offset, asked.limit), b""
+    file, stop, bound, data = segment.log.get(), position + length, min(next_offset, request.limit), b""
     if length < slice_from:
         data = file.read(position, length)
         checked = check(data, expected, bound, log.epochs) if log.checks_reads else None
     else:
         checked = check_file(file, position, length, expected, bound, log.epochs) if log.checks_reads else None
     if checked is None:
-        segment.expect(next_offset, stop)
+        segment.remember_position(next_offset, stop)
         with_records = not log.config.is_compacted or has_records(data or file.read(position, length))
     elif not checked.is_whole:
-        return _read_around(log, asked, is_index_suspect=True)
+        return _read_around(log, request, is_index_suspect=True)
     else:
         next_offset = checked.next_offset
-        segment.expect(next_offset, stop)
+        segment.remember_position(next_offset, stop)
         if stop >= segment.size:  # compaction may have removed the last offsets of the segment
             next_offset = log.segments.end_offset_of(segment, log.log_end_offset)
         with_records = checked.has_records
@@ -99,13 +101,13 @@ def _read_segment(log: PartitionLog, asked: Asked, slice_from: int) -> tuple[Rea
     return LogSlice(segment.log, position, length, next_offset), with_records
 
 
-def _locate(log: PartitionLog, asked: Asked) -> tuple[Segment, int, int, int, int] | None:
+def _locate(log: PartitionLog, request: ReadRequest) -> tuple[Segment, int, int, int, int] | None:
     """Return segment, position, length, the offset at which the first batch must begin, and the next read's offset.
 
     The result rests on headers and index entries alone, so the caller must verify it. Raises CorruptSegment if they
     contradict each other or are inconclusive.
     """
-    offset, max_bytes, limit, min_one_batch = asked
+    offset, max_bytes, limit, min_one_batch = request
     if offset >= limit:
         return None
     segments = log.segments
@@ -137,17 +139,17 @@ def _locate(log: PartitionLog, asked: Asked) -> tuple[Segment, int, int, int, in
         stop, next_offset = boundary, min(boundary_offset, segment_end_offset)
     if stop <= start or base_offset > offset:
         # The batch reaches beyond the limit or lies behind a gap, or a damaged header makes it seem so.
-        raise _Unsure(segment.log.name, start, f"no batch of offset {offset}")
+        raise _Inconclusive(segment.log.name, start, f"no batch of offset {offset}")
     return segment, start, stop - start, expected, next_offset
 
 
-def _read_around(log: PartitionLog, asked: Asked, *, is_index_suspect: bool) -> tuple[ReadResult, bool]:
+def _read_around(log: PartitionLog, request: ReadRequest, *, is_index_suspect: bool) -> tuple[ReadResult, bool]:
     """Do as `_read_segment`, the slow and sure way: check every batch, starting from a verified index entry."""
-    offset, max_bytes, limit, min_one_batch = asked
+    offset, max_bytes, limit, min_one_batch = request
     batches: list[IntactBatch] = []
     for segment, end_offset in log.segments.from_offset(offset, log.log_end_offset):
         taken, is_over, passed_bytes, is_damaged = 0, False, 0, False
-        for found in segment.look_around(offset, end_offset, log.epochs):
+        for found in segment.intact_batches(offset, end_offset, log.epochs):
             if isinstance(found, CorruptSegment):
                 is_damaged = True
                 if batches:
@@ -171,7 +173,7 @@ def _read_around(log: PartitionLog, asked: Asked, *, is_index_suspect: bool) -> 
     if not batches:
         return ReadResult(b"", offset), False
     next_offset = batches[-1].last_offset + 1
-    segment.expect(next_offset, batches[-1].position + batches[-1].size)
+    segment.remember_position(next_offset, batches[-1].position + batches[-1].size)
     data = b"".join(batch.data for batch in batches)
     return ReadResult(data, next_offset), has_records(data)
 

@@ -112,7 +112,7 @@ def load(
     `clean` says that the last stop was clean; `recovery_point` and `log_start_offset` come from the checkpoints of the
     log directory. Raises OSError if the disk fails.
     """
-    return _Loader(directory, files, index_interval_bytes, now, progress, clean, side_by_side or _in_turn).load(
+    return _Loader(directory, files, index_interval_bytes, now, progress, clean, side_by_side or _one_by_one).load(
         recovery_point, log_start_offset, expiration_ms
     )
 
@@ -244,7 +244,7 @@ class _Loader:
             self.report.clean = False
             return None
         if end_offset > recovery_point > active.base_offset:
-            self.report.notes.append(f"damaged: the last batch seems to end at {end_offset}, not at {recovery_point}")
+            self.report.notes.append(f"damaged: the last batch appears to end at {end_offset}, not at {recovery_point}")
             return recovery_point
         if end_offset < recovery_point:
             self.report.notes.append(f"the stop was not clean: the log ends at {end_offset}, not at {recovery_point}")
@@ -417,7 +417,7 @@ class _Loader:
 
     def _start_over(self, log_start_offset: int) -> None:
         """Replace a log that ends before the first offset readers may see: nothing in it is of use."""
-        self.report.notes.append(f"nothing is left from offset {log_start_offset} on")
+        self.report.notes.append(f"no records are left from offset {log_start_offset} on")
         self._delete_from(0)
         self.segments = [Segment.create(self.directory, log_start_offset, self.files, created_at=self.now)]
 
@@ -538,6 +538,6 @@ def _complete_swap(directory: Directory, files: FileCache, base_offset: int, rep
     report.notes.append(f"compaction of {base_offset} to {end_offset} completed")
 
 
-def _in_turn(scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
+def _one_by_one(scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
     for each in scans:
         yield each()

@@ -26,7 +26,7 @@ from kraftpy.log.verifying import CorruptSegment, Epochs, IntactBatch, SegmentFi
 from kraftpy.ports import Buffer, Directory, File
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC, BatchHeader
 
-__all__ = ["FAR_BYTES", "CorruptSegment", "Placed", "Segment", "walk"]
+__all__ = ["FAR_BYTES", "BatchPosition", "CorruptSegment", "Segment", "walk"]
 
 # The part of a batch header a walk needs: base offset, length, leader epoch, magic, last offset delta, max timestamp.
 _WALK: Final = struct.Struct(">qiib6xi8xq")
@@ -39,7 +39,7 @@ _RESERVE_FROM_BYTES: Final = 1 << 20
 _RESERVE_AT_MOST_BYTES: Final = 16 << 20
 
 
-class Placed(NamedTuple):
+class BatchPosition(NamedTuple):
     """A batch in a segment: its position, and the header fields that searches need."""
 
     position: int
@@ -50,7 +50,9 @@ class Placed(NamedTuple):
     max_timestamp: int
 
 
-def walk(file: File, name: str, position: int, end: int, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[Placed]:
+def walk(
+    file: File, name: str, position: int, end: int, chunk_bytes: int = _LOOKUP_CHUNK_BYTES
+) -> Iterator[BatchPosition]:
     """Yield the batches from `position` to `end`, by their headers alone; large batches are skipped, not read.
 
     Raises CorruptSegment on anything that is not a batch.
@@ -68,7 +70,7 @@ def walk(file: File, name: str, position: int, end: int, chunk_bytes: int = _LOO
             raise CorruptSegment(
                 name, position, f"magic {magic}, {size} bytes of {end - position}, offset delta {delta}"
             )
-        yield Placed(position, size, base_offset, base_offset + delta, leader_epoch, max_timestamp)
+        yield BatchPosition(position, size, base_offset, base_offset + delta, leader_epoch, max_timestamp)
         position += size
 
 
@@ -297,7 +299,7 @@ class Segment:
 
     # --- reading ---
 
-    def find(self, offset: int) -> Placed | None:
+    def find(self, offset: int) -> BatchPosition | None:
         """Return the first batch whose last offset is `offset` or more; None if there is none."""
         hint = self._hints.get(offset)
         for placed in self.walk(self.index.entry_for(offset)[1] if hint is None else hint):
@@ -330,7 +332,7 @@ class Segment:
             expected = placed.last_offset + 1
         return None
 
-    def look_around(self, offset: int, end_offset: int, epochs: Epochs) -> Iterator[IntactBatch | CorruptSegment]:
+    def intact_batches(self, offset: int, end_offset: int, epochs: Epochs) -> Iterator[IntactBatch | CorruptSegment]:
         """Yield the intact batches from before `offset` on, and the damage between them (`verifying.batches_from`)."""
         return batches_from(self._as_file(end_offset, epochs), self.index.anchors(), offset)
 
@@ -372,7 +374,7 @@ class Segment:
             end_offset = placed.last_offset + 1
         return end_offset
 
-    def expect(self, offset: int, position: int) -> None:
+    def remember_position(self, offset: int, position: int) -> None:
         """Remember that a reader was given everything before `offset`, which ends at `position`."""
         self.index.window = None
         if len(self._hints) >= _HINTS and offset not in self._hints:
@@ -390,13 +392,13 @@ class Segment:
                 return placed.position, placed.base_offset
         raise CorruptSegment(self.log.name, limit, "the segment ends before it should")
 
-    def batch_at(self, position: int) -> Placed:
+    def batch_at(self, position: int) -> BatchPosition:
         """Return the batch that begins at `position`."""
         for placed in self.walk(position):
             return placed
         raise CorruptSegment(self.log.name, position, "the segment ends here")
 
-    def walk(self, position: int = 0, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[Placed]:
+    def walk(self, position: int = 0, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[BatchPosition]:
         """Yield the batches from `position` on, by their headers alone."""
         return walk(self.log.get(), self.log.name, position, self.size, chunk_bytes)
 
@@ -445,7 +447,7 @@ class Segment:
         if placed is None or (placed.last_offset, placed.max_timestamp) != (offset, timestamp):
             raise CorruptSegment(self.log.name, 0, "a time index entry names another batch")
 
-    def walk_from(self, last_offset: int, position: int) -> Iterator[Placed]:
+    def walk_from(self, last_offset: int, position: int) -> Iterator[BatchPosition]:
         """Yield the batches from an index entry on. CorruptSegment if it names another, or they are out of order."""
         expected = self.base_offset
         if position and position >= self.size:

@@ -1,7 +1,7 @@
 """The two sparse indexes of one segment: in memory while it is written, later in its `.index` and `.timeindex` files.
 
 Both indexes are in the same place. In memory they are complete up to the last batch. On disk a lookup reads a small
-window of a file (`index`), so a segment that nobody reads costs no memory. Positions are bytes in the `.log`; offsets
+window of a file (`index`), so an idle segment costs no memory. Positions are bytes in the `.log`; offsets
 are those of the partition, except in the entries themselves, which are relative to the segment's base offset.
 
 Invariant: every entry is the last offset and the position of a batch of the segment. The files may be damaged, so

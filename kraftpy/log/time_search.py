@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.log.results import TimestampAndOffset
-from kraftpy.log.segment import CorruptSegment, Placed, Segment
+from kraftpy.log.segment import BatchPosition, CorruptSegment, Segment
 from kraftpy.log.verifying import Epochs, check
 from kraftpy.log.work import Work, expanded
 from kraftpy.protocol.record_batch import BatchHeader, TimestampType, read_header
@@ -75,13 +75,13 @@ def search_max_timestamp(log: PartitionLog) -> Work[TimestampAndOffset | None]:
     if record is not None:
         return record
     # The batch that had the largest timestamp is gone or empty: look at the headers of all others.
-    looked = Looked(start_offset)
-    while looked.offset >= 0:
-        looked = look_on(log, looked, start_offset)
+    progress = HeaderSearch(start_offset)
+    while progress.offset >= 0:
+        progress = search_headers(log, progress, start_offset)
         yield None
-    if looked.max_timestamp < 0:
+    if progress.max_timestamp < 0:
         return None
-    found = _repairing(log, partial(batch_of, log, looked.last_offset))
+    found = _repairing(log, partial(batch_of, log, progress.last_offset))
     if found is None:
         return None
     return (yield from latest_record(found, start_offset, max_bytes))
@@ -119,7 +119,7 @@ def first_batch(log: PartitionLog, timestamp: int, start_offset: int, end_offset
 
 def _candidates(
     segment: Segment, timestamp: int, from_offset: int, end_offset: int, epochs: Epochs
-) -> Iterator[tuple[Placed, bytes]]:
+) -> Iterator[tuple[BatchPosition, bytes]]:
     """Yield the batches that may hold a segment's first record at or after both `timestamp` and `from_offset`.
 
     At most one index interval is read before the first of them. `end_offset` is that of the segment. Raises
@@ -163,7 +163,7 @@ def latest_batch(log: PartitionLog, start_offset: int) -> FoundBatch | None:
     return _read(log, segment, segment.max_timestamp()[1])
 
 
-class Looked(NamedTuple):
+class HeaderSearch(NamedTuple):
     """The progress of a search through the headers of all batches, and the best batch so far."""
 
     offset: int
@@ -172,9 +172,9 @@ class Looked(NamedTuple):
     last_offset: int = -1
 
 
-def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
-    """Look at the next 2048 headers, from `looked.offset` on."""
-    offset, max_timestamp, last_offset = looked
+def search_headers(log: PartitionLog, progress: HeaderSearch, start_offset: int) -> HeaderSearch:
+    """Look at the next 2048 headers, from `progress.offset` on."""
+    offset, max_timestamp, last_offset = progress
     left = _BATCHES_AT_ONCE
     for segment, end_offset in log.segments.from_offset(offset, log.log_end_offset):
         if not segment.size:
@@ -185,14 +185,14 @@ def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
         file = segment.log.get()
         for placed in segment.walk(first.position):
             if not left:
-                return Looked(placed.base_offset, max_timestamp, last_offset)
+                return HeaderSearch(placed.base_offset, max_timestamp, last_offset)
             left -= 1
             if placed.last_offset < start_offset or placed.max_timestamp <= max_timestamp:
                 continue
             if file.read(placed.position + _COUNT_AT, 4) != bytes(4):
                 max_timestamp, last_offset = placed.max_timestamp, placed.last_offset
         offset = end_offset
-    return Looked(-1, max_timestamp, last_offset)
+    return HeaderSearch(-1, max_timestamp, last_offset)
 
 
 def batch_of(log: PartitionLog, last_offset: int) -> FoundBatch | None:

@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from log_model import NOW, config, numbered, open_log, read_batches, read_slice
 
+from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import PartitionLog
-from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.compression import Compression
@@ -209,6 +210,25 @@ def test_a_damaged_index_is_made_anew_and_stored() -> None:
     sealed.log.flush()
     assert sealed.directory.read("00000000000000000000.index") == before
     assert sealed.log.segments[0].index.offsets is None
+
+
+@pytest.mark.parametrize("is_span_known", [True, False])
+def test_the_largest_timestamp_is_that_of_the_intact_batches_if_the_time_index_is_damaged(is_span_known: bool) -> None:
+    sealed = Sealed(5, interval=100)
+    span = sealed.log.segments[1].base_offset
+
+    def largest() -> tuple[int, int]:
+        segment = Segment(sealed.directory, 0, FileCache())  # knows nothing but its files
+        segment.index.span = span if is_span_known else 0
+        return segment.max_timestamp()
+
+    headers = [read_header(data) for data in sealed.batches[:-1]]
+    assert largest() == (headers[-1].max_timestamp, headers[-1].last_offset)
+    entries = len(sealed.directory.read("00000000000000000000.timeindex")) // 12
+    sealed.flip("00000000000000000000.timeindex", 8 * (12 * entries - 1))  # of the last entry's offset
+    assert largest() == (headers[-1].max_timestamp, headers[-1].last_offset)
+    sealed.flip(LOG, 8 * (len(sealed.data) - 1))
+    assert largest() == (headers[-2].max_timestamp, headers[-2].last_offset)
 
 
 def test_a_time_in_a_damaged_batch_is_an_error() -> None:

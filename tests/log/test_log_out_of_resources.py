@@ -146,7 +146,7 @@ def test_a_log_that_is_half_truncated_takes_nothing() -> None:
     with pytest.raises(OSError, match="Too many open files"):
         log.truncate_to(2)
     assert log.is_half_truncated
-    with pytest.raises(Exception, match="takes no more records"):
+    with pytest.raises(Exception, match="accepts no more records"):
         log.append(numbered(12, 1), leader_epoch=0, now=NOW)
     log.truncate_to(2)
     assert (log.is_half_truncated, log.log_end_offset) == (False, 2)
