@@ -297,6 +297,10 @@ class Image:
             topic = self._topics[name]
             yield topic, number, topic.partitions[number]
 
+    def replica_count(self, broker_id: BrokerId) -> int:
+        """Return the number of replicas on the broker."""
+        return len(self._placed.get(broker_id, _NO_PARTITIONS))
+
     def configs(self, resource_type: ConfigResourceType, resource_name: str) -> Mapping[str, str]:
         """Return a resource's settings without defaults. The name "" stands for all brokers."""
         return self._configs.get((resource_type, resource_name), _NOTHING)
