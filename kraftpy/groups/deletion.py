@@ -14,21 +14,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
 
 from kraftpy.groups import offsets
 from kraftpy.groups.appends import DeleteDoomedOffsets, DeleteGroupRecords, group_error
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.rebalance import Rebalance
-from kraftpy.groups.consumer.group import Draft
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft
 from kraftpy.groups.deadlines import Key
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.records import Record, group_record
 from kraftpy.groups.share.changes import ShareChangeQueue
-from kraftpy.groups.share.group import ShareDraft
+from kraftpy.groups.share.group import ShareDraft, ShareGroup
 from kraftpy.groups.step import Step
-from kraftpy.groups.streams.group import StreamsDraft
+from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup
 from kraftpy.groups.unloading import failed_deletion
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -68,7 +70,7 @@ class Deletions:
         """Delete empty groups. Waits for a group that is changing, which may or may not turn out empty."""
         for group_id in message.groups_names:
             group = self._groups.get(group_id)
-            if group is None or group.state is State.DEAD:
+            if group is None or group.is_dead:
                 continue
             if group.is_changing:
                 group.waiting.append(event)
@@ -81,7 +83,7 @@ class Deletions:
         doomed: list[Group] = []
         for group_id in dict.fromkeys(message.groups_names):
             group = self._groups.get(group_id)
-            if group is None or group.state is State.DEAD:
+            if group is None or group.is_dead:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
             elif not group.is_empty:
                 error = ErrorCode.NON_EMPTY_GROUP
@@ -107,9 +109,10 @@ class Deletions:
         """Make empty groups Dead until their tombstones are durable."""
         deletion = _Deletion(doomed=doomed, event=event, response=response)
         for group in doomed:
-            for member_id in sorted(group.pending_members):
-                self._rebalance.drop(group, member_id, step)
-            group.become(State.DEAD, step.timestamp)
+            if isinstance(group.kind, ClassicGroup):
+                for member_id in sorted(group.kind.pending_members):
+                    self._rebalance.drop(group.kind, member_id, step)
+            group.bury(step.timestamp)
             step.note(group, "deleted")
             known = offsets.known(group)
             if len(known) >= _MOST_TOGETHER:  # tombstones of several groups must fit into one batch
@@ -151,20 +154,22 @@ class Deletions:
 
     def _of_group(self, group: Group) -> list[Record]:
         """Return the tombstones of a group other than those of its offsets."""
-        if group.share is not None:
-            share_draft = ShareDraft(group.share)
-            share_draft.delete_all()
-            return share_draft.records
-        records = [group_record(group.group_id, None)]
-        if group.streams is not None:
-            streams_draft = StreamsDraft(group.streams)
-            streams_draft.delete_all()
-            records += streams_draft.records
-        if group.consumer is not None:
-            draft = Draft(group.consumer)
-            draft.delete_all()
-            records += draft.records
-        return records
+        records: list[Record] = []
+        if not isinstance(group.kind, ShareGroup):
+            records = [group_record(group.group_id, None)]
+        match group.kind:
+            case ClassicGroup():
+                return records
+            case ConsumerGroup():
+                draft: AnyDraft[Any, Any, Any] = Draft(group.kind)
+            case ShareGroup():
+                draft = ShareDraft(group.kind)
+            case StreamsGroup():
+                draft = StreamsDraft(group.kind)
+            case _:
+                assert_never(group.kind)
+        draft.delete_all()
+        return records + draft.records
 
     def piece_stored(self, purpose: DeleteDoomedOffsets, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of writing some tombstones: the rest follows, or the groups are restored."""
@@ -178,8 +183,8 @@ class Deletions:
             step.reply(deletion.event.request_id, failed_deletion(deletion.response, group_error(error_code)))
 
     def _restore(self, group_ids: Iterable[str]) -> None:
-        for group_id in group_ids:  # there is no transition out of Dead
-            self._groups[group_id] = replace(self._groups[group_id], state=State.EMPTY, is_losing_offsets=False)
+        for group_id in group_ids:
+            self._groups[group_id].unbury()
 
     def stored(self, purpose: DeleteGroupRecords, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of writing the tombstones: in the log, or known not to be there."""

@@ -11,10 +11,12 @@ from collections import deque
 from typing import Final
 
 from kraftpy.groups import offsets
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
 from kraftpy.types import Millis, TopicPartition
 
@@ -74,7 +76,7 @@ class Expiry:
         """Delete a piece of what was found to have expired, as far as that is still so."""
         group_id, piece = self._expired.popleft()
         group = self._groups.get(group_id)
-        if group is None or group.state is State.DEAD or group.is_changing:
+        if group is None or group.is_dead or group.is_changing:
             return
         idle = [each for each in piece if each not in group.offsets_in_flight]
         due = offsets.expired(group, self._config, step.timestamp, idle)
@@ -82,10 +84,11 @@ class Expiry:
             offsets.expire(group, due, step)
 
     def _look_at(self, group: Group, step: Step) -> None:
-        if group.records_in_flight or group.share is not None:  # a share group is kept until it is deleted
+        if group.records_in_flight or isinstance(group.kind, ShareGroup):  # a share group is kept until it is deleted
             return
         partitions = offsets.expired(group, self._config, step.timestamp)
-        ends = group.is_empty and not group.pending_members and not group.is_changing
+        has_pending = isinstance(group.kind, ClassicGroup) and bool(group.kind.pending_members)
+        ends = group.is_empty and not has_pending and not group.is_changing
         if ends and len(partitions) == len(group.offsets) and not group.unstable:
             self._deletions.bury([group], step)
             self._deleted += 1 + len(partitions)

@@ -89,7 +89,7 @@ class GroupRegistry:
 
     def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
         if value is not None:
-            self.named(group_id).persisted = value
+            self.named(group_id).put_generation(value)
         elif group_id in self.groups:
-            self.groups[group_id].persisted = None
+            self.groups[group_id].put_generation(None)
             self.forget_if_vacant(group_id)

@@ -20,6 +20,7 @@ from group_world import World
 from kraftpy.groups import assignment, change_queue
 from kraftpy.groups.apart import UNITS_AT_ONCE
 from kraftpy.groups.consumer import assignors, records
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Computed, Effect, Event, Survived
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
@@ -99,7 +100,7 @@ def test_other_groups_are_served_while_a_large_assignment_is_computed(world: Ste
     assert world.size(other) == 2
     assert not world.answers.keys() & {large, waiting}
     assert "large" in world.coordinator.groups
-    assert world.coordinator.groups["large"].consumer is None, "half of a decision is seen"
+    assert world.coordinator.groups["large"].classic is not None, "half of a decision is seen"
     world.is_busy = False
     world.go_on()
     assert world.size(large) == MANY
@@ -152,11 +153,11 @@ def test_topics_that_change_during_a_computation_are_looked_at_again(world: Step
     world.topics.become({"many": MANY + 1, "few": 2})
     world.is_busy = False
     world.go_on()
-    group = world.coordinator.groups["large"].consumer
-    assert group is not None
+    group = world.coordinator.groups["large"].kind
+    assert isinstance(group, ConsumerGroup)
     world.beat("large", "a", group.current("a").member_epoch)
-    group = world.coordinator.groups["large"].consumer
-    assert group is not None
+    group = world.coordinator.groups["large"].kind
+    assert isinstance(group, ConsumerGroup)
     assert len(group.current("a").assigned) == MANY + 1
 
 
