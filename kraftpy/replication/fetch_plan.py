@@ -3,7 +3,10 @@
 The leader remembers the session's partitions and positions, so a request names only those that changed since the last
 one, and those to forget. If a session is lost, the next request starts a new one and names all partitions.
 
-The work for a request or an answer grows with the number of changed partitions, not with the number fetched.
+The work for a request or an answer grows with the number of changed partitions, not with the number fetched. If many
+have changed (at the beginning, or after a failover), a request names `most_named` of them and does not wait at the
+leader, and the next request names more; so neither side handles tens of thousands of partitions at a time. A leader
+that grants no session is sent all partitions in every request.
 
 Usage: call `set` and `forget` as followers advance. `request` returns the next Fetch, or None if there is nothing to
 fetch; then call exactly one of `handle_response` (the response has arrived) and `lost` (it never will). One request may
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +39,8 @@ from kraftpy.protocol.messages.fetch import (
 from kraftpy.replication.follower import DivergingEpoch, FetchAnswer, FetchPosition
 from kraftpy.types import BrokerId, TopicId
 
+MOST_NAMED: Final = 1_000
+"""The most partitions that one request names: the leader reads and answers them in some 15 ms."""
 _NO_SESSION: Final = 0
 _INITIAL_EPOCH: Final = 0
 _MAX_EPOCH: Final = 2**31 - 1
@@ -63,6 +69,7 @@ class FetchLimits:
     response_max_bytes: int = 10 << 20  # replica.fetch.response.max.bytes
     min_bytes: int = 1  # replica.fetch.min.bytes
     max_wait_ms: int = 500  # replica.fetch.wait.max.ms
+    most_named: int = MOST_NAMED
 
 
 class Fetched(NamedTuple):
@@ -85,6 +92,8 @@ class FetchPlan:
         self._changed: dict[PartitionKey, None] = {}  # partitions for which the two differ, in order
         self._session_id = _NO_SESSION
         self._epoch = _INITIAL_EPOCH
+        self._has_no_session = False
+        """The leader answered the last request that asked for a session without granting one."""
         self._partition_max_bytes = -1
         self._is_in_flight = False
 
@@ -124,7 +133,7 @@ class FetchPlan:
     def request(self, limits: FetchLimits, max_wait_ms: int | None = None) -> FetchRequest | None:
         """Return the next Fetch (version 15 or later); None if there is nothing to fetch.
 
-        `max_wait_ms` overrides that of `limits`.
+        `max_wait_ms` overrides that of `limits`. A request that cannot name all changed partitions does not wait.
         """
         if self._is_in_flight:
             raise RuntimeError("a fetch is in flight")
@@ -137,10 +146,10 @@ class FetchPlan:
         forgotten: dict[TopicId, ForgottenTopic] = {}
         if self._epoch == _INITIAL_EPOCH:
             self._in_session.clear()
-            named = dict.fromkeys(self._wanted)
-        else:
-            named = self._changed
+            self._changed = dict.fromkeys(self._wanted)
+        named = [*self._changed] if self._has_no_session else [*islice(self._changed, limits.most_named)]
         for key in named:
+            del self._changed[key]
             topic_id, partition = key
             position = self._wanted.get(key)
             if position is None:
@@ -162,7 +171,8 @@ class FetchPlan:
                     partition_max_bytes=limits.partition_max_bytes,
                 )
             )
-        self._changed = {}
+        if self._changed:
+            max_wait_ms = 0
         self._is_in_flight = True
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self.replica_id, replica_epoch=self.broker_epoch),
@@ -192,7 +202,8 @@ class FetchPlan:
             raise KafkaError(error, "the leader refused the fetch")
         if self._epoch == _INITIAL_EPOCH:
             self._session_id = response.session_id
-            if response.session_id != _NO_SESSION:
+            self._has_no_session = response.session_id == _NO_SESSION
+            if not self._has_no_session:
                 self._epoch = 1
         elif response.session_id == self._session_id:
             self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1

@@ -87,6 +87,48 @@ def test_a_session_begins_with_everything_and_goes_on_with_what_changed() -> Non
     assert (request.session_epoch, request.topics, request.forgotten_topics_data) == (2, [], [])
 
 
+def test_many_partitions_are_named_in_several_requests_that_do_not_wait() -> None:
+    limits = FetchLimits(most_named=3)
+    plan = plan_of(8)
+    told = []
+    for epoch in range(3):
+        request = plan.request(limits)
+        assert request is not None
+        assert request.session_epoch == epoch
+        told.append((named(request), request.max_wait_ms))
+        first = named(request)[0][0]
+        assert [found.key for found in plan.handle_response(answer(99, first, 7))] == [
+            key(number) for number in ([first] if epoch < 2 else [first, 7])
+        ], "an answer about what was not named is of no use"
+    assert told == [([(0, 0), (1, 0), (2, 0)], 0), ([(3, 0), (4, 0), (5, 0)], 0), ([(6, 0), (7, 0)], 500)]
+    for number in range(4):
+        plan.forget(key(number))
+    request = plan.request(limits)
+    assert request is not None
+    assert (forgotten(request), request.max_wait_ms) == ([0, 1, 2], 0)
+    plan.lost()
+    request = plan.request(limits)
+    assert request is not None
+    assert (named(request), request.session_epoch) == ([(4, 0), (5, 0), (6, 0)], 0)
+
+
+def test_without_a_session_everything_is_named_at_once() -> None:
+    limits = FetchLimits(most_named=3)
+    plan = plan_of(5)
+    assert len(named(plan.request(limits))) == 3
+    plan.handle_response(answer(0, 1))
+    for _ in range(2):
+        request = plan.request(limits)
+        assert request is not None
+        assert len(named(request)) == 5
+        assert (request.session_epoch, request.max_wait_ms) == (0, 500)
+        assert len(plan.handle_response(answer(0, 0, 4))) == 2
+    plan.request(limits)
+    plan.handle_response(answer(5))
+    plan.set(key(1), at(1))
+    assert named(plan.request(limits)) == [(1, 1)]
+
+
 def test_what_was_changed_and_changed_back_is_not_named() -> None:
     plan = plan_of(2)
     plan.request(LIMITS)
@@ -101,7 +143,7 @@ def test_what_was_changed_and_changed_back_is_not_named() -> None:
 
 
 def test_what_was_forgotten_and_is_wanted_again_is_named() -> None:
-    """The leader has told what there is from that position on; if it could not be used, it must be asked again."""
+    """The leader has sent what there is from that position on; if it could not be used, it must be asked again."""
     plan = plan_of(1)
     plan.request(LIMITS)
     plan.handle_response(answer(99, 0))
@@ -137,7 +179,7 @@ def test_no_session_to_be_had_names_everything_every_time() -> None:
     [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 5)],
 )
 def test_session_errors_begin_anew(error: ErrorCode, session_id: int) -> None:
-    """And name the old session where there is one, so that the leader can drop it."""
+    """They name the old session if there is one, so that the leader can drop it."""
     plan = plan_of(2)
     plan.request(LIMITS)
     plan.handle_response(answer(5))
@@ -228,7 +270,7 @@ def test_what_an_answer_says_arrives() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_leaders_session_always_holds_what_is_wanted(rng: Random) -> None:
-    """Whatever is set, forgotten, lost and evicted: a request that is answered was about exactly what is wanted."""
+    """After any sequence of sets, omissions, losses and evictions, an answered request was about what is wanted."""
     sessions = FetchSessions(2, lambda: rng.randrange(1, 1 << 30))
     plan = FetchPlan(replica_id=BrokerId(2), broker_epoch=7)
     wanted: dict[PartitionKey, FetchPosition] = {}

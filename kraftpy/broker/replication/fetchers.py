@@ -5,10 +5,10 @@ requests and applies the results to the logs. Appends run on the event loop, tru
 applied completely before the next request, whose fetch offsets tell the leader what this broker has. A flush that the
 topic asks for (`flush.messages`) comes before it too.
 
-If a partition is added while a fetcher's request waits at the leader, a new connection ends that wait: records
-acknowledged with acks=all must not be delayed by it. A partition that backs off after an error shortens the next wait
-instead. A leader that cannot be reached is retried after `replica.fetch.backoff.ms`, and at once when the metadata says
-that it, or any broker, is back.
+If a partition is added while a fetcher's request waits at the leader, a second request on the connection ends that
+wait: records acknowledged with acks=all must not be delayed by it. A partition that backs off after an error shortens
+the next wait instead. A leader that cannot be reached is retried after `replica.fetch.backoff.ms`, and at once when the
+metadata says that it, or any broker, is back.
 
 There is one fetcher per leader, as with `num.replica.fetchers=1`; different leaders are fetched from in parallel. But
 partitions that are synced before they are acknowledged (`kraftpy.flush.before.ack`) have a fetcher of their own, for
@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
@@ -175,8 +175,8 @@ class _Fetcher:
         self._awake = asyncio.Event()
         self._connection: Connection | None = None
         self._is_waiting = False
-        self._was_interrupted = False
-        """The connection was closed to end a long poll, for a partition that has come."""
+        self._is_hurrying = False
+        """A request was sent to end the long poll, for a partition that has come."""
         self._task: asyncio.Task[None] | None = None
         self._has_complained = False
         self._complaints: dict[TopicPartition, tuple[str, tuple[object, ...]]] = {}
@@ -201,9 +201,17 @@ class _Fetcher:
         self._delayed.pop(key, None)
         self._due[key] = None
         self._awake.set()
-        if self._is_waiting and self._connection is not None:
-            self._was_interrupted = True
-            self._connection.close()
+        if self._is_waiting and not self._is_hurrying and self._connection is not None:
+            self._hurry(self._connection)
+
+    def _hurry(self, connection: Connection) -> None:
+        """End the long poll: the leader answers it when it gets another request, here one about nothing."""
+        from kraftpy.protocol.messages.list_offsets import ListOffsetsRequest  # here: as in `_connect`
+
+        self._is_hurrying = True
+        with contextlib.suppress(KafkaError):  # a connection that is lost has ended the poll
+            version = connection.version(ApiKey.LIST_OFFSETS)
+            connection.send(ApiKey.LIST_OFFSETS, ListOffsetsRequest(), version).add_done_callback(_forget_outcome)
 
     def forget(self, key: PartitionKey) -> None:
         """Stop fetching a partition."""
@@ -225,8 +233,6 @@ class _Fetcher:
                 await self._fetch()
             except KafkaError as error:
                 self._plan.lost()
-                if self._was_interrupted:  # even if the partition that was added has left again
-                    continue
                 if not self._has_complained:
                     logger.warning("broker %d: cannot fetch from it: %s", self.leader, error)
                     self._has_complained = True
@@ -243,7 +249,6 @@ class _Fetcher:
     async def _fetch(self) -> None:
         """Connect, and fetch for as long as that succeeds. Raises KafkaError."""
         self._awake.clear()
-        self._was_interrupted = False
         epoch = self._fetchers.broker_epoch()
         connection = self._connection = await self._connect()
         version = connection.version(ApiKey.FETCH, low=_FIRST_VERSION)
@@ -265,7 +270,7 @@ class _Fetcher:
             if request is None:
                 await self._pause(pause_ms / 1000)
                 continue
-            self._is_waiting = True
+            self._is_waiting, self._is_hurrying = True, False
             try:
                 response = await connection.send(ApiKey.FETCH, request, version)
             finally:
@@ -466,3 +471,9 @@ class _Fetcher:
         except Exception as error:
             if follower is not None and replica.following is follower:
                 self._unexpected(replica, follower, error)
+
+
+def _forget_outcome(answer: asyncio.Future[Any]) -> None:
+    """Look at a failure that is of no interest, so that the loop does not log it."""
+    if not answer.cancelled():
+        answer.exception()
