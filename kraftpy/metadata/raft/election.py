@@ -26,7 +26,7 @@ class Election:
         self._may_campaign = False
         """True if the library may campaign while this input is processed."""
         self._is_transfer = False
-        """True if it campaigns because the leader asked it to."""
+        """True if it campaigns at the leader's request, so that voters who hear that leader grant their votes."""
         self._poll_term = 0
         """The term that the current poll is about; 0 if there is none."""
         self._pre_votes: set[int] = set()
@@ -83,11 +83,6 @@ class Election:
     def may_campaign(self) -> bool:
         """True if the library may campaign."""
         return self._may_campaign
-
-    @property
-    def is_transfer(self) -> bool:
-        """True if the campaign is at the leader's request, so that voters who hear that leader vote all the same."""
-        return self._is_transfer
 
     def before_tick(self) -> None:
         """If the election deadline has passed, let the library campaign, or poll first."""
