@@ -20,6 +20,7 @@ Left out: authorization, which is the handlers' part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, assert_never, overload
 
 from kraftpy.metadata import brokers, configs, features, partitions, reassignments, topics
@@ -165,6 +166,10 @@ class MetadataStateMachine:
         except Exception as error:
             message = f"a metadata command could not be decided: {type(error).__name__}: {error}"
             return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=message), True
+
+    def capture(self) -> Callable[[], bytes]:
+        """Capture the image; the returned function does what `snapshot` does, in any thread."""
+        return self.image.capture()
 
     def snapshot(self) -> bytes:
         """Return the image as bytes for `restore`."""

@@ -13,9 +13,11 @@ The broker's loop, on one event loop:
 A message with `after_sync` may leave only if `needs_sync` was false when it was taken, or after a sync that began later
 has returned. Syncs and snapshots run one at a time; inputs may arrive meanwhile.
 
-Snapshots. Our own: if `snapshot_due`, `begin_snapshot()`, `journal.save_snapshot` in a thread, `snapshot_saved(index)`.
-A leader's: once `received_snapshot` is not None, it has been checked and the machine has restored it; then call
-`journal.save_snapshot` in a thread, with no other use of the journal meanwhile, and `snapshot_installed()`. Entries and
+Snapshots are encoded, decoded and written in threads. Our own: if `snapshot_due`, `begin_snapshot()`, its `encode`,
+`journal.save_snapshot`, `snapshot_saved(index)`. For followers: if `snapshot_wanted`, `capture_snapshot()`, its
+`encode`, `snapshot_encoded(...)`. A leader's: if `snapshot_to_decode` is not None, call it, then `snapshot_decoded`
+with its result or exception; once `received_snapshot` is not None, the machine has restored it; then call
+`journal.save_snapshot`, with no other use of the journal meanwhile, and `snapshot_installed()`. Entries and
 snapshots are in the log's encoding: read them with `command_in(entry.data)` and `unpack_snapshot(data)` of
 `quorum_messages`.
 
@@ -38,7 +40,7 @@ See docs/explanation/raft-library.md for each defect of the library; D1 and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +52,7 @@ from kraftpy.metadata.quorum_messages import BadMessageError, unpack_snapshot
 from kraftpy.metadata.raft.library import NOW_S, QuorumStoppedError
 from kraftpy.metadata.raft.log import RaftLog
 from kraftpy.metadata.raft.node import Raft
+from kraftpy.metadata.raft.snapshots import Captured
 from kraftpy.metadata.raft.state import BATCH_BYTES, CHUNK_BYTES, Chance, Message, RaftSettings, StateMachine
 
 SNAPSHOT_AFTER_ENTRIES = 10_000
@@ -84,7 +87,7 @@ class Quorum:
         log = RaftLog(journal, snapshot.index if snapshot else 0, snapshot.term if snapshot else 0, voters)
         if snapshot is not None:
             contents = unpack_snapshot(snapshot.data)
-            machine.restore(contents.state)
+            machine.decode(contents.state)()
             log.set_snapshot_voters(contents)
         for entry in loaded.entries:
             log.load((messages.entry_of(entry.data), entry.index, entry.term))
@@ -148,9 +151,14 @@ class Quorum:
     # -- inputs
 
     def tick(self, now_ms: int) -> None:
-        """Advance the time. Call this no later than `next_tick_ms`."""
-        if self._is_settled and now_ms <= self._state.now_ms and self._failure is None:
+        """Advance the time. Call this no later than `next_tick_ms`.
+
+        Between two ticks only so many committed entries are applied; let others run before the next one.
+        """
+        is_settled = self._is_settled and not self._raft.has_more_to_apply
+        if is_settled and now_ms <= self._state.now_ms and self._failure is None:
             return
+        self._raft.begin_tick()
         with self._input(now_ms):
             pass
 
@@ -228,6 +236,8 @@ class Quorum:
     def next_tick_ms(self, now_ms: int) -> int:
         """Return the latest time, by the caller's clock, to call `tick`."""
         state, leader = self._state, self._raft.leader
+        if self._raft.has_more_to_apply:
+            return now_ms
         latest = now_ms + 1000
         if state.is_leader:
             peers = leader.followers.keys() & state.connected_peers
@@ -308,8 +318,11 @@ class Quorum:
             found.append(Entry(index=entry_index, term=term, data=data))
         return found
 
-    def snapshot_for(self) -> Snapshot:
-        """Return a snapshot for a node that is behind; `committed_after` its index continues from there."""
+    def snapshot_for(self) -> Snapshot | None:
+        """Return a snapshot for a node that is behind; `committed_after` its index continues from there.
+
+        Returns None if there is none yet; `snapshot_wanted` is then true.
+        """
         return self._raft.snapshots.for_followers()
 
     def progress(self) -> list[VoterProgress]:
@@ -337,14 +350,38 @@ class Quorum:
         """True if the log has grown enough since the last snapshot, and one can be taken now."""
         return self._raft.snapshots.is_due
 
-    def begin_snapshot(self) -> tuple[int, int, bytes]:
-        """Return index, term and data for `journal.save_snapshot`. Raises ValueError if none can be taken now."""
-        snapshot = self._raft.snapshots.begin()
-        return snapshot.index, snapshot.term, snapshot.data
+    def begin_snapshot(self) -> Captured:
+        """Capture a snapshot for `journal.save_snapshot`. Raises ValueError if none can be taken now."""
+        return self._raft.snapshots.begin()
 
     def snapshot_saved(self, index: int) -> None:
         """Note that the snapshot is on disk: the entries before it are no longer needed."""
         self._raft.snapshots.saved(index)
+
+    @property
+    def snapshot_wanted(self) -> bool:
+        """Whether nodes that are behind wait for a snapshot."""
+        return self._raft.snapshots.is_wanted
+
+    def capture_snapshot(self) -> Captured:
+        """Capture the snapshot that is wanted."""
+        return self._raft.snapshots.capture()
+
+    def snapshot_encoded(self, snapshot: Snapshot) -> None:
+        """Take the snapshot that was wanted, encoded, and send it to those that wait for it."""
+        with self._input() as raft:
+            raft.snapshots.encoded(snapshot)
+            raft.leader.snapshot_encoded()
+
+    @property
+    def snapshot_to_decode(self) -> Callable[[], Callable[[], None]] | None:
+        """A function that decodes a leader's complete snapshot, in any thread, if there is one."""
+        return self._raft.follower.to_decode
+
+    def snapshot_decoded(self, outcome: Callable[[], None] | Exception) -> None:
+        """Take the result of `snapshot_to_decode`, or its exception."""
+        with self._input() as raft:
+            raft.follower.decoded(outcome)
 
     @property
     def received_snapshot(self) -> Snapshot | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgpack
 
-from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.journal import Journal, Snapshot
 from kraftpy.metadata.quorum import Message, Quorum
 from kraftpy.metadata.raft.state import BATCH_BYTES
 from kraftpy.testing.memory_files import Loss, MemoryDisk
@@ -29,6 +29,14 @@ class ListMachine:
     def snapshot(self) -> bytes:
         packed: bytes = msgpack.packb(self.commands)
         return packed
+
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        ListMachine().restore(data)
+        return lambda: self.restore(data)
 
     def restore(self, data: bytes) -> None:
         commands = msgpack.unpackb(data)
@@ -76,18 +84,33 @@ class Node:
             self.quorum.synced(self.journal.sync())
 
     def save_snapshots(self) -> None:
+        self.work_on_snapshots()
         received = self.quorum.received_snapshot
         if received is not None:
             self.journal.save_snapshot(received.index, received.term, received.data)
             self.quorum.snapshot_installed()
         if self.quorum.snapshot_due:
-            index, term, data = self.quorum.begin_snapshot()
-            self.journal.save_snapshot(index, term, data)
-            self.quorum.snapshot_saved(index)
+            captured = self.quorum.begin_snapshot()
+            self.journal.save_snapshot(captured.index, captured.term, captured.encode())
+            self.quorum.snapshot_saved(captured.index)
+
+    def work_on_snapshots(self) -> None:
+        """What the shell's thread does: decode and encode."""
+        if (decode := self.quorum.snapshot_to_decode) is not None:
+            outcome: Callable[[], None] | Exception
+            try:
+                outcome = decode()
+            except Exception as error:
+                outcome = error
+            self.quorum.snapshot_decoded(outcome)
+        if self.quorum.snapshot_wanted:
+            captured = self.quorum.capture_snapshot()
+            self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))
 
     def messages(self) -> list[Message]:
-        """What may leave now, everything being synced."""
+        """Return the messages that may leave now, when everything is synced."""
         taken = self.quorum.take_messages()
+        self.work_on_snapshots()
         self.sync()
         return taken + self.quorum.take_messages()
 
@@ -126,7 +149,7 @@ class Cluster:
         return self.nodes[node_id]
 
     def join(self) -> None:
-        """Connect whoever is up and not cut off."""
+        """Connect to each node that is up and not cut off."""
         for first in sorted(self.nodes):
             for second in sorted(self.nodes):
                 link = frozenset((first, second))

@@ -17,6 +17,7 @@ from kraftpy.metadata import quorum
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Journal
 from kraftpy.metadata.quorum_messages import MAX_SNAPSHOT_CHUNK_BYTES, command_in, unpack_snapshot
 from kraftpy.metadata.raft import library
+from kraftpy.metadata.raft.state import UNITS_A_TICK
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 
@@ -271,6 +272,32 @@ def test_a_snapshot_is_sent_in_chunks() -> None:
     assert max(chunks) <= MAX_SNAPSHOT_CHUNK_BYTES
 
 
+def test_a_node_that_is_behind_applies_a_bounded_number_of_entries_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    leader = cluster.settle()
+    behind = next(node for node in cluster.nodes.values() if node is not leader)
+    known = behind.machine.apply
+
+    def heavy(index: int, term: int, data: bytes) -> int:
+        known(index, term, data)
+        return UNITS_A_TICK // 2 - 1
+
+    monkeypatch.setattr(behind.machine, "apply", heavy)
+    cluster.isolate(behind.id)
+    propose(leader, *commands(0, 20))
+    cluster.run(500)
+    cluster.heal()
+    applied = [0]
+    while applied[-1] < 20:
+        cluster.step()
+        applied.append(len(behind.machine.commands))
+        assert applied[-1] - applied[-2] <= 3, "after so much work it is the turn of others"
+        if 0 < applied[-1] < 20:
+            assert behind.quorum.next_tick_ms(cluster.now_ms) == cluster.now_ms
+    assert behind.machine.commands == commands(0, 20)
+    assert behind.quorum.next_tick_ms(cluster.now_ms) > cluster.now_ms
+
+
 def test_what_a_follower_of_the_log_is_given() -> None:
     cluster = Cluster()
     leader = cluster.settle()
@@ -282,7 +309,10 @@ def test_what_a_follower_of_the_log_is_given() -> None:
     assert [data for entry in found if (data := command_in(entry.data)) is not None] == commands(0, 20)
     assert len(leader.quorum.committed_after(3, 1) or ()) == 1
     assert leader.quorum.committed_after(leader.quorum.applied_index, 100) == []
+    assert leader.quorum.snapshot_for() is None, "it has to be encoded first"
+    leader.work_on_snapshots()
     snapshot = leader.quorum.snapshot_for()
+    assert snapshot is not None
     machine = ListMachine()
     machine.restore(unpack_snapshot(snapshot.data).state)
     assert (snapshot.index, machine.commands) == (leader.quorum.applied_index, commands(0, 20))
@@ -366,7 +396,7 @@ def test_a_node_that_does_not_vote_never_campaigns() -> None:
 
 
 def test_a_tick_at_the_time_that_was_said_is_not_due_again_at_that_time() -> None:
-    """Whatever a deadline comes to as a binary fraction: 130.605 * 1000 is less than 130605."""
+    """A deadline may not be exact as a binary fraction: 130.605 * 1000 is less than 130605."""
     node = Node(4, THREE)
     node.quorum.connected(1, 1000)
     began_ms = now_ms = 1000
@@ -381,7 +411,7 @@ def test_a_tick_at_the_time_that_was_said_is_not_due_again_at_that_time() -> Non
 
 
 def test_a_node_that_does_not_vote_is_fed_though_every_voter_forgot_that_it_had_asked() -> None:
-    """A voter whose disk was full begins anew, with the connections that it had: who asked before is not told of it."""
+    """A voter whose disk was full restarts on the same connections, and does not know who asked before."""
     cluster = Cluster()
     cluster.settle()
     learner = cluster.start(4)
@@ -418,7 +448,7 @@ def test_a_change_of_voters_that_was_not_committed_is_taken_back() -> None:
 
 
 def test_a_removal_that_a_leader_loses_on_its_way_to_the_disk_leaves_somebody_who_may_lead() -> None:
-    """Those that had it would be no voters of theirs, and nobody whose log is shorter would have their votes."""
+    """The nodes that had it would not count as voters, and no node with a shorter log would get their votes."""
     cluster = Cluster()
     leader = cluster.settle()
     gone, left = sorted(THREE.keys() - {leader.id})

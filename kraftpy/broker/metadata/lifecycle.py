@@ -24,7 +24,7 @@ from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.patience import patiently
 from kraftpy.config import BrokerConfig, Listener
-from kraftpy.metadata.commands import Endpoint, RegisterBroker, SyncedReplicas
+from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, Endpoint, RegisterBroker, SyncedReplicas
 from kraftpy.metadata.sessions import HeartbeatReply
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -133,9 +133,12 @@ class Lifecycle:
             previous_broker_epoch=-1 if before is None else before.previous_broker_epoch,
             previous_incarnation_ids=() if before is None else before.previous_incarnation_ids,
             synced_replicas=self._synced_replicas,
+            max_partitions=PARTITIONS_AT_ONCE,
         )
         try:
             decision = await self._metadata.submit(command)
+            while decision.result is not None and decision.result.is_partial:
+                decision = await self._metadata.submit(command)
         except KafkaError as error:
             if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 raise

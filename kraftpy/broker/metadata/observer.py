@@ -23,7 +23,7 @@ from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
 from kraftpy.metadata.quorum_messages import BadMessageError, command_in, pack_snapshot, unpack_snapshot
-from kraftpy.metadata.raft.state import StateMachine
+from kraftpy.metadata.raft.state import UNITS_A_TICK, StateMachine
 from kraftpy.ports import Directory
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Observer:
         journal = Journal(directory)
         loaded = await self._in_disk_thread(journal.load)
         if loaded.snapshot is not None:
-            self._machine.restore(unpack_snapshot(loaded.snapshot.data).state)
+            self._machine.decode(unpack_snapshot(loaded.snapshot.data).state)()
             self.applied_index, self._last_term = loaded.snapshot.index, loaded.snapshot.term
         for entry in loaded.entries:
             self._apply(entry.index, entry.term, entry.data)
@@ -158,17 +158,22 @@ class Observer:
         if "snapshot" in answer:
             index, term, data = answer["snapshot"]
             if index > self.applied_index:
-                self._machine.restore(unpack_snapshot(data).state)
+                replace_state = await asyncio.to_thread(self._machine.decode, unpack_snapshot(data).state)
+                replace_state()
                 self.applied_index, self._last_term = index, term
                 await self._on_disk(lambda journal: journal.save_snapshot(index, term, data))
                 self._snapshot_due_at, self._applied_bytes = index + SNAPSHOT_AFTER_ENTRIES, 0
+        units = 0
         for index, term, data in answer["entries"]:
             if index == self.applied_index + 1:
                 if term < self._last_term:
                     raise BadMessageError(f"entry {index} of term {term} follows one of term {self._last_term}")
                 if self._journal is not None:
                     self._journal.append(term, data)
-                self._apply(index, term, data)
+                units += self._apply(index, term, data)
+                if units >= UNITS_A_TICK:
+                    units = 0
+                    await asyncio.sleep(0)
         voters = dict(map(tuple, answer["voters"]))
         if voters and voters != self._voters:
             self._voters = voters
@@ -182,21 +187,26 @@ class Observer:
             await self._on_disk(lambda journal: journal.sync())
             if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
                 self._snapshot_due_at, self._applied_bytes = self.applied_index + SNAPSHOT_AFTER_ENTRIES, 0
-                snapshot = pack_snapshot(self.applied_index, self._voters, self._machine.snapshot())
-                index, term = self.applied_index, self._last_term
-                await self._on_disk(lambda journal: journal.save_snapshot(index, term, snapshot))
+                index, term, voters = self.applied_index, self._last_term, self._voters
+                encode = self._machine.capture()
+                await self._on_disk(
+                    lambda journal: journal.save_snapshot(index, term, pack_snapshot(index, voters, encode()))
+                )
 
-    def _apply(self, index: int, term: int, data: bytes) -> None:
+    def _apply(self, index: int, term: int, data: bytes) -> int:
+        """Apply an entry; return the units of work that it took."""
+        units = 0
         command = command_in(data)
         if command is not None:
             try:
-                self._machine.apply(index, term, command)
+                units = self._machine.apply(index, term, command) or 0
             except CodecError:
                 raise
             except Exception as error:
                 raise Fatal(f"entry {index} of the metadata log could not be applied: {error!r}") from error
             self._applied_bytes += len(command)
         self.applied_index, self._last_term = index, term
+        return units
 
     async def _on_disk(self, write: Callable[[Journal], object]) -> None:
         journal = self._journal

@@ -29,7 +29,7 @@ from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
 from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.codec import CodecError
-from kraftpy.metadata.journal import Journal, JournalError
+from kraftpy.metadata.journal import Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
 from kraftpy.metadata.raft.library import QuorumStoppedError
@@ -58,6 +58,14 @@ def is_transient(error: OSError) -> bool:
 def journal_failed(error: OSError) -> DirectoryFailed:
     """Return the error that stops a node, voter or observer, whose journal failed: its contents are unknown."""
     return DirectoryFailed(f"the metadata journal cannot be written: {error.strerror or error}; this node stops")
+
+
+def _outcome_of(decode: Callable[[], Callable[[], None]]) -> Callable[[], None] | Exception:
+    """Decode a snapshot; return how to install it, or why it is refused."""
+    try:
+        return decode()
+    except Exception as error:
+        return error
 
 
 class Voter:
@@ -318,7 +326,13 @@ class Voter:
             process(quorum, now)
         quorum.tick(now)
         self._send(quorum)
-        if quorum.needs_sync or quorum.snapshot_due or quorum.received_snapshot is not None:
+        if (
+            quorum.needs_sync
+            or quorum.snapshot_due
+            or quorum.snapshot_wanted
+            or quorum.snapshot_to_decode is not None
+            or quorum.received_snapshot is not None
+        ):
             self._disk_wanted.set()
         self._publish()
 
@@ -385,15 +399,25 @@ class Voter:
         self._publish()
 
     async def _save_snapshots(self, quorum: Quorum, journal: Journal) -> None:
+        """Do what snapshots need of a thread: those of many partitions take a tenth of a second to encode or decode."""
+        if (decode := quorum.snapshot_to_decode) is not None:
+            quorum.snapshot_decoded(await self._in_disk_thread(_outcome_of, decode))
+            self._wake.wake()
+        if quorum.snapshot_wanted:
+            captured = quorum.capture_snapshot()
+            data = await self._in_disk_thread(captured.encode)
+            quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=data))
+            self._wake.wake()
+            self._wake_all()
         received = quorum.received_snapshot
         if received is not None:
             await self._in_disk_thread(journal.save_snapshot, received.index, received.term, received.data)
             quorum.snapshot_installed()
             self._wake.wake()
         elif quorum.snapshot_due:
-            index, term, data = quorum.begin_snapshot()
-            await self._in_disk_thread(journal.save_snapshot, index, term, data)
-            quorum.snapshot_saved(index)
+            captured = quorum.begin_snapshot()
+            await self._in_disk_thread(lambda: journal.save_snapshot(captured.index, captured.term, captured.encode()))
+            quorum.snapshot_saved(captured.index)
             self._wake.wake()
 
     # --- a full disk -------------------------------------------------------------------------
@@ -461,8 +485,21 @@ class Voter:
         answer["voters"] = [[node_id, address] for node_id, address in sorted(quorum.voters.items())]
         entries = quorum.committed_after(after, FOLLOW_BYTES) if after <= quorum.applied_index else []
         if entries is None:
-            snapshot = quorum.snapshot_for()
-            answer["snapshot"] = [snapshot.index, snapshot.term, snapshot.data]
+            snapshot = await self._snapshot_for_observer(quorum)
+            if snapshot is not None:
+                answer["snapshot"] = [snapshot.index, snapshot.term, snapshot.data]
         else:
             answer["entries"] = [[entry.index, entry.term, entry.data] for entry in entries]
         return answer
+
+    async def _snapshot_for_observer(self, quorum: Quorum) -> Snapshot | None:
+        """Return a snapshot once it is encoded; None if that takes so long that the observer had better ask again."""
+        try:
+            async with asyncio.timeout(FOLLOW_WAIT_MS / 1000):
+                while (snapshot := quorum.snapshot_for()) is None and quorum is self._quorum:
+                    self._disk_wanted.set()
+                    changed = self._changed
+                    await changed.wait()
+        except TimeoutError:
+            return None
+        return snapshot

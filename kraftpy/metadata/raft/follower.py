@@ -6,11 +6,13 @@ entries and commits only entries that were compared.
 
 Invariants: an entry is truncated only if its term conflicts with the leader's, and never at or below the commit index
 (that would mean a broken quorum, and stops this server). An answer acknowledges only entries that were compared with
-the leader's. A snapshot is checked and restored as a whole before it replaces anything.
+the leader's. A snapshot is checked and decoded as a whole, in a thread, before it replaces anything.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,6 +63,8 @@ class Follower:
         self._snapshots = snapshots
         self._answer = _Answer(0)
         self._incoming: _Incoming | None = None
+        self._decoding: _Incoming | None = None
+        """A complete snapshot that is being decoded; messages are processed meanwhile as if it were not there."""
 
     def forget_incoming(self, peer: int | None = None) -> None:
         """Forget the chunks of a snapshot that is incomplete; with `peer`, only if it is their sender."""
@@ -165,7 +169,7 @@ class Follower:
         if not self._accepts(peer, body):
             return
         self._hear(peer, body["term"])
-        if self._state.installing is not None:
+        if self._state.installing is not None or self._decoding is not None:
             return
         if self._is_stale(body["index"]):
             self._answer_snapshot(peer, body["index"], self._state.commit_index + 1, messages.SNAPSHOT_STALE)
@@ -180,27 +184,40 @@ class Follower:
         if len(data) < incoming.size:
             self._answer_snapshot(peer, incoming.index, len(data), messages.SNAPSHOT_MORE)
             return
-        self._incoming = None
-        self._restore(peer, incoming)
+        self._incoming, self._decoding = None, incoming
 
     def _is_stale(self, index: int) -> bool:
         """Return whether a snapshot's entries are all committed here: installing it would set this node back (D6)."""
         return index <= self._state.commit_index
 
-    def _restore(self, peer: int, incoming: _Incoming) -> None:
-        """Restore the state machine from a complete snapshot, checked before anything is replaced (D6, D7)."""
+    @property
+    def to_decode(self) -> Callable[[], Callable[[], None]] | None:
+        """A function that checks and decodes a complete snapshot, in any thread, if there is one (D6, D7)."""
+        return None if self._decoding is None else functools.partial(self._decode, self._decoding)
+
+    def _decode(self, incoming: _Incoming) -> Callable[[], None]:
         data = bytes(incoming.data)
-        try:
-            if messages.checksum(data) != incoming.checksum:
-                raise BadMessageError("its checksum does not match")
-            self._machine.restore(unpack_snapshot(data).state)
-        except Exception as error:
+        if messages.checksum(data) != incoming.checksum:
+            raise BadMessageError("its checksum does not match")
+        return self._machine.decode(unpack_snapshot(data).state)
+
+    def decoded(self, outcome: Callable[[], None] | Exception) -> None:
+        """Restore the state machine from the decoded snapshot, unless it is refused or has come too late."""
+        incoming, self._decoding = self._decoding, None
+        assert incoming is not None
+        leader = incoming.leader
+        if isinstance(outcome, Exception):
             logger.error(
-                "the metadata snapshot of entry %d that node %d sent is refused: %s", incoming.index, peer, error
+                "the metadata snapshot of entry %d that node %d sent is refused: %s", incoming.index, leader, outcome
             )
-            self._answer_snapshot(peer, incoming.index, 0, messages.SNAPSHOT_REFUSED)
-            return
-        self._state.installing = Snapshot(index=incoming.index, term=incoming.last_term, data=data)
+            if leader in self._state.connected_peers:
+                self._answer_snapshot(leader, incoming.index, 0, messages.SNAPSHOT_REFUSED)
+        elif not self._state.is_leader and not self._is_stale(incoming.index):
+            outcome()
+            data = bytes(incoming.data)
+            self._state.installing = Snapshot(index=incoming.index, term=incoming.last_term, data=data)
+        elif leader in self._state.connected_peers:
+            self._answer_snapshot(leader, incoming.index, self._state.commit_index + 1, messages.SNAPSHOT_STALE)
 
     def installed(self) -> Snapshot:
         """Continue with a snapshot that is on disk now; the journal kept the entries that match it (D5, D6)."""

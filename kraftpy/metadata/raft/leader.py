@@ -151,9 +151,19 @@ class Leader:
             follower.sent(self._round, 0, state.now_ms)  # nothing is sent: this only delays the next attempt
             return
         snapshot = self._snapshots.for_followers()
+        if snapshot is None:
+            follower.probe(state.log.first_index)
+            follower.sent(self._round, 0, state.now_ms)  # nothing; it is tried again when the snapshot is encoded
+            return
         follower.mode = Mode.SNAPSHOT
         follower.outgoing = Outgoing(snapshot, messages.checksum(snapshot.data), moved_ms=state.now_ms)
         self._send_chunks(follower, 0)
+
+    def snapshot_encoded(self) -> None:
+        """Try again to send a snapshot to the followers that wait for one."""
+        for _, follower in sorted(self.followers.items()):
+            if follower.mode is Mode.PROBE and follower.next_index <= self._state.log.first_index:
+                follower.probe(follower.next_index)
 
     def _send_chunks(self, follower: Progress, patience_ms: int) -> None:
         state, outgoing = self._state, follower.outgoing

@@ -114,8 +114,9 @@ _STATE = frozenset(
 )  # fmt: skip
 _OVERRIDDEN = frozenset(
     {
-        "connectedToAnyone", "doApplyCommand", "generateRaftTimeout", "loadDumpFile", "onBecomeLeader",
-        "onMessageReceived", "parseChangeClusterRequest", "sendAppendEntries", "sendNextNodeIdx", "tryLogCompaction",
+        "applyLogEntries", "connectedToAnyone", "doApplyCommand", "generateRaftTimeout", "loadDumpFile",
+        "onBecomeLeader", "onMessageReceived", "parseChangeClusterRequest", "sendAppendEntries", "sendNextNodeIdx",
+        "tryLogCompaction",
     }
 )  # fmt: skip
 _CALLED = frozenset({"setCurrentTerm", "setState"})
@@ -155,6 +156,10 @@ class Events(Protocol):
         """Answer AppendEntries."""
         ...
 
+    def may_apply(self) -> bool:
+        """Return whether to apply another committed entry now."""
+        ...
+
     def apply(self, entry: bytes) -> None:
         """Apply the committed entry after the last applied one."""
         ...
@@ -174,6 +179,8 @@ class _Transport(library.Transport):  # type: ignore[misc]
 
 class _Hardened(library.SyncObj):  # type: ignore[misc]
     """The library's Raft with its defects closed from outside, by overriding."""
+
+    _SyncObj__raftCommitIndex: int
 
     events: Events | None = None
     """None during construction, when the library asks for a timeout already."""
@@ -205,6 +212,18 @@ class _Hardened(library.SyncObj):  # type: ignore[misc]
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         """Do nothing: `Leader.send_due` sends, no faster than it is answered (D13)."""
+
+    def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
+        """Apply committed entries one by one, for as long as we allow; the library would apply all of them at once."""
+        assert self.events is not None
+        committed: int = self._SyncObj__raftCommitIndex
+        try:
+            while self._SyncObj__raftLastApplied < committed and self.events.may_apply():
+                self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied + 1
+                super()._SyncObj__applyLogEntries()
+        finally:
+            self._SyncObj__raftCommitIndex = committed
+        return False
 
     def _SyncObj__doApplyCommand(self, entry: bytes) -> None:  # noqa: N802
         assert self.events is not None

@@ -17,7 +17,7 @@ from kraftpy.metadata.raft.library import QuorumStoppedError, RaftLibrary, Role
 from kraftpy.metadata.raft.log import RaftLog
 from kraftpy.metadata.raft.membership import Membership
 from kraftpy.metadata.raft.snapshots import Snapshots
-from kraftpy.metadata.raft.state import Chance, Message, RaftSettings, State, StateMachine
+from kraftpy.metadata.raft.state import UNITS_A_TICK, Chance, Message, RaftSettings, State, StateMachine
 
 
 class Raft:
@@ -34,6 +34,8 @@ class Raft:
             fallback_ms=settings.fallback_ms,
         )
         self._machine = machine
+        self._applied_units = 0
+        """The work of the entries applied since the tick."""
         self.state = State(node_id=node_id, log=log, library=library, settings=settings, chance=chance, now_ms=now_ms)
         self.election = Election(self.state)
         self.snapshots = Snapshots(self.state, machine)
@@ -58,6 +60,10 @@ class Raft:
         log.on_commit = self._commit_index_computed
 
     # -- inputs
+
+    def begin_tick(self) -> None:
+        """Allow more committed entries to be applied: a node that is behind lets others run in between."""
+        self._applied_units = 0
 
     def advance(self) -> None:
         """Act on the time and the last input: polls, campaigns, commits, applied entries."""
@@ -161,6 +167,15 @@ class Raft:
         else:
             self.state.commit_index = index
 
+    def may_apply(self) -> bool:
+        """Return whether to apply another committed entry before the next tick."""
+        return self._applied_units < UNITS_A_TICK
+
+    @property
+    def has_more_to_apply(self) -> bool:
+        """Whether committed entries wait for the next tick."""
+        return not self.may_apply() and self.state.last_applied < self.state.commit_index
+
     def apply(self, entry: bytes) -> None:
         """Apply one committed entry. An exception stops the node at once (D11); the library would retry forever."""
         self.snapshots.applied_bytes += len(entry)
@@ -170,7 +185,7 @@ class Raft:
             term = self.state.log.term_at(index)
             assert term is not None
             try:
-                self._machine.apply(index, term, data)
+                self._applied_units += self._machine.apply(index, term, data) or 0
             except Exception as error:
                 raise QuorumStoppedError(
                     f"the metadata entry {index} of term {term} cannot be applied: {error}"

@@ -2,15 +2,29 @@
 
 Invariants: a snapshot covers only entries that are applied and on this disk, and each covers more than the one before.
 Snapshots are written to disk one at a time: none is due while another is saved or a leader's is installed.
+
+A snapshot is captured at once and encoded later, in a thread: with many partitions, encoding takes a tenth of a second.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from kraftpy.metadata.journal import Snapshot
 from kraftpy.metadata.quorum_messages import pack_snapshot
 from kraftpy.metadata.raft.state import State, StateMachine
 
 _KEPT_FOR_FOLLOWERS_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A snapshot that is not encoded yet; `encode` may be called in any thread."""
+
+    index: int
+    term: int
+    encode: Callable[[], bytes]
 
 
 class Snapshots:
@@ -25,7 +39,9 @@ class Snapshots:
         """The size of the entries applied since a snapshot was taken."""
         self._saving_index: int | None = None
         self._for_followers: tuple[Snapshot, int] | None = None
-        """The newest snapshot taken, and when it was last sent."""
+        """The snapshot encoded for followers, and when it was last sent."""
+        self.is_wanted = False
+        """Whether followers wait for a snapshot to be captured and encoded."""
 
     # -- our own
 
@@ -49,15 +65,23 @@ class Snapshots:
             return False
         return self._last_index < self._state.last_applied <= self._state.log.journal.durable_index
 
-    def begin(self) -> Snapshot:
-        """Take a snapshot to be saved. Raises ValueError if none can be taken now."""
+    def begin(self) -> Captured:
+        """Capture a snapshot to be saved. Raises ValueError if none can be taken now."""
         if not self._can_begin():
             raise ValueError("there is nothing to take a snapshot of now")
-        self._for_followers = None
-        snapshot = self.for_followers()
-        self._saving_index = snapshot.index
+        captured = self.capture()
+        self._saving_index = captured.index
         self.applied_bytes = 0
-        return snapshot
+        return captured
+
+    def capture(self) -> Captured:
+        """Capture the applied state and the voters."""
+        index = self._state.last_applied
+        term = self._state.log.term_at(index)
+        assert term is not None
+        voters_index, voters = self._state.log.voters_at(index)
+        encode_state = self._machine.capture()
+        return Captured(index, term, lambda: pack_snapshot(voters_index, voters, encode_state()))
 
     def saved(self, index: int) -> None:
         """Note that the snapshot is on disk: the entries before it are no longer needed."""
@@ -74,19 +98,19 @@ class Snapshots:
 
     # -- for followers
 
-    def for_followers(self) -> Snapshot:
-        """Return a snapshot of the applied state and voters; the last one is reused if the log still continues it."""
+    def for_followers(self) -> Snapshot | None:
+        """Return an encoded snapshot that the log continues; None if there is none yet, which is then `is_wanted`."""
         if self._for_followers is not None and self._for_followers[0].index >= self._state.log.first_index:
             snapshot = self._for_followers[0]
-        else:
-            index = self._state.last_applied
-            term = self._state.log.term_at(index)
-            assert term is not None
-            voters_index, voters = self._state.log.voters_at(index)
-            data = pack_snapshot(voters_index, voters, self._machine.snapshot())
-            snapshot = Snapshot(index=index, term=term, data=data)
+            self.keep_for_followers(snapshot)
+            return snapshot
+        self.is_wanted = True
+        return None
+
+    def encoded(self, snapshot: Snapshot) -> None:
+        """Take the snapshot that was wanted."""
+        self.is_wanted = False
         self.keep_for_followers(snapshot)
-        return snapshot
 
     def keep_for_followers(self, snapshot: Snapshot) -> None:
         """Note that a snapshot is being sent."""
@@ -99,4 +123,5 @@ class Snapshots:
 
     def stepped_down(self) -> None:
         """Free the snapshot that was sent to followers."""
+        self.is_wanted = False
         self._for_followers = None

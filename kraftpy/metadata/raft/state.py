@@ -6,6 +6,7 @@ clock as well (`NOW_S`) while an input is processed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +16,8 @@ from kraftpy.metadata.raft.log import RaftLog
 
 BATCH_BYTES = 256 << 10
 CHUNK_BYTES = 512 << 10
+UNITS_A_TICK = 1_000
+"""After so much work on committed entries, some 10 to 40 ms, the rest of them waits for the next tick."""
 
 
 class Chance(Protocol):
@@ -28,16 +31,19 @@ class Chance(Protocol):
 class StateMachine(Protocol):
     """The state machine that the log drives."""
 
-    def apply(self, index: int, term: int, data: bytes) -> object:
-        """Apply a committed command. Total and deterministic; an exception stops the node."""
+    def apply(self, index: int, term: int, data: bytes) -> int | None:
+        """Apply a committed command; return the units of work that it took, of some ten microseconds each (None: 0).
+
+        Total and deterministic; an exception stops the node.
+        """
         ...
 
-    def snapshot(self) -> bytes:
-        """Return the state as bytes for `restore`."""
+    def capture(self) -> Callable[[], bytes]:
+        """Capture the state; the returned function encodes it as bytes for `decode`, in any thread and at any time."""
         ...
 
-    def restore(self, data: bytes) -> None:
-        """Replace the state. If it raises, nothing was changed."""
+    def decode(self, data: bytes) -> Callable[[], None]:
+        """Check and decode a state, in any thread, and change nothing; the returned function replaces the state."""
         ...
 
 
