@@ -39,9 +39,9 @@ def produce(
 ) -> dict[str, float]:
     """Send `count` records of `size` bytes, a thousand to each topic in turn; return the seconds it took.
 
-    Each thousand goes to one of `partitions` partitions, in turn; with 0, librdkafka chooses the partition. With `wait`,
-    20 MB are sent first that do not count, a line is printed when everything is ready, and the measurement begins when
-    a line is read.
+    Each thousand goes to one of `partitions` partitions, in turn; with 0, librdkafka chooses the partition. With
+    `wait`, 20 MB are sent first that do not count, a line is printed when everything is ready, and the measurement
+    begins when a line is read.
     """
     failed = 0
 
