@@ -95,7 +95,7 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
             found.size_bytes += batch.header.size_bytes
     if not bases[0] <= to_offset < found.log_end_offset:
         raise Failure(
-            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside of them"
+            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside this range"
         )
     found.new_end_offset = kept_end
     return found
@@ -104,7 +104,7 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
 def cut(place: PartitionPlace, to_offset: int) -> tuple[int, str]:
     """Delete every batch that reaches `to_offset` or beyond. Returns the new end, and what opening the log found."""
     checkpoints, _ = read_checkpoints(place.log_directory)
-    keeper = _Keeper(place.log_directory)
+    keeper = _DirectoryFiles(place.log_directory)
     keeper.forget_clean_stop()
     keeper.lower(place.name, to_offset)
     files = segment_files(place.path)
@@ -174,7 +174,7 @@ def recover(
 
     The second value is False if a clean stop no longer counts as one.
     """
-    keepers = {place.log_directory: _Keeper(place.log_directory) for place in places}
+    keepers = {place.log_directory: _DirectoryFiles(place.log_directory) for place in places}
     known = {directory: read_checkpoints(directory)[0] for directory in keepers}
     for keeper in keepers.values():
         keeper.forget_clean_stop()
@@ -248,7 +248,7 @@ def _remove_deleted(place: PartitionPlace) -> None:
     OsDirectory(place.path).sync()
 
 
-class _Keeper:
+class _DirectoryFiles:
     """The small files of a log directory; for a copy without one, nothing."""
 
     def __init__(self, log_directory: Path | None) -> None:

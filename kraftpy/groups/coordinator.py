@@ -15,12 +15,12 @@ state again; each request is answered once; an answer that a client may rely on 
 An append that failed must not be in the log. If that is not known (REQUEST_TIMED_OUT or
 NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again after reporting it.
 
-A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set. Its requests
-go through its queue (`change_queue`, `consumer.changes`), and so does anything else that must not overtake its records.
+A group is of exactly one kind (`group.Kind`). The requests of a group of the consumer protocol go through its queue
+(`change_queue`, `consumer.changes`), and so does anything else that must not overtake its records.
 
-A share group has `share` set and nothing else; `share.changes` does for it what `consumer.changes` does for consumer
-groups. The shell passes its requests on to the share coordinators (`ChangeState`). A streams group has `streams` set
-(`streams.changes`); the shell creates the internal topics that it lacks (`CreateInternalTopics`).
+`share.changes` does for share groups what `consumer.changes` does for consumer groups. The shell passes its requests on
+to the share coordinators (`ChangeState`). Streams groups have `streams.changes`; the shell creates the internal topics
+that they lack (`CreateInternalTopics`).
 
 Left out: authorization; quotas.
 
@@ -38,9 +38,11 @@ from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.admission import Admission
 from kraftpy.groups.appends import (
     Appends,
+    DeleteDoomedOffsets,
     DeleteGroupRecords,
     DeleteOffsets,
     ExpireOffsets,
+    InFlight,
     Purpose,
     StoreAssignment,
     StoreConsumerGroup,
@@ -54,43 +56,51 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
+from kraftpy.groups.backlog import Backlog
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
-from kraftpy.groups.events import Appended, Effect, Event, Request, StateChanged, Tick, TopicsDeleted, TransactionEnded
-from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.events import (
+    Appended,
+    Computed,
+    Effect,
+    Event,
+    Request,
+    StateChanged,
+    Tick,
+    TopicsDeleted,
+    TransactionEnded,
+)
+from kraftpy.groups.expiry import Expiry
+from kraftpy.groups.group import Group
 from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.member_timers import AGAIN_MS
-from kraftpy.groups.memory import OBJECTS_PER_BYTE, Room, Usage
-from kraftpy.groups.records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    read_group,
-    read_key,
-    read_offset,
-)
-from kraftpy.groups.replay import Durable, durable, replay_record
+from kraftpy.groups.memory import Room
+from kraftpy.groups.registry import GroupRegistry
+from kraftpy.groups.replay import Durable, durable
 from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
 from kraftpy.groups.share import queries as share_queries
 from kraftpy.groups.share.changes import ShareChangeQueue
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
 from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
+from kraftpy.groups.streams.group import StreamsGroup
+from kraftpy.groups.topic_deletion import DeletedTopics
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NoTopics, Topics
-from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable
+from kraftpy.groups.transactional_offsets import mark_stable, uncount
 from kraftpy.groups.unloading import refusals
 from kraftpy.ports import Buffer
-from kraftpy.protocol.errors import ErrorCode, ProtocolError
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -110,7 +120,7 @@ from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescrib
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from kraftpy.types import Millis, TopicId
+from kraftpy.types import Millis
 
 
 class GroupCoordinator:
@@ -132,7 +142,8 @@ class GroupCoordinator:
         """
         self._matches = matches = matches or TopicMatches(topics or NoTopics())
         self.config = config
-        self.groups: dict[str, Group] = {}
+        self._registry = GroupRegistry()
+        self.groups = self._registry.groups
         self._deadlines = Deadlines()
         self._appends = Appends()
         self._rebalance = Rebalance(config, self._deadlines)
@@ -154,84 +165,67 @@ class GroupCoordinator:
         )
         self._queues = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
-        self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions)
         self._loaded = False
-        self._usage = Usage()
-        self._admission = Admission(config, room, self._usage)
-        self._pending_offsets = PendingOffsets(self._usage)
-        self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
-        self._topic_ids_deleted_early: set[TopicId] = set()
-        self._invariants = Invariants(self.groups, self._deadlines, self._appends, self._queues, self._pending_offsets)
+        self._admission = Admission(config, room, self._registry.usage)
+        self._deleted_topics = DeletedTopics(self.groups, self._deadlines, self._shares)
+        self._backlog = Backlog(
+            self.groups,
+            self._deadlines,
+            Expiry(config, self.groups, self._deadlines, self._deletions),
+            self._deleted_topics,
+            self._deletions,
+            self._registry.pending_offsets,
+            self._registry.forget_if_vacant,
+        )
+        self._invariants = Invariants(
+            self.groups, self._deadlines, self._appends, self._queues, self._deletions, self._registry.pending_offsets
+        )
 
     # ---- loading and unloading
 
     def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1) -> None:
         """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
-        if key is None:
-            return
-        try:
-            match read_key(key):
-                case OffsetCommitKey() as named:
-                    self._replay_offset(named, None if value is None else read_offset(value))
-                case GroupMetadataKey() as named:
-                    self._usage.stored(bytes(key), None if value is None else len(value), 2)
-                    self._replay_group(named.group_id, None if value is None else read_group(value))
-                case None:
-                    self._usage.stored(bytes(key), None if value is None else len(value), OBJECTS_PER_BYTE)
-                    emptied = replay_record(key, value, self.groups, self._group)
-                    if emptied is not None:
-                        self._forget_if_vacant(emptied)
-        except ProtocolError as error:
-            raise ProtocolError(f"the record at offset {offset}: {error}") from error
+        self._registry.replay(key, value, offset)
 
     def replay_pending(self, producer_id: int, key: Buffer | None, value: Buffer | None) -> None:
         """Apply one record that is part of this producer's transaction. Raises ProtocolError."""
-        named = None if key is None else read_key(key)
-        if isinstance(named, OffsetCommitKey) and value is not None:
-            group = self._group(named.group_id)
-            self._pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
+        self._registry.replay_pending(producer_id, key, value)
+
+    def _replay_appended(self, in_flight: InFlight) -> None:
+        purpose = in_flight.purpose
+        if isinstance(purpose, StoreConsumerGroup | StoreStreamsGroup):
+            queue = self._consumers if isinstance(purpose, StoreConsumerGroup) else self._streams
+            if queue.take_over(self.groups[purpose.group_id]):
+                for key, value in in_flight.records:
+                    self._registry.count(key, value)
+                return
+        for key, value in in_flight.records:
+            if isinstance(purpose, StoreTransactionalOffsets):
+                self.replay_pending(purpose.producer_id, key, value)
+            else:
+                self.replay(key, value)
 
     def replay_end(self, producer_id: int, *, is_commit: bool) -> None:
-        """End the producer's transaction: its offsets are committed, or dropped."""
-        for (group_id, partition), (place, value) in self._pending_offsets.take(producer_id).items():
-            group = self.groups[group_id]
-            mark_stable(group, [partition])
-            if is_commit:
-                offsets.put(group, partition, value, self._usage)
-                self._pending_offsets.superseded(group, partition, by=place)
-            self._forget_if_vacant(group_id)
+        """End the producer's transaction: its offsets are committed, or dropped, by `replay_on` or after `loaded`."""
+        self._registry.pending_offsets.end(producer_id, is_commit=is_commit)
 
-    def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        group = self.groups.get(key.group_id)
-        if group is not None:
-            self._pending_offsets.superseded(group, key.topic_partition)
-        if value is not None:
-            offsets.put(self._group(key.group_id), key.topic_partition, value, self._usage)
-        elif key.group_id in self.groups:
-            offsets.put(self.groups[key.group_id], key.topic_partition, None, self._usage)
-            self._forget_if_vacant(key.group_id)
-
-    def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
-        if value is not None:
-            self._group(group_id).persisted = value
-        elif group_id in self.groups:
-            self.groups[group_id].persisted = None
-            self._forget_if_vacant(group_id)
+    def replay_on(self) -> bool:
+        """Do a piece of what ended transactions have left to do; return True if there is more. For loading."""
+        return self._backlog.end_transactions()
 
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
         """Begin serving once the whole partition has been replayed. The sessions of all members start now."""
         step = self._begin_step(now, timestamp)
         self._loaded = True
-        self._expiry.arm(step)
         for _, group in sorted(self.groups.items()):
             try:
                 self._restore(group, step)
             except Exception as error:  # the stored members cannot be used: they join again
-                self._rebalance.dissolve(group, step)
+                if isinstance(group.kind, ClassicGroup):
+                    self._rebalance.dissolve(group.kind, step)
                 step.survived("a group's restoration", group.group_id, error)
-            self._usage.count(group)
-        self._delete_topics(frozenset(self._topics_deleted_early), step)
-        self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), step)
+            self._registry.usage.count(group)
+        self._backlog.begin(step)
         return step.effects
 
     def _restore(self, group: Group, step: Step) -> None:
@@ -239,16 +233,21 @@ class GroupCoordinator:
             if queue.of(group) is not None:
                 queue.restore(group, step)
                 return
-        group.restore()
-        for member in group.members.values():
-            self._rebalance.touch(group, member, step)
-        if len(group.members) > self.config.group_max_size:
-            self._rebalance.prepare(group, step, f"{len(group.members)} members exceed the maximum size")
+        classic = group.classic_or_empty()
+        classic.restore()
+        for member in classic.members.values():
+            self._rebalance.touch(classic, member, step)
+        if len(classic.members) > self.config.group_max_size:
+            self._rebalance.prepare(classic, step, f"{len(classic.members)} members exceed the maximum size")
 
     def unload(self) -> list[Effect]:
         """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
-        self._admission.room.leave(self._usage)
-        return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
+        self._admission.room.leave(self._registry.usage)
+        return [*refusals(self.groups, self._appends.purposes(), self._waiting())]
+
+    def _waiting(self) -> list[Request]:
+        """Return the requests that wait for something other than the log, a barrier, or their group's queue."""
+        return [*self._shares.waiting(), *self._deletions.waiting()]
 
     # ---- the machine
 
@@ -270,24 +269,17 @@ class GroupCoordinator:
                 while (done := self._appends.take_done()) is not None:
                     in_flight, error_code = done
                     if error_code is ErrorCode.NONE:
-                        for key, value in in_flight.records:
-                            match in_flight.purpose:
-                                case StoreTransactionalOffsets(producer_id=producer_id):
-                                    self.replay_pending(producer_id, key, value)
-                                case _:
-                                    self.replay(key, value)
+                        self._replay_appended(in_flight)
                     self._appended(in_flight.purpose, error_code, step)
             case TopicsDeleted():
-                if self._loaded:
-                    self._delete_topics(frozenset(event.topics), step)
-                    self._shares.topics_deleted(self.groups, frozenset(event.topic_ids), step)
-                else:
-                    self._topics_deleted_early.update(event.topics)
-                    self._topic_ids_deleted_early.update(event.topic_ids)
+                self._deleted_topics.deleted(event, step)
             case TransactionEnded():
                 self.replay_end(event.producer_id, is_commit=event.is_commit)
+                self._backlog.transaction_ended(step)
             case StateChanged():
                 self._shares.state_changed(event, self.groups, step)
+            case Computed():
+                self._computed(event, step)
             case Tick():
                 pass
             case _:
@@ -305,17 +297,10 @@ class GroupCoordinator:
         self._matches.advance(now)
         return Step(now, now if timestamp is None else timestamp, self._appends, self.groups)
 
-    def _group(self, group_id: str) -> Group:
-        """Return the group, creating it if necessary."""
-        return self.groups.setdefault(group_id, Group(group_id=group_id))
-
-    def _forget_if_vacant(self, group_id: str) -> None:
+    def _classic(self, group_id: str) -> ClassicGroup | None:
+        """Return the group as the classic protocol sees it; None if it does not exist."""
         group = self.groups.get(group_id)
-        if group is not None and group.is_vacant:
-            del self.groups[group_id]
-            self._usage.bytes -= group.counted
-        elif group is not None:
-            self._usage.count(group)
+        return None if group is None else group.classic_or_empty()
 
     # ---- requests
 
@@ -330,7 +315,7 @@ class GroupCoordinator:
             named = named_groups(event.message, event.api_version) or []
             self._check_whole(named, error)
             step.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
-            is_waiting = self._invariants.is_waiting(event.request_id, named, self._shares.waiting())
+            is_waiting = self._invariants.is_waiting(event.request_id, named, self._waiting())
             if not is_waiting and not step.has_answered(event.request_id):
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
                 step.reply(event.request_id, refusal)
@@ -345,7 +330,7 @@ class GroupCoordinator:
     def _check_whole(self, group_ids: Iterable[str], error: Exception) -> None:
         """Raise the error if it left one of these groups half changed."""
         for group_id in group_ids:
-            self._forget_if_vacant(group_id)
+            self._registry.forget_if_vacant(group_id)
             if group_id in self.groups and not self._invariants.is_whole(self.groups[group_id]):
                 raise error
 
@@ -375,12 +360,12 @@ class GroupCoordinator:
             case JoinGroupRequest():
                 self._join(event, message, step)
             case SyncGroupRequest():
-                self._membership.sync(event, message, self.groups.get(message.group_id), step)
+                self._membership.sync(event, message, self._classic(message.group_id), step)
             case HeartbeatRequest():
-                self._membership.heartbeat(event, message, self.groups.get(message.group_id), step)
+                self._membership.heartbeat(event, message, self._classic(message.group_id), step)
             case LeaveGroupRequest():
-                self._membership.leave(event, message, self.groups.get(message.group_id), step)
-                self._forget_if_vacant(message.group_id)
+                self._membership.leave(event, message, self._classic(message.group_id), step)
+                self._registry.forget_if_vacant(message.group_id)
             case OffsetCommitRequest():
                 self._commit(event, message, step)
             case TxnOffsetCommitRequest():
@@ -391,8 +376,7 @@ class GroupCoordinator:
                     transactional.only_stable(message, fetched, self.groups)
                 step.reply(event.request_id, fetched)
             case OffsetDeleteRequest():
-                group = self.groups.get(message.group_id)
-                offsets.delete(event, message, None if group is None or group.share is not None else group, step)
+                offsets.delete(event, message, self.groups.get(message.group_id), step)
             case DescribeGroupsRequest():
                 step.reply(event.request_id, queries.describe(message, event.api_version, self.groups))
             case ListGroupsRequest():
@@ -400,7 +384,7 @@ class GroupCoordinator:
             case DeleteGroupsRequest():
                 self._deletions.request(event, message, step)
                 for group_id in message.groups_names:
-                    self._forget_if_vacant(group_id)
+                    self._registry.forget_if_vacant(group_id)
             case _:
                 assert_never(message)
 
@@ -412,26 +396,26 @@ class GroupCoordinator:
         if self._appends.stores(message.group_id, StoreAssignment, StoreStaticMember):
             step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
-        group = self._group(message.group_id)
-        if group.share is not None or self._is_streams(group):
+        group = self._registry.named(message.group_id)
+        if isinstance(group.kind, ShareGroup) or self._is_streams(group):
             text = f"Group {message.group_id} is not a consumer group."
             step.reply(event.request_id, heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, text))
             return
         self._consumers.submit(group, event, step)
-        self._forget_if_vacant(message.group_id)
+        self._registry.forget_if_vacant(message.group_id)
 
     def _is_with_consumers(self, group_id: str) -> bool:
         """Return True if a classic request is for a consumer group that has members, or may be about to."""
         group = self.groups.get(group_id)
-        if group is None or group.state is State.DEAD:
+        if group is None or group.is_dead:
             return False
         if self._is_streams(group):
             return False
-        return group.is_changing or (group.consumer is not None and bool(group.consumer.members))
+        return group.is_changing or (isinstance(group.kind, ConsumerGroup) and bool(group.kind.members))
 
     def _is_streams(self, group: Group) -> bool:
         """Return True if this is a streams group, or is becoming one."""
-        return group.streams is not None or self._appends.stores(group.group_id, StoreStreamsGroup)
+        return isinstance(group.kind, StreamsGroup) or self._appends.stores(group.group_id, StoreStreamsGroup)
 
     def _of_share_group(self, event: Request, group_id: str, step: Step) -> None:
         if not group_id:
@@ -439,27 +423,27 @@ class GroupCoordinator:
             error = ErrorCode.INVALID_REQUEST if is_heartbeat else ErrorCode.INVALID_GROUP_ID
             step.reply(event.request_id, refuse(event.message, event.api_version, error))
             return
-        self._shares.submit(self._group(group_id), event, step)
-        self._forget_if_vacant(group_id)
+        self._shares.submit(self._registry.named(group_id), event, step)
+        self._registry.forget_if_vacant(group_id)
 
     def _of_streams_group(self, event: Request, group_id: str, step: Step) -> None:
         if self._appends.stores(group_id, StoreShareGroup):  # its kind will be known in a moment
             refusal = refuse(event.message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             step.reply(event.request_id, refusal)
             return
-        self._streams.submit(self._group(group_id), event, step)
-        self._forget_if_vacant(group_id)
+        self._streams.submit(self._registry.named(group_id), event, step)
+        self._registry.forget_if_vacant(group_id)
 
     def _join(self, event: Request, message: JoinGroupRequest, step: Step) -> None:
         group = self.groups.get(message.group_id)
-        if group is not None and (group.share is not None or self._is_streams(group)):
+        if group is not None and (isinstance(group.kind, ShareGroup) or self._is_streams(group)):
             refused = join_error(event.api_version, message.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             step.reply(event.request_id, refused)
-        elif group is not None and group.consumer is not None and group.state is State.EMPTY:
+        elif group is not None and isinstance(group.kind, ConsumerGroup) and not group.is_dead:
             self._consumers.empty_out(group, event, step)
         else:
             self._membership.join(event, message, self.groups, step)
-            self._forget_if_vacant(message.group_id)
+            self._registry.forget_if_vacant(message.group_id)
 
     def _commit(self, event: Request, message: OffsetCommitRequest, step: Step) -> None:
         error = offsets.check_commit(message, self.groups.get(message.group_id), event.api_version)
@@ -467,12 +451,10 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             step.reply(event.request_id, offsets.refuse_commit(message, error))
             return
-        group = self._group(message.group_id)
-        member = group.members.get(message.member_id)
-        if member is not None:
-            self._rebalance.touch(group, member, step)
-        offsets.commit(event, message, group, self.config, self._admission.room, step)
-        self._forget_if_vacant(message.group_id)
+        group = self._registry.named(message.group_id)
+        self._touch_classic(group, message.member_id, step)
+        offsets.commit(event, message, group, self.config, self._admission.room, step, self._deleted_topics.is_pending)
+        self._registry.forget_if_vacant(message.group_id)
 
     def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, step: Step) -> None:
         error = transactional.check(message, self.groups.get(message.group_id))
@@ -480,17 +462,17 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             step.reply(event.request_id, transactional.refuse(message, error))
             return
-        group = self._group(message.group_id)
-        member = group.members.get(message.member_id)
-        if member is not None:
-            self._rebalance.touch(group, member, step)
-        transactional.commit(event, message, group, self.config, self._admission.room, step)
-        self._forget_if_vacant(message.group_id)
+        group = self._registry.named(message.group_id)
+        self._touch_classic(group, message.member_id, step)
+        transactional.commit(
+            event, message, group, self.config, self._admission.room, step, self._deleted_topics.is_pending
+        )
+        self._registry.forget_if_vacant(message.group_id)
 
-    def _delete_topics(self, topics: frozenset[str], step: Step) -> None:
-        for group_id, group in sorted(self.groups.items()):
-            for records in offsets.in_batches(offsets.tombstones(group, topics)):
-                step.append(records, ExpireOffsets(group_id=group_id))
+    def _touch_classic(self, group: Group, member_id: str, step: Step) -> None:
+        classic = group.classic
+        if classic is not None and member_id in classic.members:
+            self._rebalance.touch(classic, classic.members[member_id], step)
 
     # ---- what was appended
 
@@ -499,15 +481,13 @@ class GroupCoordinator:
             self.groups[group_id].records_in_flight -= 1
         match purpose:
             case StoreAssignment():
-                self._rebalance.assignment_stored(self.groups[purpose.group_id], purpose, error_code, step)
+                classic = self.groups[purpose.group_id].classic_or_empty()
+                self._rebalance.assignment_stored(classic, purpose, error_code, step)
             case StoreStaticMember():
-                self._rebalance.static_member_stored(self.groups[purpose.group_id], purpose, error_code, step)
+                classic = self.groups[purpose.group_id].classic_or_empty()
+                self._rebalance.static_member_stored(classic, purpose, error_code, step)
             case StoreOffsets():
-                in_flight = self.groups[purpose.group_id].offsets_in_flight
-                in_flight.subtract(purpose.partitions)
-                for partition in purpose.partitions:
-                    if in_flight[partition] <= 0:
-                        del in_flight[partition]
+                uncount(self.groups[purpose.group_id].offsets_in_flight, purpose.partitions)
                 response = purpose.response
                 if error_code is not ErrorCode.NONE:
                     response = offsets.failed_commit(response, offset_error(error_code))
@@ -522,21 +502,23 @@ class GroupCoordinator:
                 failed = error_code is not ErrorCode.NONE
                 deletion = offsets.failed_delete(group_error(error_code)) if failed else purpose.response
                 step.reply(purpose.request_id, deletion)
+            case DeleteDoomedOffsets():
+                self._deletions.piece_stored(purpose, error_code, step)
             case DeleteGroupRecords():
                 self._deletions.stored(purpose, error_code, step)
             case StoreConsumerGroup():
                 # If the log deleted the group and nothing else is left of it, the waiting requests start a new one.
-                self._consumers.stored(self._group(purpose.group_id), purpose, error_code, step)
+                self._consumers.stored(self._registry.named(purpose.group_id), purpose, error_code, step)
             case StoreShareGroup():
-                self._shares.stored(self._group(purpose.group_id), purpose, error_code, step)
+                self._shares.stored(self._registry.named(purpose.group_id), purpose, error_code, step)
             case StoreStreamsGroup():
-                self._streams.stored(self._group(purpose.group_id), purpose, error_code, step)
+                self._streams.stored(self._registry.named(purpose.group_id), purpose, error_code, step)
             case StoreEmpty() | ExpireOffsets():
                 pass
             case _:
                 assert_never(purpose)
         for group_id in group_ids(purpose):
-            self._forget_if_vacant(group_id)
+            self._registry.forget_if_vacant(group_id)
 
     # ---- what falls due
 
@@ -549,14 +531,14 @@ class GroupCoordinator:
             if group is not None and queue is not None:
                 if key not in self._deadlines and key not in group.waiting:
                     queue.again(group, key, step)
-            elif key == EXPIRY_KEY or (group is not None and key in self._invariants.expected_deadlines(group)):
+            elif self._backlog.is_for(key) or (group is not None and key in self._invariants.expected_deadlines(group)):
                 self._deadlines.set(key, Millis(step.now + AGAIN_MS))
             self._check_whole([key.group_id], error)
             step.survived(key.kind, key.group_id, error)
 
     def _due(self, key: Key, step: Step) -> None:
-        if key == EXPIRY_KEY:
-            self._expiry.look(step)
+        if self._backlog.is_for(key):
+            self._backlog.go_on(key, step)
             return
         group, queue = self.groups.get(key.group_id), self._queue_of(key)
         if group is None:  # an unexpected error left the deadline behind
@@ -565,15 +547,23 @@ class GroupCoordinator:
             queue.submit(group, key, step)
         elif group.is_changing:  # it may have migrated to the other protocol by the time its records are stored
             self._deadlines.set(key, Millis(step.now + AGAIN_MS))
-        elif key not in self._invariants.expected_deadlines(group):
+        elif key not in self._invariants.expected_deadlines(group) or not isinstance(group.kind, ClassicGroup):
             pass
         elif key.kind == SESSION:
-            self._rebalance.session_is_over(group, key.member_id, step)
+            self._rebalance.session_is_over(group.kind, key.member_id, step)
         elif key.kind == JOIN:
-            self._rebalance.join_time_is_up(group, step)
+            self._rebalance.join_time_is_up(group.kind, step)
         elif key.kind == SYNC:
-            self._rebalance.sync_time_is_up(group, step)
-        self._forget_if_vacant(key.group_id)
+            self._rebalance.sync_time_is_up(group.kind, step)
+        self._registry.forget_if_vacant(key.group_id)
+
+    def _computed(self, event: Computed, step: Step) -> None:
+        group = self.groups.get(event.group_id)
+        if group is None or group.decision is None or group.decision.token != event.token:
+            return
+        queue = next(each for each in self._queues if each.is_deciding(group))
+        queue.computed(group, event, step)
+        self._registry.forget_if_vacant(event.group_id)
 
     def _queue_of(self, key: Key) -> ConsumerChangeQueue | ShareChangeQueue | StreamsChangeQueue | None:
         return next((each for each in self._queues if key.kind in each.kinds), None)
@@ -586,6 +576,6 @@ class GroupCoordinator:
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations: call between steps, once loaded."""
-        self._usage.validate(self.groups)
-        self._pending_offsets.validate()
-        self._invariants.check(EXPIRY_KEY)
+        self._registry.usage.validate(self.groups)
+        self._registry.pending_offsets.validate()
+        self._invariants.check(*self._backlog.expected_deadlines())

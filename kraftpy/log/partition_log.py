@@ -72,7 +72,7 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self._demand = demand_of(config)
-        self._demand_is_of = config
+        self._demand_config = config
         """The config `_demand` was computed from; `config` may be replaced whenever the topic's settings change."""
         self.report: RecoveryReport = loaded.report
         self.epochs: LeaderEpochs = loaded.epochs
@@ -185,8 +185,8 @@ class PartitionLog:
     @property
     def demand(self) -> Demand | None:
         """The topic's demands on the records in a batch; None if only the header needs to be inspected."""
-        if self._demand_is_of is not self.config:
-            self._demand, self._demand_is_of = demand_of(self.config), self.config
+        if self._demand_config is not self.config:
+            self._demand, self._demand_config = demand_of(self.config), self.config
         return self._demand
 
     def prepare(self, records: Buffer, header: BatchHeader | None = None) -> Work[Prepared] | None:

@@ -216,7 +216,7 @@ async def test_of_requests_that_are_decided_together_only_one_fails(
         codes = {member: ErrorCode.of(answer.error_code) for member, answer in zip(members, answers, strict=True)}
         assert codes == {**dict.fromkeys("abcd", ErrorCode.NONE), "hostile": ErrorCode.UNKNOWN_SERVER_ERROR}
         (shard,) = broker.coordinators._shards.values()
-        assert set(shard.machine.groups["g"].consumer.members) == set("abcd")
+        assert set(shard.machine.groups["g"].kind.members) == set("abcd")
         shard.machine.validate()
 
 

@@ -28,6 +28,7 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import OsDirectory, SystemClock, keep_spare_descriptors
 from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.broker.threads import Threads
+from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.log.files import FileCache, LazyFile
 from kraftpy.log.results import Origin
@@ -54,7 +55,7 @@ class Shortage:
         self._number = 0
         self.is_on = False
         self.met: list[str] = []
-        opens, runs = runtime._Spares.open, runtime._Spares.run
+        opens, runs = runtime._SpareDescriptors.open, runtime._SpareDescriptors.run
 
         def opened(spares: Any, path: Path | str, flags: int) -> int:
             self.meet(str(path))
@@ -64,8 +65,8 @@ class Shortage:
             self.meet(self._under)
             return runs(spares, call)
 
-        monkeypatch.setattr(runtime._Spares, "open", opened)
-        monkeypatch.setattr(runtime._Spares, "run", run)
+        monkeypatch.setattr(runtime._SpareDescriptors, "open", opened)
+        monkeypatch.setattr(runtime._SpareDescriptors, "run", run)
 
     def begin(self, number: int, *, each: int, offset: int) -> None:
         self._number, self._which, self._count, self.is_on = number, (each, offset), 0, True
@@ -164,14 +165,15 @@ async def live(broker: Broker, shortage: Shortage) -> None:
         for partition in range(3):
             await append(broker, "t0", partition, b"%d" % number + b" " * 300)
             await append(broker, "t1", partition, b"%d" % number)
-    await again(broker.replicas.checkpoint)
-    await again(broker.replicas.checkpoint_high_watermarks)
-    await again(broker.replicas.delete_old_segments)
-    await again(broker.replicas.promise_what_is_synced)
+    manager = broker.replica_manager
+    await again(manager.checkpoints.write)
+    await again(manager.checkpoints.write_high_watermarks)
+    await again(Retention(manager, broker.clock, broker.incidents).delete_old_segments)
+    await again(manager.topic_configs.promise_synced)
     command = DeleteTopics(topics=(TopicReference(name="t2"),), time_ms=SystemClock().now())
     await again(lambda: broker.metadata.submit(command))
     await until(lambda: broker.image.topic("t2") is None)
-    assert not broker.replicas.failures
+    assert not broker.directories.failures
     assert broker.incidents.count == 0
 
 
@@ -200,7 +202,7 @@ async def test_nothing_is_lost_and_nothing_fails(
             assert values(broker.replicas.leader("t1", partition)) == [b"%d" % each for each in range(6)]
         assert broker.image.topic("t2") is None
         assert broker.image.topic("t3") is not None
-        assert not broker.replicas.failures
+        assert not broker.directories.failures
 
 
 # --- the parts ---
@@ -414,7 +416,7 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-class _Caller:
+class _Dialer:
     """The part of a connection that limits look at."""
 
     client_host = "/10.0.0.1"
@@ -429,7 +431,7 @@ class _Caller:
 async def test_beyond_the_limit_connections_are_let_in_to_prove_that_they_are_a_broker_s() -> None:
     shares = share_out(4096, other_nodes=2)
     limits = ConnectionLimits(BrokerConfig.of({"max.connections": "2"}), shares, Complaints())
-    clients, crowd = [_Caller() for _ in range(2)], [_Caller() for _ in range(shares.reserved + 1)]
+    clients, crowd = [_Dialer() for _ in range(2)], [_Dialer() for _ in range(shares.reserved + 1)]
     assert all(limits.opened(each) for each in (*clients, *crowd))  # type: ignore[arg-type]
     assert [limits.must_prove(each) for each in clients] == [False, False]  # type: ignore[arg-type]
     assert [each.is_closed for each in crowd] == [True] + [False] * shares.reserved, "the oldest makes room"
@@ -439,7 +441,7 @@ async def test_beyond_the_limit_connections_are_let_in_to_prove_that_they_are_a_
     limits.proved(broker)  # type: ignore[arg-type]
     assert not limits.must_prove(broker)  # type: ignore[arg-type]
     limits.proved(clients[0])  # type: ignore[arg-type]
-    another = _Caller()
+    another = _Dialer()
     assert limits.opened(another)  # type: ignore[arg-type]
     assert not limits.must_prove(another), "a broker's connection takes no client's place"  # type: ignore[arg-type]
     for each in (broker, *clients, another, *crowd[3:]):

@@ -30,8 +30,8 @@ OPEN_FILES = 1024
 """A node's limit of open files: the usual one, and below the number of a crowd's connections."""
 SETUP_SECONDS = 30.0
 _LOG_LEVEL = "KRAFTPY_LOG_LEVEL"
-_DEBUG = "PYTHONASYNCIODEBUG"
-"""In this mode a loop tells what takes longer than a tenth of a second, and is several times slower."""
+_PROBE, _PATH = "KRAFTPY_LOOP_PROBE", "PYTHONPATH"
+"""Variables that have a node measure the steps of its event loop (`loop_probe/sitecustomize.py`)."""
 
 _TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "odd": (2, {}),
@@ -48,7 +48,7 @@ _TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 class World:
     """One node, or several, in a directory that is kept for as long as the caller wants."""
 
-    def __init__(self, directory: Path, *, nodes: int, flush_before_ack: bool, names_stalls: bool = False) -> None:
+    def __init__(self, directory: Path, *, nodes: int, flush_before_ack: bool, measures_steps: bool = False) -> None:
         settings = {
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
@@ -61,7 +61,13 @@ class World:
         if flush_before_ack:
             settings["kraftpy.flush.before.ack"] = "true"
         self.nodes = nodes
-        self._environment = {_LOG_LEVEL: "INFO", **({_DEBUG: "1"} if names_stalls else {})}
+        self.steps_directory = directory / "steps"
+        """Where the nodes write what steps of their event loops cost."""
+        self._environment = {_LOG_LEVEL: "INFO"}
+        if measures_steps:
+            self.steps_directory.mkdir(parents=True, exist_ok=True)
+            path = [str(Path(__file__).with_name("loop_probe")), *filter(None, [os.environ.get(_PATH)])]
+            self._environment |= {_PROBE: str(self.steps_directory), _PATH: os.pathsep.join(path)}
         self.cluster = Cluster(nodes, directory=directory, settings=settings, can_partition=False)
         self.topic_ids: dict[str, bytes] = {}
         self.homes: dict[str, int] = {}
@@ -78,17 +84,17 @@ class World:
 
     @property
     def brokers(self) -> list[Address]:
-        """Where clients connect to, by node id."""
+        """Return the addresses for clients, by node id."""
         return [_address(self.cluster.address(node)) for node in self.cluster.brokers]
 
     @property
     def for_brokers(self) -> list[Address]:
-        """Where brokers connect to, by node id."""
+        """Return the addresses for brokers, by node id."""
         return [self._listener(node, "REPLICATION") for node in self.cluster.brokers]
 
     @property
     def controllers(self) -> dict[int, Address]:
-        """Where nodes connect to. A node alone has no links."""
+        """Return the addresses for nodes. A single node has no links."""
         nodes = self.cluster.controllers if self.nodes > 1 else ()
         return {node: self._listener(node, "CONTROLLER") for node in nodes}
 
@@ -99,7 +105,7 @@ class World:
         return _address(match[1])
 
     def died(self) -> list[int]:
-        """Nodes that have ended by themselves."""
+        """Return the nodes that have ended without being stopped."""
         return [node for node in self.cluster.nodes if not self.cluster.is_running(node)]
 
     def pids(self) -> dict[int, int]:
@@ -120,7 +126,7 @@ class World:
         return {node: self.cluster.logs(node) for node in self.cluster.nodes}
 
     def log_bytes(self) -> int:
-        """How much the node wrote that wrote most."""
+        """Return the size of the largest log of any node."""
         paths = [self.cluster.node_directory(node) / "server.log" for node in self.cluster.nodes]
         return max(path.stat().st_size if path.exists() else 0 for path in paths)
 
@@ -138,7 +144,7 @@ class World:
             self.cluster.start(node, wait=False)
 
     def stop(self) -> float:
-        """Stop all nodes cleanly; how many seconds the slowest took. Raises BrokerDied where one does not."""
+        """Stop all nodes cleanly; return the seconds of the slowest. Raises BrokerDied if one does not stop."""
         slowest = 0.0
         for node in reversed(self.cluster.nodes):
             started = time.monotonic()

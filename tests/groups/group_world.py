@@ -17,12 +17,16 @@ from kraftpy.config import BrokerConfig
 from kraftpy.config.group import GroupSettings, group_settings
 from kraftpy.groups.appends import StoreShareGroup
 from kraftpy.groups.assignment import TopicIdPartition
+from kraftpy.groups.classic.group import ClassicGroup, State
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
     Appended,
     ChangeState,
+    Compute,
+    Computed,
     Effect,
     Event,
     GroupRequest,
@@ -35,7 +39,6 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
-from kraftpy.groups.group import State
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.schema import decode, encode
@@ -74,6 +77,8 @@ class World:
         self.held: list[Append] = []
         self.silent = False  # share coordinators answer on request, not at once
         self.asked: list[ChangeState] = []
+        self.is_busy = False  # what is computed apart is done on request, not at once
+        self.computing: list[Compute] = []
         self.share_coordinators = ShareCoordinators()
         self.requests: dict[int, Request] = {}
         self.answers: dict[int, GroupResponse] = {}
@@ -95,6 +100,8 @@ class World:
                 coordinator.replay_pending(record.producer_id, key, value)
             else:
                 coordinator.replay_end(record.producer_id, is_commit=record.is_commit)
+                while coordinator.replay_on():
+                    pass
         return coordinator
 
     def _settings(self, group_id: str) -> GroupSettings:
@@ -134,6 +141,8 @@ class World:
         while True:
             if self.held and not self.hold:
                 self.appended(self.held[0].token)
+            elif self.computing and not self.is_busy:
+                self.computed()
             elif self.asked and not self.silent:
                 self.told(self.asked[0].token)
             else:
@@ -154,6 +163,16 @@ class World:
             )
         self.step(Appended(token=token, error_code=error_code))
 
+    def computed(self) -> None:
+        """Do the oldest computation that was asked for."""
+        effect = self.computing.pop(0)
+        result, failure = None, None
+        try:
+            result = effect.function()
+        except Exception as error:
+            failure = error
+        self.step(Computed(group_id=effect.group_id, token=effect.token, result=result, error=failure))
+
     def told(self, token: int, failing: Mapping[TopicIdPartition, ErrorCode] | None = None) -> None:
         """Let the share coordinators answer."""
         asked = next(each for each in self.asked if each.token == token)
@@ -164,7 +183,7 @@ class World:
         self.step(StateChanged(token=token, failed=failed))
 
     def delete_topics(self, *names: str) -> None:
-        """These topics are no more."""
+        """Delete these topics."""
         ids = tuple(self.topics.last_id(name) for name in names if self.topics.has_been(name))
         self.topics.become({name: count for name, count in self.topics.counts().items() if name not in names})
         self.share_coordinators.forget(frozenset(ids))
@@ -182,6 +201,7 @@ class World:
         self.take(self.coordinator.unload(), alive=False)
         self.held.clear()
         self.asked.clear()
+        self.computing.clear()
         self.flushed = self.log
         self.added = {}
         assert self.waiting_outside() == set(), "unload left somebody waiting"
@@ -201,6 +221,8 @@ class World:
                     self.held.append(effect)
                 case ChangeState():
                     self.asked.append(effect)
+                case Compute():
+                    self.computing.append(effect)
                 case Note():
                     pass
             self.happened(effect)
@@ -208,7 +230,7 @@ class World:
             self.check()
 
     def happened(self, effect: Effect) -> None:
-        """For those who want to write it down."""
+        """Called for each effect; scripts override it to write the effect down."""
 
     def _answered(self, reply: Reply) -> None:
         request = self.requests[reply.request_id]
@@ -226,7 +248,7 @@ class World:
         waiting = [
             each.request_id
             for group in coordinator.groups.values()
-            for member in group.members.values()
+            for member in group.classic_or_empty().members.values()
             for each in (member.join, member.sync)
             if each is not None
         ]
@@ -236,11 +258,13 @@ class World:
             for each in group.waiting
             if isinstance(each, Request)
         ]
+        for group in coordinator.groups.values():
+            waiting += [] if group.decision is None else [event.request_id for event, _ in group.decision.answers]
         for purpose in coordinator._appends.purposes():
             waiting += [request.request_id for request, _ in getattr(purpose, "answers", ())]
             if isinstance(purpose, StoreShareGroup) and purpose.operation is not None:
                 waiting.append(purpose.operation.event.request_id)
-        waiting += [each.request_id for each in coordinator._shares.waiting()]
+        waiting += [each.request_id for each in coordinator._waiting()]
         asked = (getattr(purpose, "request_id", None) for purpose in coordinator._appends.purposes())
         waiting += [request_id for request_id in asked if request_id is not None]
         assert len(set(waiting)) == len(waiting), waiting
@@ -254,22 +278,22 @@ class World:
         assert deadline is not None
         assert deadline > self.now, f"{deadline} was due, it is {self.now}"
         for group_id, group in coordinator.groups.items():
-            known = self.generations.get(group_id, 0)
-            now = group.generation_id
-            assert group.consumer is not None or now >= known, f"{group_id} went from generation {known} to {now}"
+            known, kind = self.generations.get(group_id, 0), group.kind
+            now = kind.generation_id if isinstance(kind, ClassicGroup) else known
+            assert now >= known, f"{group_id} went from generation {known} to {now}"
         self.generations = {  # a consumer group with members that becomes a classic one continues from its epoch
-            group_id: group.generation_id if group.consumer is None else group.consumer.epoch
+            group_id: kind.generation_id if isinstance(kind, ClassicGroup) else kind.epoch
             for group_id, group in coordinator.groups.items()
-            if group.consumer is None or group.consumer.members
+            if isinstance(kind := group.kind, ClassicGroup) or (isinstance(kind, ConsumerGroup) and kind.members)
         }
         for group_id, group in coordinator.groups.items():
-            of_members = group.consumer or group.share or group.streams
+            of_members = group.durable_kind()
             epoch = of_members.epoch if of_members is not None else 0
             assert not epoch or epoch >= self.epochs.get(group_id, 0), f"{group_id} went back to epoch {epoch}"
         self.epochs = {
             group_id: of_members.epoch
             for group_id, group in coordinator.groups.items()
-            if (of_members := group.consumer or group.share or group.streams) is not None
+            if (of_members := group.durable_kind()) is not None
         }
 
     def check_replay(self) -> None:
@@ -281,10 +305,12 @@ class World:
         fresh.loaded(self.now)
         fresh.validate()
         for group_id, group in self.coordinator.groups.items():
-            if group.state is State.STABLE:
-                again = fresh.groups[group_id]
+            live = group.kind
+            if isinstance(live, ClassicGroup) and live.state is State.STABLE:
+                again = fresh.groups[group_id].kind
+                assert isinstance(again, ClassicGroup)
                 assert again.state is State.STABLE
-                assignments = {m.member_id: m.assignment or b"" for m in group.members.values()}
-                assert again.to_value(assignments).members == group.to_value(assignments).members
+                assignments = {m.member_id: m.assignment or b"" for m in live.members.values()}
+                assert again.to_value(assignments).members == live.to_value(assignments).members
                 assert {m.member_id: m.assignment for m in again.members.values()} == assignments
-                assert (again.generation_id, again.leader_id) == (group.generation_id, group.leader_id)
+                assert (again.generation_id, again.leader_id) == (live.generation_id, live.leader_id)

@@ -22,7 +22,7 @@ NEVER = 2**63 - 1
 
 
 class Violation(AssertionError):
-    """What must never happen has."""
+    """An invariant was violated."""
 
 
 class Written(NamedTuple):
@@ -34,7 +34,7 @@ class Written(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a producer did to the log's knowledge of it."""
+    """A producer's write, as far as it changes what the log knows of the producer."""
 
     producer_id: int
     producer_epoch: int
@@ -56,7 +56,7 @@ class Transaction:
 
 
 class Model:
-    """All that was written to a log, what became of each transaction, and what was cleaned when."""
+    """A model of a log: everything written to it, the outcome of each transaction, and when each part was cleaned."""
 
     def __init__(self, dice: random.Random, topic: TopicConfig, log: PartitionLog, now: int) -> None:
         self.dice = dice
@@ -196,7 +196,7 @@ class Model:
             raise Violation(f"stable up to {log.last_stable_offset(log.log_end_offset)}, not {self.stable_offset()}")
 
     def _check_committed(self, batches: list[bytes]) -> None:
-        """What a reader of committed records makes of it, by the protocol, is what a dict holds."""
+        """Check that a reader of committed records, by the protocol, ends up with the values of a dict."""
         start, stable = self.log.log_start_offset, self.stable_offset()
         waiting = sorted(
             ((each.first_offset, each.producer_id) for each in self.log.producers.aborted.between(start, stable)),

@@ -235,7 +235,7 @@ class History(Model):
         delete_files(self.log.directory, delete_old_segments(self.log, Millis(self.now), self.log.log_end_offset))
 
     def clean(self) -> None:
-        """As the cleaner does, to the end."""
+        """Clean as the cleaner does, to the end."""
         first_dirty = self.dice.choice([self.clean_until] * 8 + [0, 10**9])
         limits = compaction.Limits(self.dice.choice([1, 3, 1000]) * ENTRY_BYTES, 1.0, self.dice.choice([0, 1 << 20]))
         watermark = self.dice.choice([self.log.log_end_offset] * 5 + [self.stable_offset()])

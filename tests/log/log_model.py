@@ -1,4 +1,4 @@
-"""What the tests of the log share: batches, whole reads, and a plain list as the model of a log."""
+"""The common parts of the log's tests: batches, whole reads, and a plain list as the model of a log."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def values(log: PartitionLog) -> list[bytes | None]:
 
 
 def check_invariants(log: PartitionLog) -> None:
-    """What must hold of any log at any time, whatever was done to it."""
+    """Check the invariants of a log, which hold at any time."""
     segments = log.segments
     assert segments[0].base_offset <= log.log_start_offset <= log.log_end_offset
     assert log.recovery_point <= log.log_end_offset

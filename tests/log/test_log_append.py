@@ -1,4 +1,4 @@
-"""What a log takes, refuses, rolls and lets go."""
+"""Appending to a log: what it accepts and refuses, when it rolls, and what it deletes."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_reading_does_not_touch_what_is_not_asked_for() -> None:
     log.read(result.next_offset - 1, 10_000)
     log.append(numbered(5000, 1), leader_epoch=0, now=NOW)
     touched.clear()
-    log.read(5000, 10_000)  # a reader that was at the end goes on there: nothing is looked up
+    log.read(5000, 10_000)  # a reader that was at the end continues there: nothing is looked up
     assert touched == ["read"]
 
 

@@ -1,4 +1,4 @@
-"""Compaction keeps the last record of each key, where it was, whatever happens on the way."""
+"""Compaction keeps the last record of each key at its offset, through interruptions and crashes."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def test_a_segment_of_a_compacted_topic_is_rolled_for_its_largest_lag() -> None:
 
 
 def test_records_without_a_key_go() -> None:
-    """Of a topic that was not always compacted."""
+    """A topic that was not always compacted may have some."""
     log = fresh(cleanup_policy=frozenset({"delete"}))
     log.append(
         encode_batch([(NOW, None, b"1", ()), (NOW, b"a", b"1", ()), (NOW, None, None, ())]), leader_epoch=0, now=NOW
@@ -451,7 +451,7 @@ def test_a_merged_segment_spans_no_more_than_relative_offsets_can_say() -> None:
 
 
 def test_an_emptied_batch_keeps_its_time_and_is_not_the_latest_record() -> None:
-    """As with Kafka; who asks for the largest timestamp is told of a record that is there (KIP-734)."""
+    """As in Kafka: a request for the largest timestamp returns a record that is there (KIP-734)."""
     log = fresh()
     put(log, ("a", "1"), now=NOW + 50, producer_id=1, producer_epoch=0, base_sequence=0)
     put(log, ("a", "2"), now=NOW + 20)

@@ -1,4 +1,4 @@
-"""Transactions in a compacted log (rule 41): aborted records go at once, markers last, and readers are told so."""
+"""Transactions in a compacted log (rule 41): aborted records go at once, markers last, and readers learn of both."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A flipped bit anywhere in a sealed segment, or in its index files, is found by whoever reads there.
+"""A flipped bit anywhere in a sealed segment, or in its index files, is found by every reader who gets there.
 
-What is returned is as it was appended, byte for byte; what is not is refused with CORRUPT_MESSAGE; and whoever begins
-behind the damage reads on. Files are changed behind the log's back, before and after it has read them.
+Returned batches are byte for byte what was appended; others are refused with CORRUPT_MESSAGE; and a reader who begins
+behind the damage continues. Files are changed behind the log's back, before and after it has read them.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_every_bit_of_a_header(number: int, sliced: bool) -> None:
 
 @given(where=st.floats(0, 1, exclude_max=True), offset=st.integers(0, 60), wait=st.booleans())
 def test_a_look_up_never_lands_elsewhere(where: float, offset: int, wait: bool) -> None:
-    """Whoever asks for an offset, wherever the damage is: that batch or an error, and never what lies behind it."""
+    """A look-up returns the batch that holds the offset or an error, and never one behind it."""
     sealed = Sealed(2)
     bit = int(where * len(sealed.data) * 8)
     number = sealed.damaged(bit)

@@ -53,7 +53,7 @@ def only_batch(log: PartitionLog) -> tuple[BatchHeader, bytes]:
 
 
 def pauses(work: Work[Any]) -> tuple[int, int, Any]:
-    """How often work paused, how much it gave to a thread, and what it came to."""
+    """Return how often the work paused, how much it gave to a thread, and its result."""
     paused = given_away = 0
     step = next(work)
     while True:

@@ -1,4 +1,4 @@
-"""What a log costs that little or nothing is written to: next to no files, and nothing to do at a stop or a start."""
+"""The cost of a log that is rarely written to: next to no files, and nothing to do at a stop or a start."""
 
 from __future__ import annotations
 

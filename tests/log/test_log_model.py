@@ -1,7 +1,7 @@
-"""A log against a plain list: whatever is appended, cut, flushed, reopened or crashed, it holds what the list holds.
+"""A log against a plain list: after appends, truncations, flushes, restarts and crashes it holds the same.
 
 One integer is one history. With tests/log in PYTHONPATH, `python tests/log/test_log_model.py FIRST COUNT [STEPS]` runs
-many; `... FIRST 1 STEPS -v` tells one.
+many; `... FIRST 1 STEPS -v` prints one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PowerCut(BaseException):
 
 
 class LogMachine:
-    """The list is `model`. What a crash leaves must be a prefix of it, and hold all that was flushed."""
+    """The list is `model`. A crash must leave a prefix of it that includes everything that was flushed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = random.Random(seed)
@@ -63,7 +63,7 @@ class LogMachine:
         self.now = int(NOW)
         self.epoch = 1
         self.model: tuple[Batch, ...] = ()
-        self.intended: tuple[Batch, ...] = ()  # the model as it will be when the step under way succeeds
+        self.intended: tuple[Batch, ...] = ()  # the model as it will be when the present step succeeds
         self.log_start = 0
         self.end = 0
         self.durable_end = 0
@@ -168,7 +168,7 @@ class LogMachine:
         assert (again.base_offset, again.last_offset) == (self.model[-1].base_offset, self.end - 1)
 
     def append_copies(self) -> None:
-        """What a leader sent, with the gaps compaction leaves."""
+        """Append copies of a leader's batches, with the gaps that compaction leaves."""
         self.now += 10
         placed, offset = [], self.log.log_end_offset
         for number in range(self.dice.randint(1, 5)):
@@ -214,7 +214,7 @@ class LogMachine:
         self.new_epoch()
 
     def new_epoch(self) -> None:
-        """Whoever truncates has a new leader; so do producers here, whose sequences begin again."""
+        """Begin a new leader epoch, as after a truncation; producers' sequences begin again as well."""
         self.epoch += 1
         self.sequences.clear()
         self.log.assign_epoch(self.epoch)

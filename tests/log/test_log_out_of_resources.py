@@ -1,8 +1,8 @@
-"""A process out of descriptors or memory is no failed disk: the log goes on after any operation that meets that.
+"""A process out of descriptors or memory is no failed disk: the log continues after any operation that fails so.
 
-Every operation of a log's life fails once, each in a life of its own: its caller tries it again, and in the end
-the log is what it would have been, also after a power loss. EMFILE and ENFILE come where something is to be opened;
-ENOMEM may come from any operation but a sync, whose failure nobody may take for something else.
+Every operation of a log's life fails once, each in a life of its own: its caller tries it again, and in the end the log
+is what it would have been, also after a power loss. EMFILE and ENFILE occur when something is opened; ENOMEM may occur
+in any operation but a sync, whose failure must never be taken for anything else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS = {"segment_bytes": 300, "min_cleanable_dirty_ratio": 0.0, "cleanup_pol
 
 
 class Shortage:
-    """Has the operation of one number fail, once; counts them."""
+    """Makes the operation with one number fail, once, and counts operations."""
 
     def __init__(self, disk: MemoryDisk, number: int, error: int, operations: frozenset[str]) -> None:
         self.count = 0
@@ -89,7 +89,7 @@ def life(disk: MemoryDisk, shortage: Shortage) -> PartitionLog:
 
 
 def ends_well(disk: MemoryDisk, log: PartitionLog) -> None:
-    """Check that flushed records are there after a power loss, and that the log goes on."""
+    """Check that flushed records are there after a power loss, and that the log continues."""
     assert log.recovery_point == log.log_end_offset == 14
     found = values(log)
     disk.on_operation = None
@@ -101,7 +101,7 @@ def ends_well(disk: MemoryDisk, log: PartitionLog) -> None:
 
 
 def lives(operations: frozenset[str]) -> int:
-    """How many operations of these kinds there are in a life without a shortage."""
+    """Return the number of operations of these kinds in a life without a shortage."""
     disk = MemoryDisk()
     shortage = Shortage(disk, 0, 0, operations)
     log, count = life(disk, shortage), shortage.count
@@ -178,7 +178,7 @@ def test_a_flush_opens_few_files_however_many_segments_wait() -> None:
 
 
 def starts(job: FlushJob) -> list[int]:
-    """Where the leader epochs begin that a job stores."""
+    """Return where the leader epochs that a job stores begin."""
     lines = [line.split() for line in (job.epochs or b"").decode().splitlines()[2:]]
     return [int(words[1]) for words in lines if len(words) == 2 and words[0].isdigit()]  # behind them: a checksum
 

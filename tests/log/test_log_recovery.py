@@ -140,7 +140,7 @@ def test_a_hole_between_segments_ends_the_log(disk: MemoryDisk) -> None:
 
 
 def test_damage_before_the_recovery_point_is_kept_and_told(disk: MemoryDisk) -> None:
-    """What was synced and is damaged since is the disk's fault: deleting it, and all after it, would make it worse."""
+    """Damage to synced bytes is the disk's fault: deleting them, and everything after them, would make it worse."""
     directory, log = filled(disk)
     log.close()
     size = log.segments[0].size
@@ -336,7 +336,7 @@ def test_a_crash_during_a_copy_from_the_leader_keeps_whole_batches(disk: MemoryD
 
 
 def test_rule_44_only_what_is_behind_the_recovery_point_is_read(disk: MemoryDisk) -> None:
-    """Of the segments before it no more than the last index interval, whatever their size."""
+    """In the segments before it, at most the last index interval is read, independent of their size."""
     topic = config(segment_bytes=50_000)
     directory = disk.root.child("t-0")
     log = open_log(directory, topic=topic)

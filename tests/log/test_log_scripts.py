@@ -106,7 +106,7 @@ class Scripted:
         return " ".join(f"{each.producer_id}@{each.first_offset}" for each in found) or "-"
 
     def verify(self, id: int, epoch: int) -> str:  # noqa: A002
-        """What the broker does before it asks the coordinator whether a producer may write."""
+        """Do what the broker does before it asks the coordinator if a producer may write."""
         self.verifications[id] = self.log.producers.verification(id, epoch)
         return "open already" if self.verifications[id] is None else "to be verified"
 

@@ -1,4 +1,4 @@
-"""A reader keeps what it was given to read, whatever takes the segment away meanwhile, and holds its file no longer."""
+"""A reader keeps the bytes it got to read, even if the segment is deleted meanwhile, and holds the file no longer."""
 
 from __future__ import annotations
 

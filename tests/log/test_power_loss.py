@@ -208,7 +208,7 @@ def sealed_log(disk: MemoryDisk, **settings: Any) -> PartitionLog:
 
 
 def lost_after(disturb: Callable[[PartitionLog], int], **settings: Any) -> int:
-    """Of 150 power cuts, those after which records are missing behind the log start that was written down."""
+    """Return those of 150 power cuts after which records above the stored log start are missing."""
     lost = 0
     for seed in range(150):
         disk = MemoryDisk()

@@ -68,7 +68,7 @@ def plain(records: list[NewRecord]) -> list[NewRecord]:
 
 
 def patched(batch: bytes, position: int, layout: str, *values: int, crc: bool = True) -> bytes:
-    """The batch with some bytes replaced and, unless told not to, a CRC that matches again."""
+    """Return the batch with some bytes replaced and, by default, a CRC that matches again."""
     out = bytearray(batch)
     struct.pack_into(layout, out, position, *values)
     if crc:

@@ -1,9 +1,10 @@
-"""What many small metadata changes leave on a real disk: how large the directory gets, and what a restart takes."""
+"""The traces of many small metadata changes on a real disk: the size of the directory, and the time of a restart."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,13 @@ class Counts:
 
     def snapshot(self) -> bytes:
         return b"\x90" + ",".join(map(str, self.counts)).encode()
+
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
 
     def restore(self, data: bytes) -> None:
         self.counts = [int(count) for count in data[1:].split(b",")]
@@ -53,7 +61,7 @@ def _open(directory: Path) -> tuple[Journal, Counts, Quorum]:
 
 
 def many_changes(directory: Path, changes: int, *, at_once: int = 500, size_bytes: int = 100) -> ManyChanges:
-    """Make so many changes, with a sync for every `at_once` of them, and start again without a clean stop."""
+    """Make this many changes, with a sync for every `at_once` of them, and start again without a clean stop."""
     journal, machine, quorum = _open(directory)
     largest = 0
     began = time.monotonic()
@@ -62,9 +70,9 @@ def many_changes(directory: Path, changes: int, *, at_once: int = 500, size_byte
         if number % at_once == at_once - 1 or number == changes - 1:
             quorum.synced(journal.sync())
             if quorum.snapshot_due:
-                index, term, data = quorum.begin_snapshot()
-                journal.save_snapshot(index, term, data)
-                quorum.snapshot_saved(index)
+                captured = quorum.begin_snapshot()
+                journal.save_snapshot(captured.index, captured.term, captured.encode())
+                quorum.snapshot_saved(captured.index)
             largest = max(largest, sum(file.stat().st_size for file in directory.iterdir()))
     seconds = time.monotonic() - began
     began = time.monotonic()

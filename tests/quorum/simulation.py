@@ -28,7 +28,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -36,9 +36,8 @@ import msgpack
 from many_changes import many_changes
 from stock_library import kept_journal, load_stock
 
-from kraftpy.metadata.journal import Journal, JournalError
+from kraftpy.metadata.journal import Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import BadMessageError, Message, Quorum, QuorumStoppedError
-from kraftpy.metadata.raft import Raft
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 STEPS = 1500
@@ -51,7 +50,7 @@ MOST_QUEUED = 3_000
 
 
 class SafetyError(Exception):
-    """What must never happen has."""
+    """The oracle was broken: something happened that must never happen."""
 
 
 class StormError(Exception):
@@ -59,7 +58,7 @@ class StormError(Exception):
 
 
 class Outcome(NamedTuple):
-    """What became of one run."""
+    """The outcome of one run."""
 
     seed: int
     failures: tuple[str, ...]
@@ -134,7 +133,7 @@ class World:
             self.broke("SAFETY-SNAPSHOT a snapshot is of no state that there was")
 
     def broke(self, what: str) -> None:
-        """Noted, whatever the node does with the exception."""
+        """Note the violation and raise it; the note stays even if the node handles the exception."""
         self.broken = self.broken or what
         raise SafetyError(what)
 
@@ -294,17 +293,6 @@ class World:
 # -- ours
 
 
-class SmallRaft(Raft):
-    """As ours, with batches and chunks so small that there are many."""
-
-    batch_bytes = 200
-    chunk_bytes = 300
-
-
-class SmallQuorum(Quorum):
-    raft_class = SmallRaft
-
-
 class Machine:
     def __init__(self, world: World, node: OurNode) -> None:
         self.world = world
@@ -320,6 +308,13 @@ class Machine:
         packed: bytes = msgpack.packb(self.node.applied)
         return packed
 
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
+
     def restore(self, data: bytes) -> None:
         restored = msgpack.unpackb(data)
         self.world.has_restored(restored)
@@ -328,8 +323,6 @@ class Machine:
 
 class OurNode:
     """Our quorum in the shell's loop, its disk work done in its own time."""
-
-    quorum_class: type[Quorum] = SmallQuorum
 
     def __init__(self, world: World, node_id: int) -> None:
         self.world = world
@@ -342,7 +335,7 @@ class OurNode:
         self.held: list[Message] = []
         self.job: Iterator[None] | None = None
         self.job_ends_ms = 0
-        self.quorum = self.quorum_class(
+        self.quorum = Quorum(
             node_id=node_id,
             voters={voter: f"host:{FIRST_PORT + voter}" for voter in world.voters},
             journal=self.journal,
@@ -352,6 +345,8 @@ class OurNode:
             now_ms=world.now_ms,
             election_timeout_ms=400,
             snapshot_after_entries=world.snapshot_after,
+            batch_bytes=200,  # so small that there are many
+            chunk_bytes=300,
         )
 
     def turn(self) -> None:
@@ -384,6 +379,10 @@ class OurNode:
 
     def next_job(self) -> Iterator[None] | None:
         quorum = self.quorum
+        if quorum.snapshot_to_decode is not None:
+            return self.decode()
+        if quorum.snapshot_wanted:
+            return self.encode()
         if quorum.received_snapshot is not None:
             return self.save_received()
         if quorum.snapshot_due:
@@ -399,8 +398,23 @@ class OurNode:
         self.quorum.synced(self.journal.sync() if durable is None else durable)
         self.release(held)
 
+    def decode(self) -> Iterator[None]:
+        """A leader's snapshot is decoded while messages go on."""
+        decode = self.quorum.snapshot_to_decode
+        assert decode is not None
+        outcome = decode()
+        yield
+        self.quorum.snapshot_decoded(outcome)
+
+    def encode(self) -> Iterator[None]:
+        """A snapshot for followers is captured, and encoded while messages go on."""
+        captured = self.quorum.capture_snapshot()
+        yield
+        self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))
+
     def save_own(self) -> Iterator[None]:
-        index, term, data = self.quorum.begin_snapshot()
+        captured = self.quorum.begin_snapshot()
+        index, term, data = captured.index, captured.term, captured.encode()
         is_early = self.world.random.random() < 0.5
         if is_early:
             self.journal.save_snapshot(index, term, data)
@@ -596,13 +610,13 @@ def run_seed(
 
 
 MOST_BYTES = 2 << 30
-"""Of memory, for a process that runs seeds. Where the stock library has put parts of two snapshots into one file, what
-it unpickles may ask for anything: 12 GB in seed 50. It is refused, as on a machine that has no more, and the run goes
-on."""
+"""The most memory of a process that runs seeds. If the stock library has put parts of two snapshots into one file, the
+unpickled object may ask for any amount: 12 GB in seed 50. The allocation is refused, as on a machine without more
+memory, and the run continues."""
 
 
 def _limit_memory() -> None:
-    """Of this process, to `MOST_BYTES`; what it may be raised to stays."""
+    """Limit the memory of this process to `MOST_BYTES`; the hard limit stays."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, most))
 

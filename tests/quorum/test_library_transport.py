@@ -21,8 +21,9 @@ from pysyncobj.tcp_server import SERVER_STATE, TcpServer
 from pysyncobj.transport import TCPTransport
 from quorum_node import THREE, Cluster, ListMachine, Node
 
-from kraftpy.metadata import quorum, raft_library
+from kraftpy.metadata import quorum
 from kraftpy.metadata.quorum_messages import COMMAND, BadMessageError
+from kraftpy.metadata.raft import library
 
 RAN: list[str] = []
 
@@ -32,7 +33,7 @@ def note(what: str) -> None:
 
 
 class Hostile:
-    """What runs as it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return note, ("ran",)
@@ -45,7 +46,7 @@ class Poller:
 
 
 class Connection:
-    """As much of a connection as the transport asks of one."""
+    """The part of a connection that the transport uses."""
 
     def __init__(self) -> None:
         self.state = CONNECTION_STATE.CONNECTED
@@ -77,7 +78,7 @@ def transport(*, own: str | None = None, others: tuple[str, ...] = ()) -> Any:
 
 
 def received(message: bytes) -> tuple[TcpConnection, Any]:
-    """What a connection makes of bytes from the network."""
+    """Return the messages that a connection makes of bytes from the network."""
     connection = TcpConnection(Poller())
     connection._TcpConnection__readBuffer = struct.pack("i", len(message)) + message
     return connection, connection._TcpConnection__processParseMessage()
@@ -178,7 +179,7 @@ def test_d16_ours_unpickles_nothing() -> None:
     assert RAN == []
     for name in ("load", "loads", "dump", "dumps"):
         with pytest.raises(quorum.QuorumStoppedError):
-            getattr(raft_library.library.pickle, name)
+            getattr(library.library.pickle, name)
 
 
 def test_d17_stock_inflates_whatever_it_is_sent() -> None:

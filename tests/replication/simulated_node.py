@@ -101,7 +101,7 @@ class Node:
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.plan: FetchPlan | None = None
-        self._asked: object = None  # the fetch under way
+        self._asked: object = None  # the fetch in flight
         self.seen: Metadata | None = None
         self.waiters: list[Waiter] = []
         rng = self.simulation.rng
@@ -112,7 +112,7 @@ class Node:
         self._tick()
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Only while this process lives."""
+        """Run it only while this process lives."""
         incarnation = self.incarnation
 
         def guarded() -> None:
@@ -128,7 +128,7 @@ class Node:
         self.disk.crash(self.simulation.rng, loss)
 
     def lose_power_after(self, operations: int) -> None:
-        """Die at the disk operation after so many more."""
+        """Die at a disk operation, after this many more."""
         left = operations
 
         def count(operation: str, path: str) -> None:
@@ -158,7 +158,7 @@ class Node:
             self._store()
 
     def advance_log_start(self) -> None:
-        """What retention or DeleteRecords does on a leader."""
+        """Advance the log start, as retention or DeleteRecords does on a leader."""
         if self.is_up and self.leader is not None and self.high_watermark > self.log.log_start_offset:
             to = self.simulation.rng.randrange(self.log.log_start_offset, self.high_watermark + 1)
             self.log.advance_log_start(to)
@@ -260,7 +260,7 @@ class Node:
                 state=state,
                 log_end_offset=self.log.log_end_offset,
                 high_watermark=self.high_watermark,
-                min_isr=self.simulation.min_isr,
+                min_insync_replicas=self.simulation.min_insync_replicas,
                 lag_time_max_ms=LAG_TIME_MAX_MS,
                 brokers=metadata.brokers,
                 now=self._now,
@@ -271,7 +271,7 @@ class Node:
             self._lead(self.leader.brokers_changed(metadata.brokers, self._now))
 
     def _delete(self) -> None:
-        """No replica of it any more: the log goes."""
+        """Delete the log: this node has no replica of the partition any more."""
         self.follower = self.plan = self._asked = None
         if self.log.log_end_offset:
             self.log.truncate_fully_and_start_at(0)
@@ -350,7 +350,7 @@ class Node:
         leader = self.leader
         if not self.is_up or leader is None:
             return answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-        if leader.is_under_min_isr:
+        if leader.is_under_min_insync_replicas:
             return answer(ErrorCode.NOT_ENOUGH_REPLICAS, -1)
         batch = encode_batch(
             [(self.simulation.now, b"k", value, ()) for value in values],
@@ -367,7 +367,7 @@ class Node:
         return None
 
     def serve(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
-        """A follower's Fetch: at once, or after a while where there is nothing."""
+        """Serve a follower's Fetch: at once, or after a while if there is nothing."""
         try:
             fetched = self.sessions.open(request, 17, self._now)
         except KafkaError as error:
@@ -380,7 +380,7 @@ class Node:
                 return respond(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
             sent = [(p, answer) for p, answer in answers if fetched.include(p, answer)]
             for partition, answer in sent:
-                # As a transfer from the file would: what is there now, whoever leads by now (KAFKA-18723).
+                # The current bytes, as a transfer from the file sends, even if the leader has changed (KAFKA-18723).
                 if answer.records and self.log.log_start_offset <= partition.fetch_offset < self.log.log_end_offset:
                     answer.records = self.log.read(partition.fetch_offset, LIMITS.partition_max_bytes).records
             topics = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[a for _, a in sent])] if sent else []
@@ -435,7 +435,7 @@ class Node:
     # --- following ---
 
     def _pump(self) -> None:
-        """Ask for more, unless that is under way."""
+        """Ask for more, unless a fetch is in flight."""
         follower, plan = self.follower, self.plan
         if follower is None or plan is None or self._asked is not None:
             return
@@ -452,7 +452,9 @@ class Node:
         leader = self.simulation.nodes[follower.leader]
 
         def respond(response: FetchResponse) -> None:
-            self.simulation.send(leader.id, self.id, self._guarded(lambda: self._digest(token, plan, response)))
+            self.simulation.send(
+                leader.id, self.id, self._guarded(lambda: self._handle_response(token, plan, response))
+            )
 
         def arrive() -> None:
             if leader.is_up:
@@ -467,11 +469,11 @@ class Node:
             self._asked = None
             self._pump()
 
-    def _digest(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
+    def _handle_response(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
         if self._asked is not token:
             return
         self._asked = None
-        for fetched in plan.digest(response):
+        for fetched in plan.handle_response(response):
             self._take(fetched)
             if self.simulation.rng.random() < 0.1:
                 delay = self.simulation.rng.choice([0, 1, 10, 100, 1000])
@@ -542,7 +544,7 @@ class Node:
             offset = read.next_offset
 
     def bytes_from(self, start: int) -> bytes:
-        """All batches from the one that holds `start` on."""
+        """Return all batches from the one that holds `start`."""
         parts = []
         offset = start
         while offset < self.log.log_end_offset:

@@ -1,4 +1,4 @@
-"""Rule 8 by itself: what KAFKA-18723 was, with the logs of the three brokers it took. Chance finds it too seldom."""
+"""Rule 8 on its own: the bug KAFKA-18723, with the logs of its three brokers. Random histories hit it too rarely."""
 
 from __future__ import annotations
 

@@ -30,23 +30,23 @@ class Metadata:
     elr: frozenset[BrokerId]
     is_recovering: bool
     brokers: dict[BrokerId, int] = field(default_factory=dict)
-    """Who may be in an ISR: unfenced, with the broker epoch."""
+    """The brokers that may be in an ISR: unfenced, with the broker epoch."""
     epochs: dict[BrokerId, int] = field(default_factory=dict)
     """Every registered broker's epoch."""
 
 
 class Controller:
     def __init__(
-        self, replicas: tuple[BrokerId, ...], min_isr: int, rng: Random, *, checks_broker_epochs: bool
+        self, replicas: tuple[BrokerId, ...], min_insync_replicas: int, rng: Random, *, checks_broker_epochs: bool
     ) -> None:
-        self.min_isr = min(min_isr, len(replicas))
+        self.min_insync_replicas = min(min_insync_replicas, len(replicas))
         self.rng = rng
         self.checks_broker_epochs = checks_broker_epochs
         self.last_epoch = 0
         self.heard_at: dict[BrokerId, int] = {}
         self.leaderless_since: int | None = None
         self.target: tuple[BrokerId, ...] | None = None
-        """The replicas of a reassignment that is under way."""
+        """The replicas of the reassignment in progress."""
         self.now = Metadata(
             version=0,
             leader=NOBODY,
@@ -70,7 +70,7 @@ class Controller:
         if leader is None:
             leader = old.leader
         lost = frozenset(old.isr) | old.elr
-        elr = lost - frozenset(isr) if len(isr) < self.min_isr else frozenset()
+        elr = lost - frozenset(isr) if len(isr) < self.min_insync_replicas else frozenset()
         recovering = old.is_recovering if is_recovering is None else is_recovering
         if (isr, leader, elr, recovering) == (old.isr, old.leader, old.elr, old.is_recovering):
             return

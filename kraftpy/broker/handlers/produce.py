@@ -183,7 +183,8 @@ def _append(
     Raises KafkaError.
     """
     if is_internal(replica.topic_partition.topic):
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "clients cannot write to internal topics")
+        problem = f"Cannot append to internal topic {replica.topic_partition.topic}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     records, header = partition.records or b"", None
     if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
         header = _check_verified(request, context, replica, records, verified)
@@ -301,13 +302,16 @@ def _check_verified(
             replica.log.producers.check_verified(header.producer_id, header.producer_epoch, verification)
             return header
         case ErrorCode.TRANSACTION_ABORTABLE if not is_adding:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the partition was not added to the transaction")
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
         case ErrorCode.PRODUCER_FENCED:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "another producer has taken over the transactional id")
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED.meaning)
         case ErrorCode.CONCURRENT_TRANSACTIONS if is_adding:
             raise KafkaError(code, "the previous transaction is still being completed")
         case _ if code in _TRY_AGAIN:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"cannot verify the transaction now: {code.name}")
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}",
+            )
         case _:
             raise KafkaError(code)
 
