@@ -12,7 +12,7 @@ from test_many_offsets import PARTITIONS, SETTINGS, ask, prepare
 
 from kraftpy.broker.handlers.groups import find_coordinator
 from kraftpy.broker.handlers.producers import init_producer_id
-from kraftpy.broker.slicing import UNITS_A_TURN
+from kraftpy.broker.slicing import UNITS_PER_ITERATION
 from kraftpy.broker.transactions import markers
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -110,5 +110,5 @@ async def test_other_clients_are_answered_while_a_large_transaction_begins_and_e
         await asyncio.wait_for(complete(), BOUND_SECONDS)
     assert sum(sent) == PARTITIONS
     assert max(sent) <= markers._MOST_SENT
-    assert 0 < most_looked_up <= 2 * UNITS_A_TURN
+    assert 0 < most_looked_up <= 2 * UNITS_PER_ITERATION
     assert parsed == 0, "what was just written was parsed again"
