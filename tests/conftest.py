@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +144,19 @@ class _Logs:
 
     def __init__(self) -> None:
         self._looked_at: dict[Path, int] = {}
+        self._ended: dict[Path, int] = {}
         self.found: list[str] = []
 
-    def look(self) -> None:
-        """Note the lines of unexpected errors that are new."""
-        for log, begin in list(self._looked_at.items()):
-            if not log.exists():
+    def look(self, logs: Sequence[Path] | None = None) -> None:
+        """Note the lines of unexpected errors that are new in these logs, or in those of all nodes that run."""
+        for log in list(self._looked_at) if logs is None else self._looked_at.keys() & logs:
+            begin = self._looked_at[log]
+            try:
+                size = log.stat().st_size
+            except FileNotFoundError:
                 del self._looked_at[log]
+                continue
+            if size == begin:
                 continue
             with log.open("rb") as file:
                 file.seek(begin)
@@ -161,7 +167,14 @@ class _Logs:
 
     def watch(self, log: Path) -> None:
         """A node writes here from now on."""
-        self._looked_at.setdefault(log, log.stat().st_size if log.exists() else 0)
+        size = log.stat().st_size if log.exists() else 0
+        self._looked_at.setdefault(log, min(self._ended.pop(log, size), size))
+
+    def end(self, log: Path) -> None:
+        """Look a last time: the node has ended. There are hundreds of such logs, too many to look at after each test."""
+        self.look([log])
+        if log in self._looked_at:
+            self._ended[log] = self._looked_at.pop(log)
 
 
 _logs = _Logs()
@@ -179,7 +192,7 @@ def _watched_logs() -> Iterator[None]:
         try:
             return wait(self, timeout)
         finally:
-            _logs.look()
+            _logs.end(self._log)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServerProcess, "__init__", begin_and_watch)
