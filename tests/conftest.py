@@ -171,7 +171,7 @@ class _Logs:
         self._looked_at.setdefault(log, min(self._ended.pop(log, size), size))
 
     def end(self, log: Path) -> None:
-        """Look a last time: the node has ended. There are hundreds of such logs, too many to look at after each test."""
+        """Look a last time at the log of a node that has ended: too many have to be looked at after each test."""
         self.look([log])
         if log in self._looked_at:
             self._ended[log] = self._looked_at.pop(log)
