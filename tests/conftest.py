@@ -20,7 +20,32 @@ from kraftpy.testing.server_process import ServerProcess
 
 BrokerFactory = Callable[..., EmbeddedBroker]
 
-LONGEST = ("tests/spark",)
+LONGEST = (
+    "tests/spark",
+    "tests/fuzz/test_fuzz.py",
+    "tests/cluster/test_failures.py",
+    "tests/chaos/test_chaos_simulated_world.py",
+    "tests/broker/test_crash.py",
+    "tests/broker/test_bad_disks.py",
+    "tests/test_readme.py",
+    "tests/broker/test_cleaning_process.py",
+    "tests/compat/test_public_share.py",
+    "tests/chaos/test_chaos_simulation.py",
+    "tests/replication/test_replication_simulation.py",
+    "tests/chaos/test_chaos_ledger.py",
+    "tests/chaos/test_chaos_hostile.py",
+    "tests/cluster/test_cluster_transactions.py",
+    "tests/cluster/test_cluster.py",
+    "tests/compat/test_clients.py",
+    "tests/compat/test_public_consumer_protocol.py",
+    "tests/cluster/test_quorum_nodes.py",
+    "tests/cluster/test_damaged_copy.py",
+    "tests/cluster/test_pytest_plugin.py",
+    "tests/broker/test_hostile_settings.py",
+    "tests/test_packaging.py",
+    "tests/client/test_client_transactions.py",
+    "tests/protocol/test_wire_fuzz.py",
+)
 """The groups of tests that take longest, in the order in which they start when workers run side by side."""
 
 
@@ -59,6 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the groups that take longest first, after pytest-randomly has shuffled: no worker starts a long one when the
     others have nothing left to do."""
     if hasattr(config, "workerinput"):
+        gone = [group for group in LONGEST if not (config.rootpath / group).exists()]
+        assert not gone, f"rename them in LONGEST too: {gone}"
         place = {group: place for place, group in enumerate(LONGEST)}
         items.sort(key=lambda item: place.get(_group(item.nodeid), len(place)))
 
