@@ -62,12 +62,11 @@ def pytest_collection_finish() -> None:
     _freeze()
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Collect what a file leaves behind: a resource that it left open is reported in this file, and in no later one."""
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Collect what a file leaves behind: a resource that it left open is an error of this file, and of no later one."""
     yield
-    if nextitem is None or nextitem.path != item.path:
-        _freeze()
+    _freeze()
 
 
 def _freeze() -> None:
