@@ -39,8 +39,8 @@ from kraftpy.protocol.messages.fetch import (
 from kraftpy.replication.follower import DivergingEpoch, FetchAnswer, FetchPosition
 from kraftpy.types import BrokerId, TopicId
 
-MOST_NAMED: Final = 1_000
-"""The most partitions that one request names: the leader reads and answers them in some 15 ms."""
+MOST_NAMED: Final = 500
+"""The most partitions that one request names: the leader reads and answers them in some 10 ms."""
 _NO_SESSION: Final = 0
 _INITIAL_EPOCH: Final = 0
 _MAX_EPOCH: Final = 2**31 - 1

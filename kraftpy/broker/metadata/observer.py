@@ -65,7 +65,7 @@ class Observer:
         self.term = -1
         self.applied_index = 0
         self.is_current = False
-        """Whether this observer has caught up with a voter's newest entry since it started."""
+        """True if this observer has caught up with a voter's newest entry since it started."""
 
     @property
     def is_active(self) -> bool:

@@ -62,7 +62,7 @@ _FetcherId = tuple[BrokerId, str]
 
 _FIRST_VERSION = 17
 _LET_OTHERS_RUN_AFTER_BYTES = 1 << 20
-_POSITIONS_AT_ONCE = 1_000
+_POSITIONS_AT_ONCE = 500
 """Partitions that get a position, or are looked up for a response, before others get the event loop."""
 
 

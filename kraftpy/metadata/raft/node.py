@@ -1,7 +1,7 @@
-"""One server of the cluster: it hands each input to the part of Raft whose rule it is.
+"""One server of the cluster: it passes each input to the part of Raft that has the rule for it.
 
-One input at a time, under the clock of the `Quorum` that processes it; what is to be sent is left in the outbox. Its
-invariants are those of `quorum`, which is its only user, and of its parts.
+Inputs are processed one at a time, under the clock of the `Quorum`, which is the only user. Messages to peers wait in
+the outbox. The invariants are those of `quorum` and of the parts.
 """
 
 from __future__ import annotations
