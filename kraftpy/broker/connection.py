@@ -23,6 +23,9 @@ slowly the peer reads. Their file stays open until they are sent, and is release
 transport is not a plain socket, or the file is not one of the operating system, they are copied piece by piece.
 
 A malformed frame closes this connection and no other. Left out: TLS and SASL.
+
+One file because a peer's bytes, in and out, are charged to one memory wherever they wait, and each direction pauses the
+other.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ converged in the healing window). A run of ours that has not converged is given 
 it converges then, and a failure if not.
 
 The stock library has a perfect disk here and its voters do not change: what it breaks, it breaks without those.
+
+One file because the simulated world, the two kinds of node in it and the command that runs them are read together.
 """
 
 from __future__ import annotations
