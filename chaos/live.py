@@ -80,7 +80,7 @@ _THREADS: Final = 32
 _MISTAKES: Final = {
     "traceback(s)": "Traceback (most recent call last)",
     "unexpected error(s) that it survived": UNEXPECTED,
-    "line(s) of what did not end with the node": "still at work at the end of the stop",
+    "line(s) of what did not end with the node": "still running at the end of the stop",
 }
 """Log lines of a node that no fault excuses."""
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from chaos.mutants.mutant import PROBLEM, Mutant, cycle, rounds, three, wrapped
 from chaos.nemesis import Kind
+from kraftpy.broker.broker import Broker
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.log import layout
 from kraftpy.metadata import brokers, elections
 from kraftpy.metadata.controller import MetadataStateMachine
-from kraftpy.metadata.raft import Raft
+from kraftpy.metadata.raft.leader import Leader
 from kraftpy.metadata.records import PartitionChanged
 from kraftpy.metadata.sessions import Sessions
 
@@ -64,26 +65,21 @@ def _unfenced_by_a_connection(original: Any) -> Any:
 def _sent_is_stored(original: Any) -> Any:
     def send_entries(self: Any, follower: Any) -> None:
         original(self, follower)
-        self._matched(follower, follower.next_index - 1)
+        self._matches(follower, follower.next_index - 1)
 
     return send_entries
 
 
-def _sometimes_untold(original: Any) -> Any:
-    async def tell(self: Any, changes: Any) -> None:
-        if self._config.node_id == _DEAF_NODE and self._is_following:
-            notes = []
-            for note in changes.notes:
-                changed = note.applied is not None and any(
-                    isinstance(record, PartitionChanged) for record in note.applied.decision.records
-                )
-                self._changes_heard = getattr(self, "_changes_heard", 0) + changed
-                if not (changed and self._changes_heard % _DEAF_TO_EVERY == 0):
-                    notes.append(note)
-            changes = changes._replace(notes=notes)
-        await original(self, changes)
+def _sometimes_not_acted_on(original: Any) -> Any:
+    async def metadata_changed(self: Any, records: Any) -> None:
+        if self.node_id == _DEAF_NODE and records is not None:
+            changes = any(isinstance(record, PartitionChanged) for record in records)
+            self._changes_heard = getattr(self, "_changes_heard", 0) + changes
+            if changes and self._changes_heard % _DEAF_TO_EVERY == 0:
+                return
+        await original(self, records)
 
-    return tell
+    return metadata_changed
 
 
 class _Forgetful(MetadataStateMachine):
@@ -139,7 +135,7 @@ _isr_moves = cycle((Kind.KILL, "node 3", 1_000, {}), (Kind.KILL, "node 1", 1_000
 MUTANTS = (
     Mutant(
         name="election-ignores-isr",
-        breaks="whoever lives and comes first among the replicas is elected, in sync or not",
+        breaks="the first live replica is elected, in sync or not",
         rule="18",
         shows=_LOST,
         directed=three(
@@ -152,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         name="unclean-stop-stays-eligible",
-        breaks="a broker that lost what it had not synced stays an eligible leader replica",
+        breaks="a broker that lost unsynced records stays an eligible leader replica",
         rule="18, 20",
         shows=_LOST,
         directed=_loses_what_it_had,
@@ -161,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         name="promised-without-a-sync",
-        breaks="every log promises that what it acknowledges is synced before: who lost something stays eligible by it",
+        breaks="every log promises that it syncs before it acknowledges: a replica that lost records stays eligible",
         rule="18, 20",
         shows=_LOST,
         directed=_loses_what_it_had,
@@ -170,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="connection-unfences",
-        breaks="a fenced broker may lead once somebody connects in its name, before its new process has registered",
+        breaks="a fenced broker may lead once a connection is opened in its name, before its process has registered",
         rule="20, 21",
         shows=_LOST,
         directed=three(
@@ -195,20 +191,20 @@ MUTANTS = (
         shows=_SPLIT,
         directed=three(with_topics=True, load=2.0),
         faults=cycle((Kind.PARTITION, "controller", 4_000, {"shape": "target"})),
-        patches=(wrapped(Raft, "_send_entries", _sent_is_stored),),
+        patches=(wrapped(Leader, "_send_entries", _sent_is_stored),),
     ),
     Mutant(
         name="change-not-acted-on",
-        breaks="one broker does not act on every so many changes of a partition",
+        breaks="one broker does not act on some changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
         directed=three(with_topics=True),
         faults=_isr_moves,
-        patches=(wrapped(MetadataLog, "_tell", _sometimes_untold),),
+        patches=(wrapped(Broker, "_metadata_changed", _sometimes_not_acted_on),),
     ),
     Mutant(
         name="record-skipped",
-        breaks="one node's image lacks every so many changes of a partition",
+        breaks="one node's image lacks some changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
         directed=three(with_topics=True),

@@ -9,8 +9,9 @@ from typing import Any
 from chaos.mutants.mutant import Mutant, cycle, replaced, rounds, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.replication.replica import NEVER, Records, Replica
-from kraftpy.log.partition_log import LogSlice, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
+from kraftpy.log.results import LogSlice
 from kraftpy.metadata import partitions
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect
@@ -42,8 +43,8 @@ def _acknowledge_in_any_leadership(original: Any) -> Any:
 def _follow_from_high_watermark(original: Any) -> Any:
     def follow(self: Any, *arguments: Any) -> bool:
         is_news: bool = original(self, *arguments)
-        if is_news and not self.is_being_truncated and self.high_watermark < self.log_end_offset:
-            self._begin_truncation(self.high_watermark, start_over=False)
+        if is_news and not self.operations.is_truncating and self.high_watermark < self.log_end_offset:
+            self.operations._begin_truncation(self.high_watermark, start_over=False)
         return is_news
 
     return follow
@@ -51,11 +52,11 @@ def _follow_from_high_watermark(original: Any) -> Any:
 
 def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
     """Advance the high watermark to what min.insync.replicas replicas have, in sync or not."""
-    if self.is_under_min_isr:
+    if self.is_under_min_insync_replicas:
         return ()
     own = self.log_end_offset if self._synced_end_offset is None else min(self.log_end_offset, self._synced_end_offset)
     ends = sorted([own, *(follower.log_end_offset for follower in self._followers.values())], reverse=True)
-    offset = ends[self.effective_min_isr - 1]
+    offset = ends[self.effective_min_insync_replicas - 1]
     if offset <= self.high_watermark:
         return ()
     self.high_watermark = offset
@@ -69,7 +70,7 @@ def _count_the_proposal(self: Any) -> None:
         members = frozenset(broker_id for broker_id, _ in self._proposal.isr)
     self.maximal_isr = members
     for follower in self._followers.values():
-        follower.counts = follower.broker_id in members
+        follower.is_counted = follower.broker_id in members
 
 
 def _read_uncommitted(
@@ -137,7 +138,7 @@ MUTANTS = (
     ),
     Mutant(
         name="acknowledged-by-another-leadership",
-        breaks="a leader that was deposed and leads again acknowledges what it was asked to write before",
+        breaks="a leader that was deposed and leads again acknowledges writes from its earlier leadership",
         rule="17",
         shows=_LOST,
         directed=three(
@@ -156,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         name="never-truncated",
-        breaks="nobody asks where two logs part: a follower keeps what its new leader never had",
+        breaks="a follower never checks where its log diverges: it keeps records that its new leader never had",
         rule="3, 4",
         shows=_PARTED,
         directed=three(workload="log", load=2.0),
@@ -165,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="truncated-to-high-watermark",
-        breaks="who begins to follow cuts its log at its high watermark (before KIP-101)",
+        breaks="a new follower truncates its log to its high watermark (before KIP-101)",
         rule="4",
         shows=_PARTED,
         directed=three(workload="log", load=2.0),
@@ -174,19 +175,19 @@ MUTANTS = (
     ),
     Mutant(
         name="high-watermark-by-count",
-        breaks="the high watermark counts any replicas, in sync or not, if they are as many as the minimum",
+        breaks="the high watermark counts any replicas, in sync or not, once there are as many as the minimum",
         rule="9",
         shows=_LOST,
-        patches=(replaced(Leader, "_advance", _advance_by_count),),
+        patches=(replaced(Leader, "_advance_high_watermark", _advance_by_count),),
     ),
     Mutant(
         name="high-watermark-over-shrunk-isr",
-        breaks="who is proposed to leave the ISR no longer counts, before the quorum has agreed",
+        breaks="a replica that is proposed to leave the ISR no longer counts, before the quorum has agreed",
         rule="9, 14",
         shows=_LOST,
         directed=three(workload="log", load=2.0, settings={"replica.lag.time.max.ms": "1000"}),
         faults=_leader_alone,
-        patches=(replaced(Leader, "_count", _count_the_proposal),),
+        patches=(replaced(Leader, "_update_maximal_isr", _count_the_proposal),),
     ),
     Mutant(
         name="min-insync-ignored",
@@ -198,7 +199,7 @@ MUTANTS = (
             (Kind.PARTITION, "followers of t0-0", 9_000, {"shape": "target"}), (Kind.KILL, "leader of t0-0", 5_000, {})
         ),
         patches=(
-            replaced(Leader, "is_under_min_isr", property(lambda self: False)),  # type: ignore[arg-type]
+            replaced(Leader, "is_under_min_insync_replicas", property(lambda self: False)),  # type: ignore[arg-type]
             replaced(Leader, "has_enough_acks", property(lambda self: True)),  # type: ignore[arg-type]
         ),
     ),
@@ -260,7 +261,7 @@ MUTANTS = (
     ),
     Mutant(
         name="broker-epoch-ignored",
-        breaks="a broker that was started again joins the ISR by what it had before (before KIP-903)",
+        breaks="a restarted broker joins the ISR by the offset it had before (before KIP-903)",
         rule="13, 15",
         shows=_EARLY,
         directed=three(
@@ -292,16 +293,16 @@ MUTANTS = (
     ),
     Mutant(
         name="sequences-ignored",
-        breaks="a leader appends whatever a producer sends, of any epoch and sequence",
+        breaks="a leader appends every batch of a producer, with any epoch and sequence",
         rule="23",
         shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
         patches=(replaced(ProducerStates, "check", lambda *_: None),),
     ),
     Mutant(
         name="sequences-not-copied",
-        breaks="followers do not learn producers' sequences: after a failover a repeated batch is new",
+        breaks="followers do not learn producers' sequences: after a failover a duplicate batch is appended again",
         rule="25",
         shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
-        patches=(wrapped(PartitionLog, "_append_copies", _copy_without_producers),),
+        patches=(wrapped(PartitionLog, "_append_as_follower", _copy_without_producers),),
     ),
 )

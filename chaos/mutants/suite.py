@@ -165,11 +165,11 @@ def write_caught(found: Iterable[Caught]) -> None:
 
 _HEAD = """# Mutants
 
-Each breaks the product in one known way ([mutants/](mutants)); seeds that draw what it needs are run until one shows
-an anomaly that is its proof. Rules are those that the product's modules speak of. Written by `python -m chaos
-mutants`, which repeats a row with `--name NAME --first SEED --seeds 1 --minutes MINUTES`. A row's seed is of the day
-it was found: any change of the product or of the simulation moves what a seed does, so the next one may be the one to
-catch it.
+Each mutant breaks the product in one known way ([mutants/](mutants)); suitable seeds are run until one shows an anomaly
+that proves it. Rules are those that the product's modules refer to. Written by `python -m chaos mutants`, which repeats
+a row with `--name NAME --first SEED --seeds 1 --minutes MINUTES`. A row's seed was valid on the day it was found: any
+change of the product or of the simulation changes the course of a seed, so another one may be needed to catch the
+mutant.
 
 | mutant | what it breaks | rule | caught by | seed | minutes | seeds tried | CPU s |
 |---|---|---|---|---|---|---|---|
@@ -185,26 +185,25 @@ Of these nothing is shown yet. The last column says how many seeds were tried, o
 _NOT_MUTANTS = """
 ## No mutants
 
-Tried, or thought of, and left out, since the product keeps the rule in two places; each was judged by reading, not by
-runs:
+These were tried or considered, and left out, because the product enforces the rule in two places; each was judged by
+reading the code, not by runs:
 
-- *A fetch with a stale leader epoch is answered* (rule 6): a follower says with each fetch the epoch of its last
-  record, and the leader compares the logs (rule 3); what it is then given is of its own history, whatever epoch it
-  named.
-- *A follower appends without looking where its log ends* (rule 7): the plan of its fetches drops an answer to a
-  position that is no longer wanted, a change of role closes the connection under way, and the log itself takes no
-  batch that does not follow.
+- *A fetch with a stale leader epoch is answered* (rule 6): each fetch of a follower contains the epoch of its last
+  record, and the leader compares the logs (rule 3); the records it then gets belong to its own history, regardless of
+  the epoch in the request.
+- *A follower appends without checking its log's end* (rule 7): the plan of its fetches drops an answer for a position
+  that is no longer current, a change of role closes the connection, and the log itself accepts no batch that does not
+  follow.
 - *A follower takes batches of a later leader epoch* (rule 8, KAFKA-18723): the leader compares the epoch in the same
-  turn in which it reads, each time it reads, so no such batch is sent by this broker. Kafka's may.
-- *A broker that lost what it had not synced stays in sync when it comes back* (rule 20): the controller takes no
-  registration of a broker that it holds alive (DUPLICATE_BROKER_REGISTRATION), so it has fenced it before, and with
-  that it has left every ISR.
-- *A voter drops all entries behind those that a message names, though they match* (rule 46, D1): a leader names all
-  entries from some place on to the end of its log (up to 256 KiB, and what is on its way here is less), its log
-  does not shrink in its term, and a connection keeps the order. So behind what it names there is nothing that it ever
-  sent.
-- *A change of metadata is acted on out of order*: a broker acts on the image as it is, not on the change it was told
-  of.
+  iteration in which it reads, each time it reads, so this broker sends no such batch. Kafka's may.
+- *A broker that lost unsynced records stays in sync when it comes back* (rule 20): the controller accepts no
+  registration of a broker that it considers alive (DUPLICATE_BROKER_REGISTRATION), so it has fenced the broker before,
+  which removed it from every ISR.
+- *A voter drops all entries after those that a message names, though they match* (rule 46, D1): a leader names all
+  entries from some index on to the end of its log (up to 256 KiB; fewer are in flight here), its log does not shrink in
+  its term, and a connection keeps the order. So it has never sent any entry after the ones it names.
+- *A change of metadata is acted on out of order*: a broker acts on the current image, not on the change that was
+  reported.
 """
 
 

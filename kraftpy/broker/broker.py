@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
-from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough, least_limit, share_out
@@ -38,8 +38,9 @@ from kraftpy.broker.peers import Peers
 from kraftpy.broker.replication.fetch_sessions import FetchSessions
 from kraftpy.broker.replication.fetchers import Fetchers
 from kraftpy.broker.replication.isr import IsrProposals
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.request_memory import RequestMemory
+from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import open_files_limit
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
@@ -117,8 +118,8 @@ class StartupError(Exception):
 class Broker:
     """One node: broker, controller, or both in one process.
 
-    `group` owns every task. An unexpected error in one of them is an incident, and the node goes on (`containment`). A
-    failed disk, or node state that cannot be trusted, ends the node.
+    `group` owns every task. An unexpected error in one of them is an incident, which the node survives (`containment`).
+    A failed disk, or node state that cannot be trusted, ends the node.
     """
 
     def __init__(
@@ -150,10 +151,10 @@ class Broker:
             tasks,
             image=lambda: self.image,
             broker_epoch=lambda: self.broker_epoch,
-            checkpoint=lambda: self.replicas.checkpoint(),
+            checkpoint=lambda: self.replica_manager.checkpoints.write(),
             proof=self.proof,
         )
-        self.replicas = Replicas(
+        self.replica_manager = ReplicaManager(
             config,
             clock,
             self.directories,
@@ -164,20 +165,25 @@ class Broker:
             self._directory_failed,
             descriptors=self._descriptors,
         )
-        self.log_moves = LogMoves(config, clock, lambda: self.image, self.replicas, self.incidents)
+        self.replicas = self.replica_manager.replicas
+        self.log_moves = LogMoves(config, clock, lambda: self.image, self.replica_manager, self.incidents)
         self.reports = ReplicaReports(
-            self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replicas
+            self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replica_manager
         )
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
         self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
         change_share_state = functools.partial(change_state, self.share_states)
-        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, change_share_state)
+        self.coordinators = Coordinators(
+            config, clock, tasks, self.metadata, self.replicas, change_share_state, self.slices
+        )
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)
-        self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
+        self.markers = MarkerSender(
+            self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks, self.slices
+        )
         self.transactions = TransactionCoordinators(
-            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers
+            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers, self.slices
         )
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots,
@@ -194,7 +200,7 @@ class Broker:
         )
         self.shards = (self.coordinators, self.transactions, self.share_coordinators)
         self.maintenance = Maintenance(
-            config, clock, self.replicas, self.shards, lambda: self.connections, self.incidents
+            config, clock, self.replica_manager, self.shards, lambda: self.connections, self.incidents
         )
         self.advertised: list[Listener] = []
         self.controller_address: list[Listener] = []
@@ -329,8 +335,8 @@ class Broker:
             self.controller.stop()
         if self.links is not None:
             await self.links.stop()
-        is_clean = await self.replicas.stop() and is_clean
-        has_failed = not is_ready or any(disk.failure for disk in self.replicas.disks)
+        is_clean = await self.replica_manager.stop() and is_clean
+        has_failed = not is_ready or any(disk.failure for disk in self.replica_manager.disks)
         try:
             await asyncio.to_thread(self.directories.close, self.broker_epoch, is_clean=is_clean)
         except OSError as error:
@@ -382,7 +388,7 @@ class Broker:
         """Explain why other nodes cannot be trusted: a quorum beyond this machine needs a secret. None if they can.
 
         A node that is its own quorum may have an unused controller listener, as in Kafka's examples for a single node.
-        Without a secret it accepts no connection from beyond this machine (`Links.must_not_meet`).
+        Without a secret it accepts no connection from beyond this machine (`Links.forbids_links_to`).
         """
         if self.links is None or self.links.is_protected or self.config.is_own_quorum:
             return None
@@ -438,7 +444,7 @@ class Broker:
 
     async def _start_partitions(self) -> None:
         await self.lifecycle.register(self.advertised, self.directories)
-        await self.replicas.start(self.metadata.follow_changes())
+        await self.replica_manager.start(self.metadata.follow_changes())
         self._may_change.set()
         await self.reports.report()  # before the controller lets this broker lead anything
 
@@ -468,11 +474,11 @@ class Broker:
     async def _metadata_changed(self, records: Sequence[Record] | None) -> None:
         await self._may_change.wait()
         if records is None:
-            await self.replicas.reconcile(self.image)
+            await self.replica_manager.reconcile(self.image)
             for shards in self.shards:
                 shards.reconcile()
         else:
-            await self.replicas.apply(records, self.image)
+            await self.replica_manager.apply(records, self.image)
             for shards in self.shards:
                 shards.apply(records)
         self.share_partitions.reconcile()

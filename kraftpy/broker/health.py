@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.containment import Incidents
     from kraftpy.broker.replication.replicas import Replicas
     from kraftpy.broker.services import HasConfig, HasImage, HasNodeId
+    from kraftpy.broker.storage.directories import LogDirectories
 
     class Broker(HasConfig, HasImage, HasNodeId, Protocol):
         """The part of a broker that its health depends on."""
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
         @property
         def replicas(self) -> Replicas:
             """The replicas on this node."""
+
+        @property
+        def directories(self) -> LogDirectories:
+            """The log directories of this node."""
 
         @property
         def incidents(self) -> Incidents:
@@ -42,7 +47,7 @@ def health_of(broker: Broker) -> dict[str, Any]:
     `limits` holds the bounds on what clients can take of the node, and how much of each is taken.
     """
     offline = [f"{wanted.key}: {broker.replicas.offline.why(wanted.key)}" for wanted in broker.replicas.offline]
-    failures = dict(broker.replicas.failures)
+    failures = dict(broker.directories.failures)
     return {
         "node_id": int(broker.node_id),
         "is_healthy": not (failures or offline or broker.incidents.count),

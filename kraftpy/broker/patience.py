@@ -1,6 +1,6 @@
 """Retries work that failed only because the process is out of descriptors, memory or threads.
 
-For work that must not be left half done: a truncation, a directory to be synced. The disk is fine, so the work succeeds
+For work that must not be left half done: a truncation, the sync of a directory. The disk is fine, so the work succeeds
 once there are resources again, however long that takes. A caller that must not wait cancels the wait.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from kraftpy.broker.containment import Complaints
-from kraftpy.ports import Failure, failure_of
+from kraftpy.ports import Directory, Failure, failure_of
 
 T = TypeVar("T")
 
@@ -37,3 +37,8 @@ async def patiently(
             complaints.write(logger, logging.ERROR, kind, "", "cannot %s for now, retrying: %s", what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+async def sync_patiently(directory: Directory, complaints: Complaints) -> None:
+    """Sync a directory in a thread, waiting for descriptors and threads if there are none. Raises OSError."""
+    await patiently(lambda: asyncio.to_thread(directory.sync), f"sync {directory.path}", complaints, is_sync=True)

@@ -207,7 +207,7 @@ class OsDirectory:
         return sorted(_spares.run(lambda: os.listdir(self._path)))
 
     def exists(self, name: str) -> bool:
-        """Whether the directory contains `name`."""
+        """Return whether the directory contains `name`."""
         return os.path.exists(f"{self._path}/{name}")
 
     def open(self, name: str) -> OsFile:

@@ -1,10 +1,10 @@
-"""Long work in slices: bounds how long one request may occupy the event loop at a time, however much it names.
+"""Long work in slices: bounds how long one request may occupy the event loop at a time, however much it asks for.
 
-Work is counted in units of some microseconds each (a partition described, an element made or encoded), never in time,
-so a simulation does the same each time. A handler whose loop depends on a client's numbers, or on the size of the
-cluster, announces each piece of work beforehand: `await slices.breathe(units)`. In one iteration of the event loop at
-most `UNITS_A_TURN` are done for all requests together; the rest waits for a later iteration, in order of arrival. In
-between, the loop serves everyone else.
+Work is counted in units of a few microseconds each (a partition described, an element made or encoded), never in time,
+so that a simulation does the same each time. A handler whose loop depends on a client's numbers, or on the size of the
+cluster, announces each piece of work beforehand: `await slices.breathe(units)`. In one iteration of the event loop, at
+most `UNITS_PER_ITERATION` are done for all requests together; the rest waits for a later iteration, in order of
+arrival. In between, the loop serves everyone else.
 
 Work that cannot be cut into pieces (decoding or encoding one large message) goes to a thread, one at a time for the
 whole node (`apart`): the interpreter switches between that thread and the loop every few milliseconds.
@@ -22,8 +22,8 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-UNITS_A_TURN = 2_000
-"""About 10 ms."""
+UNITS_PER_ITERATION = 2_000
+"""The units of work in one iteration of the event loop: about 10 ms."""
 PIECE = 250
 """Units of work that a loop does between two calls of `breathe`."""
 
@@ -36,18 +36,15 @@ class Slices:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._is_counting = False
         self._apart: asyncio.Lock | None = None
-        self.turns = 0
-        """How often work had to wait for a later iteration."""
 
     async def breathe(self, units: int) -> None:
         """Return once `units` of work may be done, immediately if this iteration of the loop has room for them."""
-        if not self._waiting and (not self._spent or self._spent + units <= UNITS_A_TURN):
+        if not self._waiting and (not self._spent or self._spent + units <= UNITS_PER_ITERATION):
             self._spend(units)
             return
-        self.turns += 1
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, units))
-        await turn
+        has_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((has_room, units))
+        await has_room
 
     async def pieces(self, items: Sequence[T], units: int = 1) -> AsyncIterator[Sequence[T]]:
         """Yield `items` in pieces worth about `PIECE` units, at `units` per item; breathe before each piece.
@@ -73,25 +70,25 @@ class Slices:
         self._spent += units
         if not self._is_counting:
             self._is_counting = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
 
-    def _next_turn(self) -> None:
+    def _begin_iteration(self) -> None:
         self._is_counting = False
         self._spent = 0
         while self._waiting:
-            turn, units = self._waiting[0]
-            if self._spent and self._spent + units > UNITS_A_TURN:
+            has_room, units = self._waiting[0]
+            if self._spent and self._spent + units > UNITS_PER_ITERATION:
                 break
             self._waiting.popleft()
-            if not turn.done():
+            if not has_room.done():
                 self._spend(units)
-                turn.set_result(None)
+                has_room.set_result(None)
 
 
 async def in_slices(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
-    """Yield `items`, `size` at a time, and let others have the event loop in between. For the node's own rounds.
+    """Yield `items`, `size` at a time, and let the event loop serve others in between. For the node's own rounds.
 
-    What was read of an item before a pause may have changed after it.
+    An item's state may change during a pause: read it again afterwards.
     """
     for start in range(0, len(items), size):
         if start:

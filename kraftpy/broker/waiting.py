@@ -96,10 +96,13 @@ class ChangedKeys(Waiter, Generic[K]):
         super().__init__()
         self._changed: dict[K, None] = {}
         self.is_over = False
-        """Its reader is gone: nobody will take the keys any more."""
+        """Its reader is gone: the keys are never taken again."""
 
     def __len__(self) -> int:
         return len(self._changed)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._changed
 
     def add(self, key: K) -> None:
         """Report that a key changed."""

@@ -55,7 +55,7 @@ class PrintedParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to read. `start` is an offset or a named place; `time_ms`, if given, takes precedence."""
+    """The part of the topic to read. `start` is an offset or a named place; `time_ms`, if given, takes precedence."""
 
     topic: str
     partitions: frozenset[int]

@@ -95,7 +95,7 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
             found.size_bytes += batch.header.size_bytes
     if not bases[0] <= to_offset < found.log_end_offset:
         raise Failure(
-            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside of them"
+            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside this range"
         )
     found.new_end_offset = kept_end
     return found
@@ -130,7 +130,7 @@ class Recovered:
     @property
     def is_whole(self) -> bool:
         """True if nothing was lost."""
-        return self.log is not None and not (self.log.report.cut_bytes or self.log.report.deleted_segments)
+        return self.log is not None and not (self.log.report.truncated_bytes or self.log.report.deleted_segments)
 
     def row(self) -> dict[str, Any]:
         """Return the JSON row."""
@@ -144,7 +144,7 @@ class Recovered:
             "segments": report.segments,
             "scanned_segments": report.scanned_segments,
             "scanned_bytes": report.scanned_bytes,
-            "cut_bytes": report.cut_bytes,
+            "cut_bytes": report.truncated_bytes,
             "deleted_segments": report.deleted_segments,
             "rebuilt_indexes": report.rebuilt_indexes,
             "notes": report.notes,

@@ -321,12 +321,12 @@ class BrokerConfig:
 
     @property
     def is_broker(self) -> bool:
-        """Whether this process serves clients."""
+        """True if this process serves clients."""
         return "broker" in self.process_roles
 
     @property
     def is_controller(self) -> bool:
-        """Whether this process stores the cluster's metadata."""
+        """True if this process stores the cluster's metadata."""
         return "controller" in self.process_roles
 
     @property
@@ -343,17 +343,17 @@ class BrokerConfig:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node votes in the metadata quorum, or follows it and may become a voter."""
+        """True if this node votes in the metadata quorum, or follows it and may become a voter."""
         return self.is_controller
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is its own quorum and no other node can connect to it."""
+        """True if this node is its own quorum and no other node can connect to it."""
         return self.is_own_quorum and not self.controller_listeners
 
     @property
     def is_own_quorum(self) -> bool:
-        """Whether this node is the only configured voter; others may have been added since."""
+        """True if this node is the only configured voter; others may have been added since."""
         return self.is_controller and all(voter.node_id == self.node_id for voter in self.controller_quorum_voters)
 
     @property

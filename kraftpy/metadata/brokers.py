@@ -7,6 +7,13 @@ it stopped cleanly. Partitions that it had synced before it acknowledged anythin
 exempt, provided that its disks are those of the previous incarnation. A fenced broker leads nothing and is in no ISR
 that can do without it (`elections`).
 
+A broker may have tens of thousands of partitions, and deciding and replaying one entry occupies every node. A command
+with `max_partitions` therefore changes at most so many, and is repeated until it is no longer `is_partial`. Meanwhile a
+broker to be fenced or shut down is leaving: it is not elected and joins no ISR, but leads what it has not lost yet. A
+broker that is unfenced is active at once, and returning until partitions without a leader have been offered to it. The
+last part is decided on the image as it is then, so no change since the first part is missed. Both states are in the
+image: any later controller continues, or reverses them.
+
 A broker in controlled shutdown is not elected, leaves its ISRs, and hands its leaderships to other eligible replicas.
 It keeps leading partitions that no other broker may lead until it is fenced. Its next registration ends this state.
 
@@ -15,8 +22,9 @@ KIPs: 631 (registration, epochs), 841 (fenced replicas stay out of ISRs), 966, 7
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -43,7 +51,7 @@ from kraftpy.types import BrokerId, ProducerId
 
 PRODUCER_IDS_PER_BLOCK = 1000
 MAX_PRODUCER_ID = (1 << 63) - 1
-MAX_BROKER_ID = (1 << 31) - 1
+MAX_BROKER_ID = _NO_LIMIT = (1 << 31) - 1
 
 
 def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
@@ -62,7 +70,7 @@ def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
     if image.cluster_id != command.cluster_id:
         return Decision(
             error=ErrorCode.INCONSISTENT_CLUSTER_ID,
-            message=f"The cluster's id is {image.cluster_id}, not {command.cluster_id}.",
+            message=f"Expected cluster ID {image.cluster_id}, but got cluster ID {command.cluster_id}.",
         )
     return Decision()
 
@@ -76,6 +84,7 @@ def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerRes
         )
     existing = image.broker(command.broker_id)
     again = existing if existing and existing.incarnation_id == command.incarnation_id else None
+    limit = command.max_partitions if command.fenced else 0
     if existing and not again and not existing.fenced and not command.previous_session_expired:
         return Decision(
             error=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -92,30 +101,41 @@ def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerRes
     )
     records: list[Record] = [registered]
     if again:
-        if again.in_controlled_shutdown:
-            records.append(BrokerChanged(broker_id=again.broker_id, fenced=again.fenced, in_controlled_shutdown=True))
+        if again.in_controlled_shutdown or again.is_leaving or again.is_returning:
+            records.append(_changed(again))
     else:
         is_clean = existing is not None and existing.broker_epoch == command.previous_broker_epoch
         has_same_disks = existing is not None and existing.incarnation_id in command.previous_incarnation_ids
-        records += _restart_changes(command, image, is_clean=is_clean, has_same_disks=has_same_disks)
+        changes, is_partial = _at_most(
+            limit, _restart_changes(command, image, is_clean=is_clean, has_same_disks=has_same_disks)
+        )
+        if is_partial:
+            if existing is not None and not existing.fenced and not existing.is_leaving:
+                records = [_changed(replace(existing, is_leaving=True, is_returning=False)), *changes]
+            else:
+                records = [*changes]
+            return Decision(records=tuple(records), result=BrokerResult(broker_epoch=-1, is_partial=True))
+        records += changes
     return Decision(records=tuple(records), result=BrokerResult(broker_epoch=registered.broker_epoch))
 
 
 def _restart_changes(
     command: RegisterBroker, image: Image, *, is_clean: bool, has_same_disks: bool
-) -> list[PartitionChanged]:
-    """Return the partition changes that a new incarnation causes: those of a fencing, then of an immediate return
+) -> Iterator[PartitionChanged]:
+    """Yield the partition changes that a new incarnation causes: those of a fencing, then of an immediate return
     unless it registers as fenced."""
     broker_id = command.broker_id
     rules = Rules(image, changed=_as_registered(command))
     synced = {each.topic_id: frozenset(each.partitions) for each in command.synced_replicas if has_same_disks}
-    records = []
-    for topic, number, partition in image.partitions_of(broker_id):
+    is_limited = command.max_partitions > 0 and command.fenced
+    for topic, number, partition in _replicas_of(broker_id, image):
         if _is_candidate(partition, broker_id) or not partition.has_leader:
             unclean = None if is_clean or number in synced.get(topic.topic_id, ()) else broker_id
+            loses_eligibility = unclean is not None and broker_id in partition.eligible_leader_replicas
+            if is_limited and not loses_eligibility and not _must_leave(partition, broker_id, rules):
+                continue
             update = PartitionUpdate(isr=_without(partition.isr, broker_id), unclean=unclean, starts_over=broker_id)
-            records += change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
-    return records
+            yield from change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
 
 
 def _as_registered(command: RegisterBroker) -> Broker:
@@ -145,29 +165,63 @@ def change_broker(command: ChangeBroker, image: Image) -> Decision[BrokerResult]
         before,
         fenced=command.fenced,
         in_controlled_shutdown=before.in_controlled_shutdown or command.in_controlled_shutdown,
+        is_leaving=False,
+        is_returning=False,
     )
     if after == before:
         return Decision(result=result)
     rules = Rules(image, changed=after)
-    records: list[Record] = [
-        BrokerChanged(
-            broker_id=command.broker_id, fenced=after.fenced, in_controlled_shutdown=after.in_controlled_shutdown
-        )
-    ]
+    is_limited = command.max_partitions > 0
     if after.fenced:
-        records += _fence_changes(command.broker_id, image, rules)
+        moves = _fence_changes(command.broker_id, image, rules, is_limited=is_limited)
     elif after.in_controlled_shutdown:
-        records += _hand_over_changes(command.broker_id, image, rules)
+        moves = _hand_over_changes(command.broker_id, image, rules)
     else:
-        records += _unfence_changes(command.broker_id, image, rules)
-    return Decision(records=tuple(records), result=result)
+        moves = _unfence_changes(command.broker_id, image, rules, is_limited=is_limited)
+    changes, is_partial = _at_most(command.max_partitions, moves)
+    if is_partial:
+        result = BrokerResult(broker_epoch=command.broker_epoch, is_partial=True)
+        if after.is_active:
+            after = replace(after, is_returning=True)
+        else:
+            after = replace(before, is_leaving=True, is_returning=False)
+    records: list[Record] = [_changed(after)] if after != before else []
+    return Decision(records=(*records, *changes), result=result)
+
+
+def _changed(after: Broker) -> BrokerChanged:
+    return BrokerChanged(
+        broker_id=after.broker_id,
+        fenced=after.fenced,
+        in_controlled_shutdown=after.in_controlled_shutdown,
+        is_leaving=after.is_leaving,
+        is_returning=after.is_returning,
+    )
+
+
+def _at_most(limit: int, changes: Iterable[PartitionChanged]) -> tuple[list[PartitionChanged], bool]:
+    """Return the first changes, at most `limit` (0 is no limit), and whether there are more."""
+    if limit <= 0:
+        return [*changes], False
+    found = [*islice(changes, min(limit, _NO_LIMIT) + 1)]
+    return found[:limit], len(found) > limit
+
+
+def _replicas_of(broker_id: BrokerId, image: Image) -> Iterator[tuple[Topic, int, Partition]]:
+    """Yield what `Image.partitions_of` yields, in the same order, without sorting it: for brokers with many replicas,
+    of which only a part may be looked at."""
+    for topic in image.topics():
+        for number, partition in enumerate(topic.partitions):
+            if broker_id in partition.replicas:
+                yield topic, number, partition
 
 
 def unregister_broker(command: UnregisterBroker, image: Image) -> Decision[None]:
     """Move its partitions as a fencing would, then remove its registration. It may register again later."""
     if image.broker(command.broker_id) is None:
         return Decision(
-            error=ErrorCode.BROKER_ID_NOT_REGISTERED, message=f"No broker with id {command.broker_id} is registered."
+            error=ErrorCode.BROKER_ID_NOT_REGISTERED,
+            message=f"Broker ID {command.broker_id} is not currently registered.",
         )
     left = _fence_changes(command.broker_id, image, Rules(image, gone=command.broker_id))
     return Decision(records=(*left, BrokerUnregistered(broker_id=command.broker_id)))
@@ -177,43 +231,60 @@ def stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refused
     """Return the refusal if `broker_epoch` is not the epoch of the broker's current registration."""
     broker = image.broker(broker_id)
     if broker is None:
-        return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {broker_id} is registered.")
+        return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker registration found for broker id {broker_id}.")
     if broker.broker_epoch != broker_epoch:
         return Refused(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has epoch {broker.broker_epoch}, not {broker_epoch}."
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Expected epoch {broker.broker_epoch} of broker {broker_id}, but got broker epoch {broker_epoch}.",
         )
     return None
 
 
-def _fence_changes(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
-    records = []
-    for topic, number, partition in image.partitions_of(broker_id):
+def _fence_changes(
+    broker_id: BrokerId, image: Image, rules: Rules, *, is_limited: bool = False
+) -> Iterator[PartitionChanged]:
+    """Yield changes that take the broker out of ISRs and leaderships."""
+    for topic, number, partition in _replicas_of(broker_id, image):
         if broker_id in partition.isr or broker_id == partition.leader:
+            if is_limited and not _must_leave(partition, broker_id, rules):
+                continue
             update = PartitionUpdate(isr=_without(partition.isr, broker_id))
-            records += change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
-    return records
+            yield from change_records(topic, number, partition, next_state(topic.name, partition, update, rules))
 
 
-def _unfence_changes(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
-    """Return changes that let this broker lead partitions with no leader, or with one that is shutting down."""
-    records: list[PartitionChanged] = []
-    for topic, number, partition in image.partitions_of(broker_id):
+def _must_leave(partition: Partition, broker_id: BrokerId, rules: Rules) -> bool:
+    """Return whether a fencing changes the partition, without computing how: a part passes those of earlier ones."""
+    if broker_id == partition.leader:
+        return True
+    return broker_id in partition.isr and (rules.has_elr or len(partition.isr) > 1)
+
+
+def _unfence_changes(
+    broker_id: BrokerId, image: Image, rules: Rules, *, is_limited: bool = False
+) -> Iterator[PartitionChanged]:
+    """Yield changes that let this broker lead partitions with no leader, or with one that is shutting down."""
+    for topic, number, partition in _replicas_of(broker_id, image):
         if not partition.has_leader:
-            records += change_records(
-                topic, number, partition, next_state(topic.name, partition, PartitionUpdate(), rules)
-            )
+            if is_limited and not _may_lead(topic, partition, broker_id, rules):
+                continue
+            after = next_state(topic.name, partition, PartitionUpdate(), rules)
+            yield from change_records(topic, number, partition, after)
         elif partition.leader not in rules.active:
-            records += _removal_changes(topic, number, partition, partition.leader, rules)
-    return records
+            yield from _removal_changes(topic, number, partition, partition.leader, rules)
 
 
-def _hand_over_changes(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
+def _may_lead(topic: Topic, partition: Partition, broker_id: BrokerId, rules: Rules) -> bool:
+    """Return whether the broker may be elected, without electing anyone: a part may pass many that it may not lead."""
+    return broker_id not in partition.offline_replicas and (
+        _is_candidate(partition, broker_id) or broker_id in partition.last_known_elr or rules.allows_unclean(topic.name)
+    )
+
+
+def _hand_over_changes(broker_id: BrokerId, image: Image, rules: Rules) -> Iterator[PartitionChanged]:
     """Take the broker out of ISRs and leaderships if a successor exists. Other partitions would become leaderless."""
-    records: list[PartitionChanged] = []
-    for topic, number, partition in image.partitions_of(broker_id):
+    for topic, number, partition in _replicas_of(broker_id, image):
         if broker_id in partition.isr:
-            records += _removal_changes(topic, number, partition, broker_id, rules)
-    return records
+            yield from _removal_changes(topic, number, partition, broker_id, rules)
 
 
 def _removal_changes(

@@ -44,6 +44,34 @@ def unpack(data: bytes | memoryview) -> Plain:
         raise CodecError(f"not msgpack: {error or type(error).__name__}") from error
 
 
+def unpack_in_parts(data: bytes | memoryview, depth: int) -> Plain:
+    """Do what `unpack` does, with one call for each value that lies `depth` arrays and maps deep.
+
+    `unpack` lets no other thread run until it is done, which takes 80 ms for a snapshot of 50,000 partitions.
+    """
+    unpacker = msgpack.Unpacker(raw=False, use_list=True, strict_map_key=True, max_buffer_size=max(1, len(data)))
+    try:
+        unpacker.feed(data)
+        plain = _unpack_part(unpacker, data, depth)
+        if unpacker.tell() != len(data):
+            raise CodecError("not msgpack: bytes follow the value")
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException, RecursionError) as error:
+        if isinstance(error, CodecError):
+            raise
+        raise CodecError(f"not msgpack: {error or type(error).__name__}") from error
+    return plain
+
+
+def _unpack_part(unpacker: msgpack.Unpacker, data: bytes | memoryview, depth: int) -> Plain:
+    first = data[unpacker.tell()]
+    if depth and (first & 0xF0 == 0x90 or first in (0xDC, 0xDD)):
+        return [_unpack_part(unpacker, data, depth - 1) for _ in range(unpacker.read_array_header())]
+    if depth and (first & 0xF0 == 0x80 or first in (0xDE, 0xDF)):
+        count = unpacker.read_map_header()
+        return {unpacker.unpack(): _unpack_part(unpacker, data, depth - 1) for _ in range(count)}
+    return unpacker.unpack()
+
+
 def to_plain(value: object) -> Plain:
     """Convert a dataclass instance, or a value that one of its fields may hold, to plain values."""
     cls: Any = type(value)

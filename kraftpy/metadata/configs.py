@@ -134,7 +134,7 @@ def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
             if name and (not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name):
                 raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as a base 10 number.")
             if name and image.broker(BrokerId(int(name))) is None:
-                raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} is registered.")
+                raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")
             return ConfigResourceType.BROKER
         case ConfigResourceType.GROUP:  # settings may precede the group
             if not name:
@@ -179,7 +179,7 @@ def _difference(
     if problem := _problem(resource_type, tuple(sorted(after.items()))):
         raise Refused(ErrorCode.INVALID_CONFIG, problem)
     if resource_type is ConfigResourceType.BROKER and image.has_eligible_leader_replicas:
-        _check_one_minimum(name, before, after)
+        _check_min_insync_replicas(name, before, after)
     return [
         ConfigChanged(resource_type=resource_type, resource_name=name, name=key, value=after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -187,7 +187,7 @@ def _difference(
     ]
 
 
-def _check_one_minimum(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def _check_min_insync_replicas(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Check that, with eligible leader replicas, leaders and controller judge ISRs by the same minimum (KIP-966)."""
     if name and MIN_INSYNC_REPLICAS in after:
         raise Refused(

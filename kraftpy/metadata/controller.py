@@ -13,13 +13,14 @@ a newer version, lack of memory (the other nodes may have had enough), and a fai
 decision half applied. Commands from other nodes are checked before they enter the log (`proposals`).
 
 A command may arrive as a submission; a duplicate of one changes nothing and is reported as such. An entry's term is the
-controller's epoch: commands that a controller issued itself (fencing, balancing) are refused in another term.
+controller's epoch: commands that a controller issued by itself (fencing, balancing) are refused in another term.
 
 Left out: authorization, which is the handlers' part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, assert_never, overload
 
 from kraftpy.metadata import brokers, configs, features, partitions, reassignments, topics
@@ -165,6 +166,10 @@ class MetadataStateMachine:
         except Exception as error:
             message = f"a metadata command could not be decided: {type(error).__name__}: {error}"
             return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=message), True
+
+    def capture(self) -> Callable[[], bytes]:
+        """Capture the image; the returned function does what `snapshot` does, in any thread."""
+        return self.image.capture()
 
     def snapshot(self) -> bytes:
         """Return the image as bytes for `restore`."""

@@ -94,6 +94,9 @@ class BrokerResult:
     """The epoch that identifies a broker's registration."""
 
     broker_epoch: int
+    is_partial: bool = False
+    """More partitions are affected than the command may change at once: it must be repeated. A registration is not
+    made before its last part; its epoch is then -1."""
 
 
 @frozen

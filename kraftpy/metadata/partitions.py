@@ -95,6 +95,8 @@ def _checked_isr(change: IsrChange, partition: Partition, sender: BrokerId, imag
         broker = image.broker(broker_id)
         if broker is None or broker.fenced or epochs[broker_id] not in (-1, broker.broker_epoch):
             raise Refused(ErrorCode.INELIGIBLE_REPLICA)
+        if broker.is_leaving and broker_id not in partition.isr:
+            raise Refused(ErrorCode.INELIGIBLE_REPLICA)
         if broker_id in partition.offline_replicas:
             raise Refused(ErrorCode.INELIGIBLE_REPLICA)
         if broker.in_controlled_shutdown and broker_id != sender:  # the leader itself stays until a successor may lead

@@ -29,7 +29,7 @@ def place(
 
     If a topic grows, `after` is the preferred leader of its last partition. Raises `CannotPlaceError`.
     """
-    leaders = _circle([broker for broker in brokers if broker.is_active])
+    leaders = _alternating_racks([broker for broker in brokers if broker.is_active])
     if not leaders:
         raise CannotPlaceError("All brokers are currently fenced or shutting down.")
     if replication_factor > len(brokers):
@@ -37,7 +37,7 @@ def place(
             f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
             "broker(s) are registered."
         )
-    everyone = _circle(brokers)
+    everyone = _alternating_racks(brokers)
     places = {broker.broker_id: place for place, broker in enumerate(everyone)}
     for step, leader in enumerate(leaders):
         if leader.broker_id == after:
@@ -72,8 +72,8 @@ def _followers(leader: Broker, others: list[Broker], count: int) -> list[BrokerI
     return chosen
 
 
-def _circle(brokers: Sequence[Broker]) -> list[Broker]:
-    """Order brokers alternating between racks: the first of each rack, then the second of each, and so on."""
+def _alternating_racks(brokers: Sequence[Broker]) -> list[Broker]:
+    """Return the brokers in an order that alternates between racks: the first of each, then the second of each, ..."""
     racks: dict[str, list[Broker]] = {}
     for broker in sorted(brokers, key=lambda broker: broker.broker_id):
         racks.setdefault(broker.rack or "", []).append(broker)

@@ -1,9 +1,9 @@
 """The metadata quorum: Raft by pysyncobj, hardened, without its sockets, threads, clock, files and pickles.
 
     Quorum: inputs (tick, connected, disconnected, receive, propose) -> messages, entries applied to the state machine
-      raft.Raft: the library's roles, votes, terms, log matching, commit and apply; each override closes a defect
-      raft_log: the library's journal interface over ours; raft_followers: what a leader knows of a peer
-      raft_library: the library, without its sockets, threads, clock, files and pickles
+      raft.node.Raft: one server, in parts after the paper's sections
+      raft.library: pysyncobj's roles, votes, terms, log matching, commit and apply; each override closes a defect
+      raft.log: the library's journal interface over ours
 
 The broker's loop, on one event loop:
 
@@ -13,9 +13,11 @@ The broker's loop, on one event loop:
 A message with `after_sync` may leave only if `needs_sync` was false when it was taken, or after a sync that began later
 has returned. Syncs and snapshots run one at a time; inputs may arrive meanwhile.
 
-Snapshots. Our own: if `snapshot_due`, `begin_snapshot()`, `journal.save_snapshot` in a thread, `snapshot_saved(index)`.
-A leader's: once `received_snapshot` is not None, it has been checked and the machine has restored it; then call
-`journal.save_snapshot` in a thread, with no other use of the journal meanwhile, and `snapshot_installed()`. Entries and
+Snapshots are encoded, decoded and written in threads. Our own: if `snapshot_due`, `begin_snapshot()`, its `encode`,
+`journal.save_snapshot`, `snapshot_saved(index)`. For followers: if `snapshot_wanted`, `capture_snapshot()`, its
+`encode`, `snapshot_encoded(...)`. A leader's: if `snapshot_to_decode` is not None, call it, then `snapshot_decoded`
+with its result or exception; once `received_snapshot` is not None, the machine has restored it; then call
+`journal.save_snapshot`, with no other use of the journal meanwhile, and `snapshot_installed()`. Entries and
 snapshots are in the log's encoding: read them with `command_in(entry.data)` and `unpack_snapshot(data)` of
 `quorum_messages`.
 
@@ -28,8 +30,8 @@ Invariants:
   caught up, the leader may add it. Voters change one at a time. The voters are those of the newest such entry in the
   log, committed or not, so truncation reverts a change. Voters that were configured and never changed are not logged.
 * A campaign is preceded by a poll that changes no term, and a node that hears from a leader does not vote; so a node
-  that returns from a partition disturbs nothing. A node that loses its connection to the leader polls within 50 to 200
-  ms.
+  that returns from a partition deposes no leader. A node that loses its connection to the leader polls within 50 to
+  200 ms.
 
 Left out: the library's forwarding, callbacks and code versions (commands are proposed on the leader, as bytes, and
 their submitter watches for them in `apply`), reads without a log entry, and learners that outlive their connection.
@@ -38,7 +40,7 @@ See docs/explanation/raft-library.md for each defect of the library; D1 and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,9 +49,11 @@ from kraftpy.metadata import quorum_messages as messages
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Entry, Journal, Loaded, Snapshot
 from kraftpy.metadata.quorum_messages import BadMessageError, unpack_snapshot
-from kraftpy.metadata.raft import Chance, Message, Raft, StateMachine
-from kraftpy.metadata.raft_library import LEADER, NOW_S, QuorumStoppedError
-from kraftpy.metadata.raft_log import RaftLog
+from kraftpy.metadata.raft.library import NOW_S, QuorumStoppedError
+from kraftpy.metadata.raft.log import RaftLog
+from kraftpy.metadata.raft.node import Raft
+from kraftpy.metadata.raft.snapshots import Captured
+from kraftpy.metadata.raft.state import BATCH_BYTES, CHUNK_BYTES, Chance, Message, RaftSettings, StateMachine
 
 SNAPSHOT_AFTER_ENTRIES = 10_000
 SNAPSHOT_AFTER_BYTES = 20 << 20
@@ -71,13 +75,11 @@ class VoterProgress:
 class Quorum:
     """One node of the quorum. Times are milliseconds of a monotonic clock."""
 
-    raft_class: type[Raft] = Raft
-    """Replaceable by tests, which switch off single fixes."""
-
     def __init__(
         self, *, node_id: int, voters: Mapping[int, str], journal: Journal, loaded: Loaded, machine: StateMachine,
         rng: Chance, now_ms: int, election_timeout_ms: int = 1000, fetch_timeout_ms: int = 2000,
         snapshot_after_entries: int = SNAPSHOT_AFTER_ENTRIES, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
+        batch_bytes: int = BATCH_BYTES, chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         """Restore the machine from the loaded snapshot; its exceptions propagate. Entries are applied once they are
         known to be committed."""
@@ -85,50 +87,50 @@ class Quorum:
         log = RaftLog(journal, snapshot.index if snapshot else 0, snapshot.term if snapshot else 0, voters)
         if snapshot is not None:
             contents = unpack_snapshot(snapshot.data)
-            machine.restore(contents.state)
+            machine.decode(contents.state)()
             log.set_snapshot_voters(contents)
         for entry in loaded.entries:
             log.load((messages.entry_of(entry.data), entry.index, entry.term))
         self._journal = journal
         self._failure: QuorumStoppedError | None = None
         self._is_settled = False  # advancing again at the same time would change nothing
-        with self._clock(now_ms):
-            self._raft = self.raft_class(
+        token = NOW_S.set(now_ms / 1000)
+        try:
+            self._raft = Raft(
                 node_id=node_id,
                 log=log,
                 machine=machine,
                 chance=rng,
                 now_ms=now_ms,
-                election_timeout_ms=election_timeout_ms,
-                fetch_timeout_ms=fetch_timeout_ms,
-                snapshot_after_entries=snapshot_after_entries,
-                snapshot_after_bytes=snapshot_after_bytes,
+                settings=RaftSettings(
+                    election_timeout_ms=election_timeout_ms,
+                    fetch_timeout_ms=fetch_timeout_ms,
+                    snapshot_after_entries=snapshot_after_entries,
+                    snapshot_after_bytes=snapshot_after_bytes,
+                    batch_bytes=batch_bytes,
+                    chunk_bytes=chunk_bytes,
+                ),
             )
-
-    @contextmanager
-    def _clock(self, now_ms: int) -> Iterator[None]:
-        token = NOW_S.set(now_ms / 1000)
-        try:
-            yield
         finally:
             NOW_S.reset(token)
+        self._state = self._raft.state
 
     @contextmanager
-    def _turn(self, now_ms: int | None = None, *, advances: bool = True) -> Iterator[Raft]:
-        """Run one input at a given time; if it fails, every later input is refused."""
+    def _input(self, now_ms: int | None = None, *, advances: bool = True) -> Iterator[Raft]:
+        """Process one input at a given time; if it fails, every later input is refused."""
         if self._failure is not None:
             raise self._failure
-        raft = self._raft
-        if now_ms is not None and now_ms > raft.now_ms:
-            raft.now_ms = now_ms
-        token = NOW_S.set(raft.now_ms / 1000)
+        raft, state = self._raft, self._state
+        if now_ms is not None and now_ms > state.now_ms:
+            state.now_ms = now_ms
+        token = NOW_S.set(state.now_ms / 1000)
         self._is_settled = False
         try:
             yield raft
-            raft.voters_changed()
+            raft.membership.follow_log()
             if advances:
                 self._advance()
-                raft.voters_changed()
+                raft.membership.follow_log()
         except BadMessageError:
             raise
         except QuorumStoppedError as error:
@@ -149,28 +151,33 @@ class Quorum:
     # -- inputs
 
     def tick(self, now_ms: int) -> None:
-        """Advance the time. Call this no later than `next_tick_ms`."""
-        if self._is_settled and now_ms <= self._raft.now_ms and self._failure is None:
+        """Advance the time. Call this no later than `next_tick_ms`.
+
+        Between two ticks only so many committed entries are applied; let others run before the next one.
+        """
+        is_settled = self._is_settled and not self._raft.has_more_to_apply
+        if is_settled and now_ms <= self._state.now_ms and self._failure is None:
             return
-        with self._turn(now_ms):
+        self._raft.begin_tick()
+        with self._input(now_ms):
             pass
 
     def connected(self, peer: int, now_ms: int) -> None:
         """Note a connection to a peer, ordered and lossless until `disconnected`; it replaces an older one."""
-        with self._turn(now_ms) as raft:
+        with self._input(now_ms) as raft:
             raft.connect(peer)
 
     def disconnected(self, peer: int, now_ms: int) -> None:
         """Note the end of a connection; messages not yet taken for it are dropped."""
-        with self._turn(now_ms) as raft:
+        with self._input(now_ms) as raft:
             raft.disconnect(peer)
 
     def receive(self, peer: int, body: dict[str, Any], now_ms: int) -> None:
         """Process a peer's message. Raises BadMessageError, a ValueError, for one that no correct peer sends."""
         read = messages.read_body(body)
-        with self._turn(now_ms) as raft:
-            if peer in raft.connected_peers:
-                raft.handle(peer, read)
+        with self._input(now_ms) as raft:
+            if peer in self._state.connected_peers:
+                raft.receive(peer, read)
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
         """Append a command on the leader; return its index and term, to watch for in `apply`.
@@ -179,64 +186,66 @@ class Quorum:
         """
         if len(data) >= MAX_ENTRY_BYTES:
             raise ValueError(f"a metadata command of {len(data)} bytes is too large")
-        if not self.is_leader or self._raft.uncommitted_bytes + len(data) > MAX_UNCOMMITTED_BYTES:
+        if not self.is_leader or self._raft.leader.uncommitted_bytes + len(data) > MAX_UNCOMMITTED_BYTES:
             return None
-        with self._turn(advances=False) as raft:  # it is not on any disk yet, so nothing can be committed now
-            return raft.append(messages.COMMAND + data)
+        with self._input(advances=False) as raft:  # it is not on any disk yet, so nothing can be committed now
+            return raft.leader.append(messages.COMMAND + data)
 
     def why_no_change(self, *, add: int | None = None, remove: int | None = None) -> str | None:
-        """Return the reason why `change_voter` would return None."""
-        return self._raft.why_no_change(add, remove)
+        """Return the reason for which `change_voter` would return None; None if it would not."""
+        return self._raft.membership.why_no_change(add, remove)
 
     def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> tuple[int, int] | None:
-        """Add a voter that has caught up, or remove one. Return the entry's index and term; None if it cannot now."""
-        if self._raft.why_no_change(None if add is None else add[0], remove) is not None:
+        """Add a voter that has caught up, or remove one. Return the entry's index and term; None if that is refused."""
+        if self._raft.membership.why_no_change(None if add is None else add[0], remove) is not None:
             return None
         changed = dict(self.voters)
         if add is not None:
             changed[add[0]] = add[1]
         if remove is not None:
             del changed[remove]
-        with self._turn() as raft:
-            return raft.append(messages.voters_entry(changed))
+        with self._input() as raft:
+            return raft.leader.append(messages.voters_entry(changed))
 
     def resign(self) -> None:
         """Start handing over leadership before a clean stop. It is done when `is_leader` becomes False."""
-        with self._turn() as raft:
-            raft.resign()
+        with self._input() as raft:
+            raft.leader.resign()
 
     # -- outputs
 
     def take_messages(self) -> list[Message]:
         """Return the messages to send, in order for each peer."""
         is_settled = self._is_settled
-        with self._turn(advances=False) as raft:
+        with self._input(advances=False) as raft:
             if not is_settled:
                 self._advance()
-            raft.feed()
-        taken, self._raft.outbox = self._raft.outbox, []
-        return taken
+            raft.send_due()
+        return self._raft.take_outbox()
 
     @property
     def needs_sync(self) -> bool:
-        """Whether there is something for `journal.sync` to do, or it is running."""
+        """True if `journal.sync` has something to do, or is running."""
         return self._journal.is_dirty
 
     def synced(self, durable_index: int) -> None:
         """Note the index that `journal.sync` returned: entries may now be committed, and are applied."""
-        with self._turn():
+        with self._input():
             pass
 
     def next_tick_ms(self, now_ms: int) -> int:
         """Return the latest time, by the caller's clock, to call `tick`."""
-        raft = self._raft
+        state, leader = self._state, self._raft.leader
+        if self._raft.has_more_to_apply:
+            return now_ms
         latest = now_ms + 1000
-        if raft.state() == LEADER:
-            times = [raft.followers[peer].heartbeat_ms for peer in raft.followers.keys() & raft.connected_peers]
-            if raft.resigning_until_ms is not None:
-                times.append(raft.resigning_until_ms)
+        if state.is_leader:
+            peers = leader.followers.keys() & state.connected_peers
+            times = [leader.followers[peer].heartbeat_due_ms for peer in peers]
+            if leader.resigning_until_ms is not None:
+                times.append(leader.resigning_until_ms)
             return max(now_ms, min([latest, *times]))
-        deadline_s = raft._SyncObj__raftElectionDeadline
+        deadline_s = state.library.election_deadline_s
         due_ms = int(deadline_s * 1000)
         while due_ms / 1000 <= deadline_s:  # as it is compared: 130.605 * 1000 is less than 130605
             due_ms += 1
@@ -246,58 +255,58 @@ class Quorum:
 
     @property
     def node_id(self) -> int:
-        """This node."""
-        return self._raft.id
+        """The id of this node."""
+        return self._state.id
 
     @property
     def leader_id(self) -> int | None:
         """The leader's id, if known here."""
-        return self._raft.leader()
+        return self._state.leader
 
     @property
     def term(self) -> int:
         """The newest term known here."""
-        return self._raft.term_now()
+        return self._state.current_term
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads and accepts commands; it may not know yet that another was elected."""
-        return self._failure is None and self._raft.state() == LEADER and self._raft.resigning_until_ms is None
+        """True if this node leads and accepts commands; it may not know yet that another was elected."""
+        return self._failure is None and self._state.is_leader and self._raft.leader.resigning_until_ms is None
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads and has applied everything of earlier terms."""
-        first = self._raft._SyncObj__noopIDx
+        """True if this node leads and has applied everything of earlier terms."""
+        first = self._state.library.first_index_of_term
         return self.is_leader and first is not None and self.applied_index >= first
 
     @property
     def commit_index(self) -> int:
         """The newest entry known to be committed."""
-        return self._raft.commit_index
+        return self._state.commit_index
 
     @property
     def applied_index(self) -> int:
         """The newest entry applied to the machine."""
-        return self._raft.applied_index()
+        return self._state.last_applied
 
     @property
     def last_index(self) -> int:
         """The newest entry here."""
-        return self._raft.log.last_index
+        return self._state.log.last_index
 
     @property
     def voters(self) -> Mapping[int, str]:
         """The voters and their endpoints, by the newest entry that sets them."""
-        return dict(self._raft.log.voters[-1][1])
+        return dict(self._state.log.voters[-1][1])
 
     @property
     def connected_peers(self) -> frozenset[int]:
         """The connected peers."""
-        return frozenset(self._raft.connected_peers)
+        return frozenset(self._state.connected_peers)
 
     def committed_after(self, index: int, max_bytes: int) -> list[Entry] | None:
         """Return applied entries after `index`, at least one if there is one; None if a snapshot is needed."""
-        log, applied = self._raft.log, self.applied_index
+        log, applied = self._state.log, self.applied_index
         if index < log.first_index:
             return None
         found: list[Entry] = []
@@ -309,25 +318,28 @@ class Quorum:
             found.append(Entry(index=entry_index, term=term, data=data))
         return found
 
-    def snapshot_for(self) -> Snapshot:
-        """Return a snapshot for a node that is behind; `committed_after` its index continues from there."""
-        return self._raft.snapshot_for()
+    def snapshot_for(self) -> Snapshot | None:
+        """Return a snapshot for a node that is behind; `committed_after` its index continues from there.
+
+        Returns None if there is none yet; `snapshot_wanted` is then true.
+        """
+        return self._raft.snapshots.for_followers()
 
     def progress(self) -> list[VoterProgress]:
         """Return each node's progress, this one first; only a leader knows that of others."""
-        raft = self._raft
+        state, voters = self._state, self._state.voters()
         own = VoterProgress(
-            id=raft.id, log_end_index=self._journal.durable_index, last_contact_ms=raft.now_ms,
-            last_caught_up_ms=raft.now_ms, is_voter=raft.id in raft.voter_ids(),
+            id=state.id, log_end_index=self._journal.durable_index, last_contact_ms=state.now_ms,
+            last_caught_up_ms=state.now_ms, is_voter=state.id in voters,
         )  # fmt: skip
         return [
             own,
             *(
                 VoterProgress(
-                    id=peer, log_end_index=raft.match_index(peer), last_contact_ms=follower.last_contact_ms,
-                    last_caught_up_ms=follower.last_caught_up_ms, is_voter=peer in raft.voter_ids(),
+                    id=peer, log_end_index=state.library.match_index(peer), last_contact_ms=follower.last_contact_ms,
+                    last_caught_up_ms=follower.last_caught_up_ms, is_voter=peer in voters,
                 )
-                for peer, follower in sorted(raft.followers.items())
+                for peer, follower in sorted(self._raft.leader.followers.items())
             ),
         ]  # fmt: skip
 
@@ -335,44 +347,48 @@ class Quorum:
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the log has grown enough since the last snapshot, and one can be taken now."""
-        raft = self._raft
-        applied = raft.applied_index()
-        grown = (
-            applied - raft.snapshot_index >= raft.snapshot_after_entries
-            or raft.applied_bytes >= raft.snapshot_after_bytes
-        )
-        return grown and raft.saving_index is None and raft.received is None and self._can_begin(applied)
+        """True if the log has grown enough since the last snapshot, and one can be taken now."""
+        return self._raft.snapshots.is_due
 
-    def _can_begin(self, applied: int) -> bool:
-        return self._raft.snapshot_index < applied <= self._journal.durable_index
-
-    def begin_snapshot(self) -> tuple[int, int, bytes]:
-        """Return index, term and data for `journal.save_snapshot`."""
-        raft = self._raft
-        if raft.saving_index is not None or raft.received is not None or not self._can_begin(raft.applied_index()):
-            raise ValueError("there is nothing to take a snapshot of now")
-        raft.sent_snapshot = None
-        with self._clock(raft.now_ms):
-            snapshot = raft.snapshot_for()
-        raft.saving_index = snapshot.index
-        raft.applied_bytes = 0
-        return snapshot.index, snapshot.term, snapshot.data
+    def begin_snapshot(self) -> Captured:
+        """Capture a snapshot for `journal.save_snapshot`. Raises ValueError if none can be taken now."""
+        return self._raft.snapshots.begin()
 
     def snapshot_saved(self, index: int) -> None:
         """Note that the snapshot is on disk: the entries before it are no longer needed."""
-        raft = self._raft
-        assert index == raft.saving_index
-        raft.saving_index = None
-        raft.snapshot_index = index
-        raft.log.forget_to(index)
+        self._raft.snapshots.saved(index)
+
+    @property
+    def snapshot_wanted(self) -> bool:
+        """Whether nodes that are behind wait for a snapshot."""
+        return self._raft.snapshots.is_wanted
+
+    def capture_snapshot(self) -> Captured:
+        """Capture the snapshot that is wanted."""
+        return self._raft.snapshots.capture()
+
+    def snapshot_encoded(self, snapshot: Snapshot) -> None:
+        """Take the snapshot that was wanted, encoded, and send it to those that wait for it."""
+        with self._input() as raft:
+            raft.snapshots.encoded(snapshot)
+            raft.leader.snapshot_encoded()
+
+    @property
+    def snapshot_to_decode(self) -> Callable[[], Callable[[], None]] | None:
+        """A function that decodes a leader's complete snapshot, in any thread, if there is one."""
+        return self._raft.follower.to_decode
+
+    def snapshot_decoded(self, outcome: Callable[[], None] | Exception) -> None:
+        """Take the result of `snapshot_to_decode`, or its exception."""
+        with self._input() as raft:
+            raft.follower.decoded(outcome)
 
     @property
     def received_snapshot(self) -> Snapshot | None:
         """A leader's snapshot that was checked and restored, and must be saved now."""
-        return self._raft.received if self._raft.saving_index is None else None
+        return None if self._raft.snapshots.is_saving else self._state.installing
 
     def snapshot_installed(self) -> None:
         """Note that the received snapshot is on disk."""
-        with self._turn() as raft:
-            raft.installed()
+        with self._input() as raft:
+            raft.snapshot_installed()

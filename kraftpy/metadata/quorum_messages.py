@@ -89,7 +89,9 @@ def _read_entries(body: dict[str, Any]) -> list[tuple[bytes, int, int]]:
         if type(entry) is not list or [type(part) for part in entry] != [bytes, int, int]:
             raise BadMessageError("an entry is its bytes, index and term")
         if entry[1] != expected or not term <= entry[2] <= body["term"]:
-            raise BadMessageError(f"entry {entry[1]} of term {entry[2]} where {expected} of {term} or later belongs")
+            raise BadMessageError(
+                f"entry {entry[1]} of term {entry[2]}, expected entry {expected} of term {term} or later"
+            )
         if entry[0][:1] not in (COMMAND, NO_OP, VOTERS):
             raise BadMessageError("an entry of an unknown kind")
         voters_in(entry[0])
@@ -162,5 +164,5 @@ def unpack_snapshot(data: bytes) -> SnapshotContents:
 
 
 def checksum(data: bytes) -> int:
-    """Return a whole snapshot's checksum, which shows that the chunks were put together as they were sent."""
+    """Return the checksum of a whole snapshot, which shows whether its chunks were joined as they were sent."""
     return int(xxhash.xxh3_64_intdigest(data))

@@ -40,6 +40,8 @@ class BrokerChanged:
     broker_id: BrokerId
     fenced: bool
     in_controlled_shutdown: bool = False
+    is_leaving: bool = False
+    is_returning: bool = False
 
 
 @frozen

@@ -19,9 +19,11 @@ The caller passes in every heartbeat, connection and disconnection, calls `tick`
 heartbeat, and proposes the commands that `tick` returns. It also makes sure that a broker sends a heartbeat as soon as
 it connects to a new controller, and as soon as it has applied the start of another broker's controlled shutdown.
 
-Connections are tracked by inactive controllers too. `now` comes from one monotonic clock. Fencing takes one command,
-however many partitions it moves; a tick looks at each broker once, and at partitions only when balancing is due. A
-proposal is repeated only if the image still differs after `RETRY_MS`.
+Connections are tracked by inactive controllers too. `now` comes from one monotonic clock. A command moves at most
+`PARTITIONS_AT_ONCE` partitions; when one was decided in part, the caller says so (`decided_in_part`), and the next tick
+proposes the rest, or the way back if the broker has returned meanwhile. A tick looks at each broker once, and at
+partitions only when balancing is due. Otherwise a proposal is repeated only if the image still differs after
+`RETRY_MS`.
 
 Left out: failed or cordoned log directories of a broker (KIP-858, KIP-1066).
 """
@@ -30,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kraftpy.metadata.commands import BalanceLeaders, ChangeBroker, Command
+from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, BalanceLeaders, ChangeBroker, Command
 from kraftpy.metadata.image import Broker, Image
 from kraftpy.metadata.partitions import is_balanced
 from kraftpy.protocol.errors import ErrorCode
@@ -97,7 +99,7 @@ class Sessions:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node's controller is the active one."""
+        """True if this node's controller is the active one."""
         return self._term is not None
 
     # -- inputs
@@ -181,6 +183,13 @@ class Sessions:
             should_shut_down=session.may_stop,
         )
 
+    def decided_in_part(self, broker_id: BrokerId, now: int) -> None:
+        """Note that a proposal about the broker was decided, and that more of its partitions are left."""
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            session.proposed = None
+            self._due(now)
+
     # -- outputs
 
     def tick(self, image: Image, now: int) -> list[Command]:
@@ -193,7 +202,7 @@ class Sessions:
         for broker in brokers:
             session = self._session(broker, now)
             fenced, is_stopping = self._wanted(broker, session, now)
-            if (fenced, is_stopping) == (broker.fenced, broker.in_controlled_shutdown):
+            if self._is_done(broker, session, fenced=fenced, is_stopping=is_stopping):
                 session.proposed = None
                 self._wait_for(broker, session)
                 continue
@@ -209,6 +218,7 @@ class Sessions:
                     fenced=fenced,
                     in_controlled_shutdown=is_stopping,
                     controller_epoch=self._term,
+                    max_partitions=PARTITIONS_AT_ONCE,
                     time_ms=Millis(now),
                 )
             )
@@ -243,6 +253,13 @@ class Sessions:
             may_work = session.applied_index >= broker.registered_index and not session.wants_shutdown
             return not may_work or is_stopping, is_stopping
         return False, is_stopping or session.wants_shutdown
+
+    def _is_done(self, broker: Broker, session: _Session, *, fenced: bool, is_stopping: bool) -> bool:
+        """Return whether the broker is in the desired state. In a new term, one that is leaving or returning is left
+        alone until it has reported or is gone."""
+        if (fenced, is_stopping) != (broker.fenced, broker.in_controlled_shutdown):
+            return False
+        return not session.has_reported or not (broker.is_leaving or broker.is_returning)
 
     def _is_gone(self, broker_id: BrokerId, session: _Session, now: int) -> bool:
         gone_at = self._gone_at.get(broker_id)

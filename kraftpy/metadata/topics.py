@@ -107,7 +107,7 @@ def create_topics(command: CreateTopics, image: Image) -> Decision[tuple[TopicRe
             results.append(_refused(topic.name, refused))
             continue
         ids.add(topic.topic_id)
-        new_names[_unified(topic.name)] = topic.name
+        new_names[_metric_name(topic.name)] = topic.name
         seed += len(placed)
         records.append(TopicCreated(name=topic.name, topic_id=topic.topic_id, created_ms=command.time_ms))
         records += configs
@@ -142,18 +142,21 @@ def _too_many_partitions(command: CreateTopics | CreatePartitions) -> Decision[t
     )
 
 
-def _unified(name: str) -> str:
+def _metric_name(name: str) -> str:
+    """Return the topic's name as metrics have it: names that are equal there collide."""
     return name.replace(".", "_")
 
 
 def _check_new_name(name: str, existing: Topic | None, new_names: dict[str, str], image: Image) -> None:
     if name == METADATA_TOPIC:
-        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"The topic {METADATA_TOPIC} cannot be created.")
+        raise Refused(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+        )
     if problem := topic_name_problem(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if existing:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    if other := image.topic_colliding_with(name) or new_names.get(_unified(name)):
+    if other := image.topic_colliding_with(name) or new_names.get(_metric_name(name)):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
@@ -184,7 +187,7 @@ def _place_new(topic: NewTopic, command: CreateTopics, image: Image, seed: int) 
     if partitions < 1:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            "Number of partitions must be larger than 0, or -1 to use the default value.",
+            "Number of partitions was set to an invalid non-positive value.",
         )
     return _placed(image, partitions, factor, seed)
 

@@ -1,1 +1,1 @@
-"""Copying a partition from its leader to its followers: pure state machines, without sockets, disks or clocks."""
+"""Replication of partitions from leaders to followers: pure state machines, without sockets, disks or clocks."""

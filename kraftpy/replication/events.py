@@ -25,7 +25,7 @@ class HighWatermarkAdvanced:
 class ProposeIsr:
     """Ask the quorum for this ISR (AlterPartition, KIP-497).
 
-    The caller reports the outcome with `Leader.changed` (the partition has changed, in whatever way) or
+    The caller reports the outcome with `Leader.changed` (the partition has changed in any way) or
     `Leader.proposal_refused` (refused, or the outcome is unknown). The same proposal may be made again while the
     outcome is unknown.
     """

@@ -1,25 +1,25 @@
 """A follower of one partition in one leader epoch: where to fetch, and what an answer means.
 
-Everything it knows it reads from the log (`LogView`), so the log and it cannot disagree. An answer counts only if the
-log still stands where the fetch was made from; everything else is late or a repetition and is ignored (rule 7). Where
-the logs part, it cuts by epochs and never by high watermark: to the end of the largest epoch both know (KIP-101,
-KIP-279, KIP-595).
+The follower reads its whole state from the log (`LogView`), so the two cannot disagree. An answer counts only if the
+log still ends where the fetch was made from; any other answer is late or repeated, and is ignored (rule 7). If the logs
+diverge, the follower truncates by epochs and never by high watermark: to the end of the largest epoch that both logs
+have (KIP-101, KIP-279, KIP-595).
 
-What is asked for may be answered by a leader that has been deposed since, so batches of a later epoch than the asked
-one are not taken (KAFKA-18723; `AppendRecords.leader_epoch`).
+The answer may come from a leader of a later epoch than the request named, so batches of a later epoch are not appended
+(KAFKA-18723; `AppendRecords.leader_epoch`).
 
-One per leader epoch: when the metadata names another leader or leader epoch, make a new one.
+A `Follower` lives for one leader epoch: when the metadata names another leader or leader epoch, make a new one.
 
-A leader tells the end of an epoch truly only behind its log start, where it has records of it. So a follower that would
-keep nothing the leader still has keeps nothing.
+A leader knows the true end of an epoch only after its log start, while it still has records of that epoch. So a
+follower that would keep nothing that the leader still has drops its whole log.
 
-The leader says its log start with OFFSET_OUT_OF_RANGE. A log that ends before that starts over there. Where it does
-not, what this log has of epochs above the leader's own goes first; if that is nothing, it starts over as well.
+With OFFSET_OUT_OF_RANGE the leader sends its log start offset. A log that ends before that offset starts over there. A
+longer one first truncates its records of epochs above the leader's; if it has none, it starts over as well.
 
-Invariants: truncations only below the log's end or for epochs that begin there; back-off is bounded.
+Invariants: the log is truncated only below its end, or for epochs that begin there; back-off is bounded.
 
-Left out: leaders that leave their log start out of OFFSET_OUT_OF_RANGE (Kafka's do; they are asked again with
-ListOffsets there); tiered storage.
+Left out: leaders that do not send their log start offset with OFFSET_OUT_OF_RANGE (Kafka's do not; Kafka's followers
+then ask with ListOffsets); tiered storage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kraftpy.types import BrokerId, Millis
 
 BACK_OFF_MS: Final = 50
 BACK_OFF_MAX_MS: Final = 1_000
-"""The delay after an error doubles from the first to the second (`replica.fetch.backoff.ms`)."""
+"""The delay after an error; it doubles from the first to the second (`replica.fetch.backoff.ms`)."""
 
 _METADATA_IS_BEHIND: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -60,27 +60,29 @@ class LogView(Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """Its first record."""
+        """The offset of its first record."""
         ...
 
     @property
     def log_end_offset(self) -> int:
-        """One past its last record."""
+        """The offset after its last record."""
         ...
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch it knows, -1 for none."""
+        """The newest leader epoch in it; -1 if there is none."""
         ...
 
     @property
     def high_watermark(self) -> int:
-        """The end of what is known to be committed."""
+        """The offset before which everything is known to be committed."""
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch not above (`PartitionLog.end_offset_for_epoch`); (-1, -1) for an
-        epoch above all."""
+        """Return (epoch, end offset) of the largest epoch up to `leader_epoch` (`PartitionLog.end_offset_for_epoch`).
+
+        Returns (-1, -1) if `leader_epoch` is above all epochs of the log.
+        """
         ...
 
 
@@ -95,7 +97,7 @@ class FetchPosition:
 
 
 class DivergingEpoch(NamedTuple):
-    """The largest epoch of the leader's not above the follower's last, and where it ends."""
+    """The leader's largest epoch up to the follower's last fetched epoch, and the end offset of that epoch."""
 
     leader_epoch: int
     end_offset: int
@@ -116,7 +118,7 @@ class FetchAnswer:
 
 
 class Follower:
-    """One partition that is copied from `leader` during `leader_epoch`."""
+    """A follower that copies one partition from `leader` during `leader_epoch`."""
 
     def __init__(
         self,
@@ -134,10 +136,10 @@ class Follower:
         self._log = log
         self._back_off_ms = self._first_back_off_ms = back_off_ms
         self._back_off_max_ms = back_off_max_ms
-        self._parted_at: FetchPosition | None = None
+        self._diverged_at: FetchPosition | None = None
 
     def next_fetch(self, now: Millis) -> FetchPosition | None:
-        """Return what to ask the leader for; None while backing off."""
+        """Return the position to fetch from; None while backing off."""
         if self.retry_at is not None:
             if now < self.retry_at:
                 return None
@@ -154,7 +156,7 @@ class Follower:
         )
 
     def answered(self, asked: FetchPosition, answer: FetchAnswer, now: Millis) -> list[FollowerEffect]:
-        """Return what to do about the answer to a fetch: nothing if the log has moved since the fetch was made."""
+        """Return the effects of an answer to a fetch; none if the log has changed since the fetch was made."""
         log = self._log
         if (
             asked.leader_epoch != self.leader_epoch
@@ -163,30 +165,30 @@ class Follower:
         ):
             return []
         if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            return self._out_of_range(answer, now)
+            return self._on_out_of_range(answer, now)
         if answer.error is not ErrorCode.NONE:
             return self.failed(answer.error, now)
         if answer.diverging_epoch is not None:
-            return self._parted(asked, answer, answer.diverging_epoch, now)
+            return self._on_divergence(asked, answer, answer.diverging_epoch, now)
         if len(answer.records) >= HEADER_BYTES and log.log_start_offset < log.log_end_offset:
             first = read_header(answer.records)
             if first.base_offset < asked.offset <= first.last_offset:
-                # A batch across this log's end was never this log's leader's: they parted where it begins. Epochs do
-                # not tell where the leader's log starts within it.
+                # A batch that spans this log's end was never in it: the logs diverge at the start of the batch. Epochs
+                # cannot show this if the leader's log starts within the batch.
                 return [TruncateTo(offset=first.base_offset)]
         self._back_off_ms = self._first_back_off_ms
-        self._parted_at = None
+        self._diverged_at = None
         effects: list[FollowerEffect] = []
         if answer.records:
             effects.append(AppendRecords(records=answer.records, leader_epoch=asked.leader_epoch))
-        if answer.log_start_offset > log.log_start_offset:  # first: below it the logs may differ for good
+        if answer.log_start_offset > log.log_start_offset:  # first: before it the logs may differ for good
             effects.append(AdvanceLogStart(offset=answer.log_start_offset))
         if answer.high_watermark > log.high_watermark and (answer.records or log.high_watermark < log.log_end_offset):
             effects.append(AdvanceHighWatermark(offset=answer.high_watermark))
         return effects
 
     def failed(self, error: ErrorCode, now: Millis) -> list[FollowerEffect]:
-        """Back off, because a fetch failed or one of the effects of its answer did."""
+        """Back off after a failed fetch, or a failed effect of its answer."""
         self.retry_at = Millis(now + self._back_off_ms)
         self._back_off_ms = min(self._back_off_ms * 2, self._back_off_max_ms)
         effects: list[FollowerEffect] = [BackOff(reason=error)]
@@ -194,27 +196,29 @@ class Follower:
             effects.append(NeedsMetadata())
         return effects
 
-    def _parted(
+    def _on_divergence(
         self, asked: FetchPosition, answer: FetchAnswer, diverging: DivergingEpoch, now: Millis
     ) -> list[FollowerEffect]:
-        """Rule 4: cut to the end of the epoch the leader named, as far as both have it; or of the largest below it, and
-        ask again."""
-        if asked == self._parted_at:  # the cut has changed nothing: no reason to ask as fast as the wire allows
+        """Truncate to the end that the epoch named by the leader has in both logs (rule 4).
+
+        If this log does not have the epoch, truncate to the end of its largest one below, and fetch again.
+        """
+        if asked == self._diverged_at:  # the truncation changed nothing: do not fetch as fast as the wire allows
             return self.failed(ErrorCode.UNKNOWN_SERVER_ERROR, now)
-        self._parted_at = asked
+        self._diverged_at = asked
         log = self._log
         epoch, end_offset = log.end_offset_for_epoch(diverging.leader_epoch)
-        if epoch < 0:  # this log knows no epochs, or none that new: the leader's word is all there is
+        if epoch < 0:  # this log has no epochs, or none that is new enough: only the leader can know
             end_offset = diverging.end_offset
         elif epoch == diverging.leader_epoch:
             end_offset = min(end_offset, diverging.end_offset)
         end_offset = max(0, min(end_offset, log.log_end_offset))
         if end_offset <= answer.log_start_offset and log.log_start_offset < log.log_end_offset:
-            # The leader has nothing left of what both had. Where its log begins it does not know epochs' true ends.
+            # The leader has deleted everything that both logs had, and does not know true epoch ends at its log start.
             return [StartOver(offset=answer.log_start_offset)]
         return [TruncateTo(offset=end_offset)]
 
-    def _out_of_range(self, answer: FetchAnswer, now: Millis) -> list[FollowerEffect]:
+    def _on_out_of_range(self, answer: FetchAnswer, now: Millis) -> list[FollowerEffect]:
         log = self._log
         if answer.log_start_offset < 0:
             return self.failed(ErrorCode.OFFSET_OUT_OF_RANGE, now)
@@ -223,5 +227,5 @@ class Follower:
             if end_offset >= 0:
                 return [TruncateTo(offset=min(end_offset, log.log_end_offset))]
         if answer.log_start_offset == log.log_end_offset == log.log_start_offset and log.latest_epoch < 0:
-            return self.failed(ErrorCode.OFFSET_OUT_OF_RANGE, now)  # it is as empty as it can be already
+            return self.failed(ErrorCode.OFFSET_OUT_OF_RANGE, now)  # it is empty already
         return [StartOver(offset=answer.log_start_offset)]

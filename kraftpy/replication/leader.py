@@ -1,23 +1,23 @@
 """The leader's view of one partition: follower progress, high watermark, ISR.
 
-high_watermark = the smallest log end offset in the *maximal* ISR: the committed ISR and every replica it may have grown
-by (one we asked to add, until the quorum has said no), never minus one we asked to drop. Until the quorum answers, both
-outcomes must be safe (KIP-497). It waits also for a replica that is caught up and may join the ISR but is not in it
-yet, and stands still while the committed ISR is smaller than the effective min.insync.replicas (KIP-966), for acks=1
-alike. Where records are synced before they are acknowledged, this broker's own log counts as far as it is synced
-(`synced`), as a follower's does.
+high_watermark = the smallest log end offset in the *maximal* ISR: the committed ISR plus every replica that the quorum
+may have added (each one we asked to add, until the quorum refuses), and never minus one we asked to drop. Until the
+quorum answers, both outcomes must be safe (KIP-497). The high watermark also waits for a replica that is caught up and
+may join the ISR but is not in it yet. It does not advance while the committed ISR is smaller than the effective
+min.insync.replicas (KIP-966), for acks=1 either. If records are synced before they are acknowledged, this broker's own
+log counts only up to the synced offset (`synced`), as a follower's does.
 
-The ISR shrinks by a replica that has not been caught up for `replica.lag.time.max.ms`, and grows by one whose fetch
-reaches the high watermark and the start of this leader epoch, if the broker it fetches for is the one that is
-registered now: unfenced, not shutting down, of the broker epoch its fetch came with (KIP-841, KIP-903). One proposal at
-a time is under way. A proposal whose fate is unknown is made again until the partition's epoch has moved on; each
-partition epoch decides at most one.
+The ISR loses a replica that has not been caught up for `replica.lag.time.max.ms`. It gains one whose fetch reaches the
+high watermark and the start of this leader epoch, provided that the broker that fetches is the registered one:
+unfenced, not shutting down, with the broker epoch that its fetch carried (KIP-841, KIP-903). One proposal is in flight
+at a time. A proposal whose outcome is unknown is sent again until the partition epoch changes; each partition epoch
+decides at most one.
 
-Call `tick` about every half of `replica.lag.time.max.ms`, and at `retry_at` where that is set. Follower lag is measured
-with the `now` that is given: use one clock for all calls.
+Call `tick` about every half of `replica.lag.time.max.ms`, and at `retry_at` if that is set. Follower lag is measured
+with the `now` that the caller passes: use one clock for all calls.
 
-Invariants: the high watermark never falls; the leader is always in the maximal ISR, the committed ISR always within
-it; nobody is in `maximal_isr` who is no replica.
+Invariants: the high watermark never falls; the leader is always in the maximal ISR, which contains the committed ISR;
+`maximal_isr` contains only replicas of the partition.
 
 Left out: unclean election and the order of candidates (metadata decides those), throttling of lagging followers.
 KIP-392 (reading from the nearest replica), KIP-497, KIP-841, KIP-903, KIP-966.
@@ -38,10 +38,13 @@ NO_BROKER_EPOCH: Final = -1
 
 RETRY_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
-"""The delay before a refused or lost proposal is made again doubles from the first to the second."""
+"""The delay before a refused or lost proposal is sent again; it doubles from the first to the second."""
 
-_CERTAINLY_NOT: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
-"""Refusals that rule the proposal out, so another may follow at the same partition epoch; others leave it open."""
+_DEFINITE_REFUSALS: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
+"""Errors after which the proposal cannot have succeeded, so another may follow at the same partition epoch.
+
+Any other error leaves the outcome open.
+"""
 
 _NOTHING: Final[tuple[LeaderEffect, ...]] = ()
 
@@ -55,11 +58,11 @@ class PartitionState:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     is_recovering: bool = False
-    """Elected uncleanly; the leader says when that is over, with its next proposal."""
+    """The leader was elected uncleanly, and has not ended the recovery with a proposal yet."""
 
 
 class FollowerProgress(NamedTuple):
-    """One follower as its leader knows it. Offsets are -1 until it has fetched in this leader epoch."""
+    """A follower's progress as its leader knows it. Offsets are -1 until it has fetched in this leader epoch."""
 
     broker_id: BrokerId
     log_start_offset: int
@@ -73,13 +76,13 @@ class _Follower:
     __slots__ = (
         "broker_epoch",
         "broker_id",
-        "counts",
+        "is_counted",
+        "is_ready_to_join",
         "last_caught_up_at",
         "last_fetch_at",
         "leader_end_offset_at_fetch",
         "log_end_offset",
         "log_start_offset",
-        "wants_in",
     )
 
     def __init__(self, broker_id: BrokerId) -> None:
@@ -87,18 +90,18 @@ class _Follower:
         self.reset(0)
 
     def reset(self, last_caught_up_at: int) -> None:
-        """A leader epoch begins: nothing is known of it (rule 16)."""
+        """Forget its progress, because a leader epoch begins (rule 16)."""
         self.log_end_offset = self.log_start_offset = UNKNOWN_OFFSET
         self.leader_end_offset_at_fetch = UNKNOWN_OFFSET
         self.last_fetch_at = 0
         self.last_caught_up_at = last_caught_up_at
         self.broker_epoch: int | None = None
-        self.counts = False  # is in the maximal ISR
-        self.wants_in = False  # its last fetch was good enough, while another proposal was under way
+        self.is_counted = False  # it is in the maximal ISR
+        self.is_ready_to_join = False  # its last fetch was good enough, but another proposal was in flight
 
 
 class Leader:
-    """One partition as its leader sees it. After any call `high_watermark` may have risen."""
+    """The leader of one partition. Any call may raise `high_watermark`."""
 
     def __init__(
         self,
@@ -107,66 +110,71 @@ class Leader:
         state: PartitionState,
         log_end_offset: int,
         high_watermark: int,
-        min_isr: int,
+        min_insync_replicas: int,
         lag_time_max_ms: int,
         brokers: Mapping[BrokerId, int],
         now: Millis,
         synced_end_offset: int | None = None,
     ) -> None:
-        """Lead from here on: the caller has assigned the leader epoch at the log's end (`PartitionLog.assign_epoch`).
+        """Lead from now on; the caller has assigned the leader epoch at the log's end (`PartitionLog.assign_epoch`).
 
-        `high_watermark` is what this broker knew of it until now; no more than a hint. `min_isr` is the topic's
-        min.insync.replicas. `brokers` are those whose replicas may join an ISR: registered, unfenced, not shutting
-        down, with their broker epochs; the mapping may be shared by all leaders, and must be replaced, not changed.
-        `synced_end_offset` is as for `synced`.
+        `high_watermark` is the last one that this broker knew: a hint, no more. `min_insync_replicas` is the topic's
+        setting. `brokers` are the ones whose replicas may join an ISR (registered, unfenced, not shutting down), with
+        their broker epochs; all leaders may share the mapping, so replace it and never change it. `synced_end_offset`
+        is as for `synced`.
         """
         self.broker_id = broker_id
         self.state = state
         self.log_end_offset = log_end_offset
         self.high_watermark = min(high_watermark, log_end_offset)
         self.epoch_start_offset = log_end_offset
-        """Where this leader epoch begins: nobody joins the ISR with less (rule 13), and offsets of the end are not
-        answered before the high watermark is here (rule 11)."""
+        """The start of this leader epoch.
+
+        A follower joins the ISR only with everything before it (rule 13), and ListOffsets does not return the log's end
+        until the high watermark has reached it (rule 11).
+        """
         self.retry_at: Millis | None = None
         """The latest time at which `tick` must be called, besides its regular times."""
         self.maximal_isr: frozenset[BrokerId] = frozenset()
-        self._min_isr = min_isr
+        self._min_insync_replicas = min_insync_replicas
         self._lag_time_max_ms = lag_time_max_ms
         self._brokers = brokers
         self._synced_end_offset = synced_end_offset
         self._followers: dict[BrokerId, _Follower] = {}
         self._proposal: ProposeIsr | None = None
         self._is_sent = False
-        self._is_doubtful = False  # an earlier sending of the proposal may yet be decided
-        self._may_join: frozenset[BrokerId] = (
-            frozenset()
-        )  # by proposals of this partition epoch nobody knows the end of
-        self._doubt_ends_at = 0
+        self._has_open_attempt = False  # an earlier attempt of the proposal may still succeed
+        self._possibly_added: frozenset[BrokerId] = frozenset()  # by proposals of this epoch with an unknown outcome
+        self._possibly_added_until = 0
         self._retry_ms = RETRY_MS
-        self._take_replicas(now, is_new_epoch=True)
-        self._advance(now)
+        self._set_followers(now, is_new_epoch=True)
+        self._advance_high_watermark(now)
 
-    # --- what it says -------------------------------------------------------------------------------------------------
-
-    @property
-    def effective_min_isr(self) -> int:
-        """min.insync.replicas, but no more than there are replicas."""
-        return min(self._min_isr, len(self.state.replicas))
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     @property
-    def is_under_min_isr(self) -> bool:
-        """Whether the committed ISR is too small: acks=all is refused before the append (NOT_ENOUGH_REPLICAS), and the
-        high watermark stands still."""
-        return len(self.state.isr) < self.effective_min_isr
+    def effective_min_insync_replicas(self) -> int:
+        """min.insync.replicas, but at most the number of replicas."""
+        return min(self._min_insync_replicas, len(self.state.replicas))
+
+    @property
+    def is_under_min_insync_replicas(self) -> bool:
+        """Whether the committed ISR is too small.
+
+        Then acks=all is refused before the append (NOT_ENOUGH_REPLICAS), and the high watermark does not advance.
+        """
+        return len(self.state.isr) < self.effective_min_insync_replicas
 
     @property
     def has_enough_acks(self) -> bool:
-        """Whether an acks=all append that the high watermark has reached may be called a success (rule 17); else it is
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
-        return len(self.maximal_isr) >= self.effective_min_isr
+        """Whether an acks=all append that the high watermark has reached is a success (rule 17).
+
+        If not, the answer is NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+        """
+        return len(self.maximal_isr) >= self.effective_min_insync_replicas
 
     def progress(self) -> list[FollowerProgress]:
-        """The followers in the order of the replicas."""
+        """Return the progress of each follower, in the order of the replicas."""
         return [
             FollowerProgress(
                 follower.broker_id,
@@ -180,8 +188,10 @@ class Leader:
         ]
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Return the smallest log start of this replica and the live followers, which DeleteRecords waits for and
-        returns. -1 while one of them is unknown."""
+        """Return the smallest log start offset of this replica and the live followers; -1 while one is unknown.
+
+        DeleteRecords waits for it, and returns it.
+        """
         return min(
             [log_start_offset] + [f.log_start_offset for f in self._followers.values() if f.broker_id in self._brokers],
         )
@@ -189,8 +199,8 @@ class Leader:
     def nearest(self, rack: str | None, racks: Mapping[BrokerId, str | None], fetch_offset: int) -> BrokerId | None:
         """Return the follower that a consumer in `rack` should read from; None to read here (KIP-392, rule 48).
 
-        It is the most advanced follower in the rack that is alive, in the ISR and whose log holds the offset; None if
-        this broker is in the rack itself.
+        It is the most advanced of the followers in the rack that are alive, in the ISR, and have the offset in their
+        log; None if this broker is in the rack itself.
         """
         if not rack or racks.get(self.broker_id) == rack:
             return None
@@ -206,24 +216,24 @@ class Leader:
                 best = follower
         return None if best is None else best.broker_id
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def appended(self, log_end_offset: int, now: Millis) -> Sequence[LeaderEffect]:
-        """The log has grown. With one replica nothing is returned: `high_watermark` has moved along."""
+        """Handle an append to the log. With a single replica, nothing is returned: `high_watermark` has advanced."""
         self.log_end_offset = log_end_offset
         if self._synced_end_offset is not None:
-            return _NOTHING  # it waits for the sync
+            return _NOTHING  # the high watermark waits for the sync
         if not self._followers:
             self.high_watermark = log_end_offset
             return _NOTHING
         if len(self.maximal_isr) > 1:
-            return _NOTHING  # it waits for somebody's fetch
-        return self._advance(now)
+            return _NOTHING  # the high watermark waits for a follower's fetch
+        return self._advance_high_watermark(now)
 
     def synced(self, end_offset: int | None, now: Millis) -> Sequence[LeaderEffect]:
-        """Count this broker's own log only up to `end_offset`, or all that it holds if None."""
+        """Count this broker's own log only up to `end_offset`, or up to its end if None."""
         self._synced_end_offset = end_offset
-        return self._advance(now)
+        return self._advance_high_watermark(now)
 
     def fetched(
         self,
@@ -235,15 +245,15 @@ class Leader:
         log_end_offset: int,
         now: Millis,
     ) -> Sequence[LeaderEffect]:
-        """A follower's fetch was answered with records or with none: it holds everything before `fetch_offset`.
+        """Handle a follower's fetch: the follower holds everything before `fetch_offset`.
 
-        To be told of neither where the answer is an error or a diverging epoch (rule 3). `log_start_offset` is the
-        follower's, `log_end_offset` this log's when it was read. Raises KafkaError: UNKNOWN_LEADER_EPOCH for a broker
-        that is no follower (rule 49: call `check_follower` before reading), NOT_LEADER_OR_FOLLOWER for a broker epoch
-        that is over (rule 13).
+        Call it for an answer with or without records, but not for an error or a diverging epoch (rule 3).
+        `log_start_offset` is the follower's, `log_end_offset` this log's at the time of the read. Raises KafkaError:
+        UNKNOWN_LEADER_EPOCH for a broker that is not a follower (rule 49: call `check_follower` before reading),
+        NOT_LEADER_OR_FOLLOWER for a broker epoch that is over (rule 13).
         """
         follower = self.check_follower(broker_id, broker_epoch)
-        # Rule 12: caught up now, or when it fetched last if this fetch has all that the log held then.
+        # Rule 12: it is caught up now, or was at its last fetch if this fetch has everything the log held then.
         if fetch_offset >= log_end_offset:
             follower.last_caught_up_at = max(follower.last_caught_up_at, now)
         elif fetch_offset >= follower.leader_end_offset_at_fetch >= 0:
@@ -257,11 +267,11 @@ class Leader:
             follower.leader_end_offset_at_fetch = log_end_offset
         effects: Sequence[LeaderEffect] = _NOTHING
         if broker_id not in self.state.isr:
-            follower.wants_in = self._may_join_isr(follower)
-            if follower.wants_in:
-                effects = self._propose_joining(now)
+            follower.is_ready_to_join = self._may_join_isr(follower)
+            if follower.is_ready_to_join:
+                effects = self._propose_expansion(now)
         if has_moved:
-            advanced = self._advance(now)
+            advanced = self._advance_high_watermark(now)
             return [*effects, *advanced] if advanced else effects
         return effects
 
@@ -269,7 +279,10 @@ class Leader:
         """Check that this broker may replicate from here. Raises KafkaError as `fetched` does; changes nothing."""
         follower = self._followers.get(broker_id)
         if follower is None:
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is no follower that is known here")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {broker_id} is not recognized to be one of the assigned replicas",
+            )
         if 0 <= broker_epoch < self._brokers.get(broker_id, NO_BROKER_EPOCH):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} fetches with broker epoch {broker_epoch}"
@@ -277,10 +290,9 @@ class Leader:
         return follower
 
     def changed(self, state: PartitionState, now: Millis) -> Sequence[LeaderEffect]:
-        """Take the partition's metadata, whether or not it is new. A state of an older partition epoch is ignored.
+        """Apply the partition's metadata, which need not be new. The state of an older partition epoch is ignored.
 
-        With a new leader epoch everything known of the followers is forgotten; the caller has assigned it at the log's
-        end.
+        A new leader epoch, which the caller has assigned at the log's end, resets the progress of all followers.
         """
         if state.partition_epoch < self.state.partition_epoch or state.leader_epoch < self.state.leader_epoch:
             return _NOTHING
@@ -288,31 +300,31 @@ class Leader:
         if not is_new_epoch and state.partition_epoch == self.state.partition_epoch:
             return _NOTHING
         self.state = state
-        self._proposal, self._is_sent, self._is_doubtful = None, False, False
-        self._may_join = frozenset()
+        self._proposal, self._is_sent, self._has_open_attempt = None, False, False
+        self._possibly_added = frozenset()
         self.retry_at, self._retry_ms = None, RETRY_MS
         if is_new_epoch:
             self.epoch_start_offset = self.log_end_offset
-        self._take_replicas(now, is_new_epoch=is_new_epoch)
-        return [*self._propose_joining(now), *self._advance(now)]
+        self._set_followers(now, is_new_epoch=is_new_epoch)
+        return [*self._propose_expansion(now), *self._advance_high_watermark(now)]
 
     def brokers_changed(self, brokers: Mapping[BrokerId, int], now: Millis) -> Sequence[LeaderEffect]:
-        """Replace the set of brokers that may join ISRs."""
+        """Replace the set of brokers that may join an ISR."""
         self._brokers = brokers
-        return self._advance(now)
+        return self._advance_high_watermark(now)
 
-    def min_isr_changed(self, min_isr: int, now: Millis) -> Sequence[LeaderEffect]:
-        """Take a new value of the topic's min.insync.replicas."""
-        self._min_isr = min_isr
-        return self._advance(now)
+    def min_insync_replicas_changed(self, min_insync_replicas: int, now: Millis) -> Sequence[LeaderEffect]:
+        """Apply a new value of the topic's min.insync.replicas."""
+        self._min_insync_replicas = min_insync_replicas
+        return self._advance_high_watermark(now)
 
     def proposal_refused(
         self, error: ErrorCode, now: Millis, *, partition_epoch: int | None = None
     ) -> Sequence[LeaderEffect]:
-        """The quorum refused the proposal, or it is not known what became of it (any error, a timeout for instance).
+        """Handle a refusal of the proposal by the quorum, or an unknown outcome (any error, such as a timeout).
 
-        `partition_epoch` is the proposal's own; without it the newest one is meant. Tell `changed` first where the
-        partition has changed meanwhile. What comes next comes from `tick`, from `retry_at` on.
+        `partition_epoch` is the proposal's; the default is the newest one. If the partition has changed meanwhile, call
+        `changed` first. `tick` returns the next attempt, from `retry_at` on.
         """
         proposal = self._proposal
         if proposal is None or not self._is_sent:
@@ -322,40 +334,40 @@ class Leader:
         self._is_sent = False
         self.retry_at = Millis(now + self._retry_ms)
         self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS)
-        if error not in _CERTAINLY_NOT:
-            self._is_doubtful = True
+        if error not in _DEFINITE_REFUSALS:
+            self._has_open_attempt = True
             return _NOTHING
-        if self._is_doubtful:
+        if self._has_open_attempt:
             # This attempt failed, but an earlier one may still succeed: the replicas it would add keep counting until
-            # the partition's epoch has moved on, or until the earlier attempt must have been lost. At most one proposal
-            # of an epoch succeeds, so others may follow.
+            # the partition epoch changes, or until the earlier attempt must have been lost. At most one proposal of an
+            # epoch succeeds, so others may follow.
             return self._drop_proposal(now, still=frozenset(broker for broker, _ in proposal.isr))
         return self._drop_proposal(now, still=frozenset())
 
     def tick(self, now: Millis) -> Sequence[LeaderEffect]:
-        """Time has passed: a proposal is made again, lagging replicas are dropped, recovering is over."""
+        """Handle the passing of time: repeat a proposal, drop lagging replicas, or end the recovery."""
         effects: list[LeaderEffect] = []
-        if self._may_join and now >= self._doubt_ends_at:
-            self._may_join = frozenset()
-            self._count()
+        if self._possibly_added and now >= self._possibly_added_until:
+            self._possibly_added = frozenset()
+            self._update_maximal_isr()
         if not self._is_sent and (self.retry_at is None or now >= self.retry_at):
             self.retry_at = None
             if self._proposal is not None:
                 self._is_sent = True
                 effects.append(self._proposal)
             else:
-                effects += self._propose_leaving(now)
+                effects += self._propose_shrink(now)
                 if not effects:
-                    effects += self._propose_joining(now)
+                    effects += self._propose_expansion(now)
                 if not effects and self.state.is_recovering:
                     effects += self._propose(self.state.isr)
-        effects += self._advance(now)
+        effects += self._advance_high_watermark(now)
         return effects
 
-    # --- how ----------------------------------------------------------------------------------------------------------
+    # --- followers and the high watermark -----------------------------------------------------------------------------
 
-    def _take_replicas(self, now: int, *, is_new_epoch: bool) -> None:
-        """Followers as the state names them; those known already keep what is known of them within an epoch."""
+    def _set_followers(self, now: int, *, is_new_epoch: bool) -> None:
+        """Set the followers that the state names; within an epoch, known followers keep their progress."""
         known, self._followers = self._followers, {}
         for broker_id in self.state.replicas:
             if broker_id == self.broker_id:
@@ -365,29 +377,29 @@ class Leader:
                 follower = _Follower(broker_id)
                 follower.reset(now if broker_id in self.state.isr else 0)  # rule 16
             elif broker_id in self.state.isr:
-                follower.wants_in = False
+                follower.is_ready_to_join = False
             self._followers[broker_id] = follower
-        self._count()
+        self._update_maximal_isr()
 
-    def _count(self) -> None:
+    def _update_maximal_isr(self) -> None:
         """Recompute the maximal ISR and mark the followers that belong to it."""
-        members = self._may_join.union(self.state.isr)
+        members = self._possibly_added.union(self.state.isr)
         if self._proposal is not None:
             members = members.union(broker_id for broker_id, _ in self._proposal.isr)
         self.maximal_isr = members
         for follower in self._followers.values():
-            follower.counts = follower.broker_id in members
+            follower.is_counted = follower.broker_id in members
 
-    def _advance(self, now: int) -> Sequence[LeaderEffect]:
-        """Raise the high watermark as far as it may go (rule 9)."""
-        if self.is_under_min_isr:
+    def _advance_high_watermark(self, now: int) -> Sequence[LeaderEffect]:
+        """Raise the high watermark as far as rule 9 allows."""
+        if self.is_under_min_insync_replicas:
             return _NOTHING
         offset = self.log_end_offset
         if self._synced_end_offset is not None:
             offset = min(offset, self._synced_end_offset)
         for follower in self._followers.values():
             if follower.log_end_offset < offset and (
-                follower.counts or (self._is_caught_up(follower, now) and self._is_eligible(follower))
+                follower.is_counted or (self._is_caught_up(follower, now) and self._is_eligible(follower))
             ):
                 offset = follower.log_end_offset
         if offset <= self.high_watermark:
@@ -401,7 +413,7 @@ class Leader:
         )
 
     def _is_eligible(self, follower: _Follower) -> bool:
-        """Return True if the follower's broker may be in an ISR at all (rule 13)."""
+        """Whether the follower's broker may be in an ISR at all (rule 13)."""
         epoch = self._brokers.get(follower.broker_id)
         if epoch is None or follower.broker_epoch is None:
             return False
@@ -413,20 +425,20 @@ class Leader:
             end_offset >= self.high_watermark and end_offset >= self.epoch_start_offset and self._is_eligible(follower)
         )
 
-    def _propose_joining(self, now: int) -> Sequence[LeaderEffect]:
-        """Ask for an ISR with those whose last fetch was good enough and still is."""
+    def _propose_expansion(self, now: int) -> Sequence[LeaderEffect]:
+        """Propose to add the followers whose last fetch was good enough and still is."""
         if self._proposal is not None or (self.retry_at is not None and now < self.retry_at):
             return _NOTHING
         joining = []
         for follower in self._followers.values():
-            if follower.wants_in:
-                follower.wants_in = self._may_join_isr(follower)
-                if follower.wants_in:
+            if follower.is_ready_to_join:
+                follower.is_ready_to_join = self._may_join_isr(follower)
+                if follower.is_ready_to_join:
                     joining.append(follower.broker_id)
         return self._propose([*self.state.isr, *joining]) if joining else _NOTHING
 
-    def _propose_leaving(self, now: int) -> Sequence[LeaderEffect]:
-        """Ask for an ISR without those that have lagged for too long (rule 12)."""
+    def _propose_shrink(self, now: int) -> Sequence[LeaderEffect]:
+        """Propose to drop the followers that have lagged for too long (rule 12)."""
         staying = [
             broker_id
             for broker_id in self.state.isr
@@ -443,13 +455,13 @@ class Leader:
             leader_epoch=self.state.leader_epoch,
             partition_epoch=self.state.partition_epoch,
         )
-        self._is_sent, self._is_doubtful = True, False
+        self._is_sent, self._has_open_attempt = True, False
         self.retry_at = None
-        self._count()
+        self._update_maximal_isr()
         return (self._proposal,)
 
     def _broker_epoch(self, broker_id: BrokerId) -> int:
-        """The one its last fetch came with, so that the quorum can tell a broker that has been restarted since."""
+        """Return the epoch that its last fetch carried: it tells the quorum whether the broker was restarted since."""
         if broker_id == self.broker_id:
             return self._brokers.get(broker_id, NO_BROKER_EPOCH)
         epoch = self._followers[broker_id].broker_epoch
@@ -457,11 +469,11 @@ class Leader:
 
     def _drop_proposal(self, now: int, *, still: frozenset[BrokerId]) -> Sequence[LeaderEffect]:
         self._proposal = None
-        self._is_doubtful = False
+        self._has_open_attempt = False
         if still:
-            self._may_join |= still
-            self._doubt_ends_at = now + self._lag_time_max_ms
+            self._possibly_added |= still
+            self._possibly_added_until = now + self._lag_time_max_ms
         for follower in self._followers.values():
-            follower.wants_in = False  # its next fetch asks again, after the rest
-        self._count()
-        return self._advance(now)
+            follower.is_ready_to_join = False  # its next fetch may ask again
+        self._update_maximal_isr()
+        return self._advance_high_watermark(now)

@@ -55,7 +55,7 @@ class Limits:
     """Records older than this are not wanted."""
 
     def allow(self, where: TopicPartition) -> bool:
-        """Whether a partition may hold any record that is wanted."""
+        """Return whether a partition may hold any record that is wanted."""
         return (self.topics is None or where.topic in self.topics) and where.partition in self.partitions
 
 
@@ -63,8 +63,6 @@ def push(filters: Iterable[Any], names: Mapping[str, str]) -> tuple[Limits, list
     """Translate filters into limits; also return those filters that Spark has to apply itself.
 
     `names` maps lower-cased column names to ours: `{"_offset": "offset"}`.
-
-    `names` are the columns that are ours, by lower-cased name: `{"_offset": "offset"}`.
     """
     limits = Limits()
     left = []
@@ -100,7 +98,7 @@ def narrow(ranges: Iterable[OffsetRange], limits: Limits, from_offsets: Offsets)
 class _Translated:
     narrow: Callable[[Limits], Limits]
     is_exact: bool
-    """Whether the ranges hold only records that pass the filter."""
+    """True if the ranges hold only records that pass the filter."""
 
 
 def _translate(each: Any, names: Mapping[str, str]) -> _Translated | None:

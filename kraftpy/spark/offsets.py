@@ -211,7 +211,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
             raise OptionError(f"{option}: topic {topic!r} needs a list of partition numbers, like {example}")
         result += [TopicPartition(topic, index) for index in indexes]
     if not result:
-        raise OptionError(f"{option}: no topic in it; expected something like {example}")
+        raise OptionError(f"{option}: it names no topics; expected something like {example}")
     return tuple(sorted(set(result)))
 
 
@@ -231,7 +231,7 @@ def parse_partition_numbers(option: str, text: str, *, least: int) -> dict[Topic
                 raise OptionError(f"{option}: {topic}-{index} has {number!r}, not a whole number of at least {least}")
             result[TopicPartition(topic, int(index))] = number
     if not result:
-        raise OptionError(f"{option}: no topic in it; expected something like {example}")
+        raise OptionError(f"{option}: it names no topics; expected something like {example}")
     return result
 
 
@@ -332,7 +332,7 @@ def plan_ranges(*, start: Offsets, end: Offsets, log_start: Offsets, log_end: Of
     if losses and fail_on_data_loss:
         raise DataLossError(
             "some offsets are not in the log (deleted by retention, or not written yet): "
-            f"{'; '.join(losses)}. Set failOnDataLoss=false to read what there is"
+            f"{'; '.join(losses)}. Set failOnDataLoss=false to read the remaining records"
         )
     return Plan(ranges=tuple(ranges), losses=tuple(losses))
 

@@ -189,7 +189,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.fail_on_data_loss:
             self._require_topics(at, seen)
             if position.losses:
-                raise DataLossError(f"{'; '.join(position.losses)}. Set failOnDataLoss=false to read what there is")
+                raise DataLossError(
+                    f"{'; '.join(position.losses)}. Set failOnDataLoss=false to read the remaining records"
+                )
         if position.losses != self._reported_losses:
             self._reported_losses = position.losses
             for loss in position.losses:

@@ -250,7 +250,7 @@ class Companion:
 
     async def _watch_parent(self, parent: int, commands: asyncio.StreamReader) -> None:
         """Watch the parent: if it was killed, a child of its own may still hold its end of the pipe."""
-        while os.getppid() == parent:  # noqa: ASYNC110 - nobody says so
+        while os.getppid() == parent:  # noqa: ASYNC110 - asyncio has no event for it
             await asyncio.sleep(_ORPHAN_CHECK_SECONDS)
         commands.feed_eof()
 

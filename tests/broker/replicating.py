@@ -18,7 +18,7 @@ from typing import Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
-from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
@@ -26,8 +26,9 @@ from kraftpy.broker.replication.fetch_sessions import FetchSessions
 from kraftpy.broker.replication.fetchers import Fetchers
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.request_memory import RequestMemory
+from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
@@ -269,12 +270,13 @@ class Node:
             tasks,
             image=lambda: cluster.image,
             broker_epoch=lambda: self.broker_epoch,
-            checkpoint=lambda: self.replicas.checkpoint(),
+            checkpoint=lambda: self.replica_manager.checkpoints.write(),
             proof=self.proof,
         )
-        self.replicas = Replicas(
+        self.replica_manager = ReplicaManager(
             self.config, self.clock, self.directories, proposals.propose, self.fetchers, cluster.catch_up, incidents
         )
+        self.replicas = self.replica_manager.replicas
         share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas)  # type: ignore[arg-type]
         share_states = ShareStates(self.config, self.clock, cluster, share_coordinators, self.proof)  # type: ignore[arg-type]
         self.coordinators = Coordinators(
@@ -284,6 +286,7 @@ class Node:
             cluster,  # type: ignore[arg-type]
             self.replicas,
             functools.partial(change_state, share_states),
+            Slices(),
         )
         ids = iter(range(1, 1 << 30))
         self.connection_limits = _Unlimited()
@@ -311,7 +314,7 @@ class Node:
         self._server = await loop.create_server(self._connection, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
         self.directories.open()
-        await self.replicas.start(self.image)
+        await self.replica_manager.start(self.image)
         self.cluster.nodes[self.node_id] = self
         decision = await self.cluster.submit(
             RegisterBroker(
@@ -339,7 +342,7 @@ class Node:
         self.coordinators.stop()
         await self.fetchers.stop()
         if clean:
-            assert await self.replicas.stop()
+            assert await self.replica_manager.stop()
             self.directories.close(self.broker_epoch, is_clean=True)
         else:
             for replica in self.replicas:
@@ -347,7 +350,7 @@ class Node:
             self.directories.close(self.broker_epoch, is_clean=False)
 
     async def changed(self, records: Sequence[Record]) -> None:
-        await self.replicas.apply(records, self.image)
+        await self.replica_manager.apply(records, self.image)
         self.coordinators.apply(records)
 
     def _connection(self) -> Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,16 +32,25 @@ class Partition:
     is_due: bool = True
     error: Exception | None = None
     log: Log = field(default_factory=Log)
-    is_being_truncated: bool = False
+    is_truncating: bool = False
     topic_partition: str = "t-0"
     told: list[OSError] = field(default_factory=list)
+
+    @property
+    def operations(self) -> Partition:
+        return self
+
+    @property
+    def errors(self) -> Partition:
+        return self
 
     def dirtiness(self, now: Millis) -> Dirtiness:
         if self.error is not None:
             raise self.error
         return Dirtiness(self.ratio, self.is_due, 0, (), 0)
 
-    def compaction_failed(self, error: OSError) -> None:
+    def failed(self, what: str, error: OSError) -> None:
+        assert what == "compact"
         self.told.append(error)
 
 
@@ -50,9 +60,9 @@ class Clock:
 
 
 def choose(partitions: list[Partition]) -> tuple[Partition | None, Cleaner]:
-    replicas: Any = partitions
+    manager: Any = SimpleNamespace(replicas=partitions)
     clock: Any = Clock()
-    cleaner = Cleaner(replicas, clock, BrokerConfig(), Incidents(Complaints()))
+    cleaner = Cleaner(manager, clock, BrokerConfig(), Incidents(Complaints()))
     found: Any = asyncio.run(cleaner._dirtiest())
     return found, cleaner
 
@@ -66,7 +76,7 @@ def test_the_dirtiest_of_those_that_are_due() -> None:
 
 def test_not_one_that_is_closed_cut_or_not_compacted() -> None:
     plain = Partition(0.9, log=Log(TopicConfig()))
-    assert choose([plain, Partition(0.9, log=Log(is_closed=True)), Partition(0.9, is_being_truncated=True)])[0] is None
+    assert choose([plain, Partition(0.9, log=Log(is_closed=True)), Partition(0.9, is_truncating=True)])[0] is None
 
 
 def test_one_that_cannot_be_looked_at_costs_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,12 +16,12 @@ KEY = ("", b"topic", 0)
 EPOCH = 5
 
 
-def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), is_under_min_isr: bool = False) -> Any:
+def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), is_under_min_insync_replicas: bool = False) -> Any:
     leading = SimpleNamespace(
         broker_id=1,
         state=SimpleNamespace(replicas=replicas),
         maximal_isr=frozenset(isr),
-        is_under_min_isr=is_under_min_isr,
+        is_under_min_insync_replicas=is_under_min_insync_replicas,
     )
     nudges: list[None] = []
     return SimpleNamespace(
@@ -30,7 +30,7 @@ def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), is_under_min_isr:
         leadership=7,
         leading=leading,
         nudges=nudges,
-        wake_followers=lambda: nudges.append(None),
+        change_reports=SimpleNamespace(send=lambda: nudges.append(None)),
     )
 
 
@@ -169,7 +169,7 @@ class _Quorum:
 
 
 def _short_of_replicas() -> Any:
-    return _replica(1, is_under_min_isr=True)
+    return _replica(1, is_under_min_insync_replicas=True)
 
 
 async def test_where_too_few_are_in_sync_the_quorum_is_asked() -> None:

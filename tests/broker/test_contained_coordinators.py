@@ -24,7 +24,7 @@ from kraftpy.groups.consumer.protocol import ConsumerProtocol
 from kraftpy.groups.consumer.records import RegexKey, RegexValue, consumer_record
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.patterns import Pattern
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request

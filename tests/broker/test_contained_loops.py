@@ -21,7 +21,7 @@ from broker_wire import BOUND_SECONDS, StartBroker
 from kraftpy.broker import containment
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.metadata import log as metadata
+from kraftpy.broker.metadata import change_publisher
 from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
@@ -30,6 +30,7 @@ from kraftpy.broker.share import partitions as share_partitions
 from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter, Marking
 from kraftpy.config import load
+from kraftpy.log import deletion
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -136,10 +137,10 @@ async def test_a_log_that_cannot_be_opened_costs_no_other(tmp_path: Path, monkey
 
 async def test_what_could_not_be_acted_on_is_acted_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands submitted meanwhile get an error; no caller waits forever, and the image keeps advancing."""
-    monkeypatch.setattr(metadata, "_CATCH_UP_SECONDS", 0.01)
+    monkeypatch.setattr(change_publisher, "_CATCH_UP_SECONDS", 0.01)
     async with running(tmp_path) as broker:
-        broker.metadata._catch_up_seconds = 0.01
-        act, is_broken = broker.metadata._changed, True
+        broker.metadata._publisher._catch_up_seconds = 0.01
+        act, is_broken = broker.metadata._publisher._changed, True
         told: list[object] = []
 
         async def act_unless_broken(records: Sequence[Any] | None) -> None:
@@ -148,7 +149,7 @@ async def test_what_could_not_be_acted_on_is_acted_on_later(tmp_path: Path, monk
                 raise Mistake
             await act(records)
 
-        broker.metadata._changed = act_unless_broken
+        broker.metadata._publisher._changed = act_unless_broken
         acted_before = broker.metadata.acted_index
         with pytest.raises(KafkaError) as refused:
             await broker.metadata.submit(
@@ -179,17 +180,17 @@ async def test_what_could_not_be_acted_on_is_acted_on_later(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("method", "what"),
+    ("owner", "name", "what"),
     [
-        ("advance_log_start_by_retention", "retention"),
-        ("remove_before_log_start", "retention"),
-        ("expire_producers", "expiry of producers"),
+        (deletion, "advance_log_start", "retention"),
+        (deletion, "remove_before_log_start", "retention"),
+        (PartitionLog, "expire_producers", "expiry of producers"),
     ],
 )
 async def test_maintenance_of_one_partition_costs_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, what: str
 ) -> None:
-    works = getattr(PartitionLog, method)
+    works = getattr(owner, name)
     looked_at: dict[str, int] = {}
 
     def work_unless_bad(log: PartitionLog, *arguments: Any) -> Any:
@@ -199,7 +200,7 @@ async def test_maintenance_of_one_partition_costs_no_other(
             raise Mistake
         return works(log, *arguments)
 
-    monkeypatch.setattr(PartitionLog, method, work_unless_bad)
+    monkeypatch.setattr(owner, name, work_unless_bad)
     often = {
         "log_retention_check_interval_ms": "1",
         "log_initial_task_delay_ms": "1",
@@ -220,8 +221,8 @@ async def test_a_failed_look_at_followers_costs_no_other(tmp_path: Path, monkeyp
 
     async with running(tmp_path) as broker:
         await create(broker, "a", "b")
-        monkeypatch.setattr(Replica, "look_after_followers", look)
-        await broker.replicas.look_after_followers()
+        monkeypatch.setattr(Replica, "check_lagging_followers", look)
+        await broker.replica_manager.check_lagging_followers()
         assert looked_at == ["a", "b"]
         assert broker.incidents.count == 2
 
@@ -380,7 +381,7 @@ async def test_loops_of_the_node_go_on_after_an_error(tmp_path: Path, monkeypatc
     """A loop starts again, no matter which call in it has failed."""
     monkeypatch.setattr(containment, "_RESTART_SECONDS", 0.001)
     async with running(tmp_path, log_retention_check_interval_ms="1", log_initial_task_delay_ms="1") as broker:
-        works, calls = broker.replicas.delete_old_segments, 0
+        works, calls = broker.maintenance._retention.delete_old_segments, 0
 
         async def fail_at_first() -> None:
             nonlocal calls
@@ -389,6 +390,6 @@ async def test_loops_of_the_node_go_on_after_an_error(tmp_path: Path, monkeypatc
                 raise Mistake
             await works()
 
-        monkeypatch.setattr(broker.replicas, "delete_old_segments", fail_at_first)
+        monkeypatch.setattr(broker.maintenance._retention, "delete_old_segments", fail_at_first)
         await until(lambda: calls > 4)
         assert broker.incidents.count == 2

@@ -22,14 +22,14 @@ async def filled(cluster: Cluster) -> None:
     await cluster.create("safe", (1,), **SYNCED)
     for value in (b"one", b"two", b"three"):
         assert (await cluster.nodes[1].produce("safe", value)).error_code == ErrorCode.NONE
-    await cluster.nodes[1].replicas.checkpoint()
-    await cluster.nodes[1].replicas.checkpoint_high_watermarks()
+    await cluster.nodes[1].replica_manager.checkpoints.write()
+    await cluster.nodes[1].replica_manager.checkpoints.write_high_watermarks()
 
 
 def reported(cluster: Cluster) -> dict[str, ReplicaState]:
     found = cluster.image.topic("safe")
     assert found is not None
-    return {str(number): state for (_, number), state in cluster.nodes[1].replicas.reports().items()}
+    return {str(number): state for (_, number), state in cluster.nodes[1].replica_manager.reports().items()}
 
 
 @pytest.mark.parametrize("known_by", [layout.RECOVERY_POINTS, layout.HIGH_WATERMARKS])
@@ -45,7 +45,7 @@ async def test_a_log_that_lost_what_was_synced(tmp_path: Path, known_by: str) ->
         await cluster.start(1)
         assert cluster.replica(1, "safe").log.log_end_offset < 3
         assert reported(cluster) == {"0": ReplicaState.TRUNCATED}
-        number = next(iter(cluster.nodes[1].replicas.reports()))
+        number = next(iter(cluster.nodes[1].replica_manager.reports()))
         cluster.nodes[1].replicas.offline.reported(number, cluster.image)
         assert reported(cluster) == {}
 

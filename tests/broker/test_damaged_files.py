@@ -143,7 +143,7 @@ async def test_a_partition_that_cannot_say_whose_it_is_is_offline(
         assert layout.PARTITION_METADATA in said[0]
         metadata = layout.PartitionMetadata(cluster.image.topic("kept").topic_id)  # type: ignore[union-attr]
         layout.write_partition_metadata(disk.root.child("log").child("kept-0"), metadata)
-        await cluster.nodes[1].replicas.retry_offline()
+        await cluster.nodes[1].replica_manager.retry_offline()
         await is_whole(cluster)
 
 

@@ -19,7 +19,7 @@ from kraftpy.broker.runtime import OsDirectory, OsFile, SystemClock
 from kraftpy.broker.storage import directories
 from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.config import load
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import encode_batch
@@ -160,7 +160,7 @@ async def test_a_failure_costs_the_directory_and_no_other(
                 await hit.flush(hit.log_end_offset)
             assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         else:
-            await broker.replicas.checkpoint()
+            await broker.replica_manager.checkpoints.write()
         Faults.now.clear()  # it answers again, but what it did meanwhile is unknown
         for each in (hit, *neighbours):
             key = each.topic_partition
@@ -179,7 +179,7 @@ async def test_a_failure_costs_the_directory_and_no_other(
             return partition is not None and partition.offline_replicas == (1,) and partition.leader == -1
 
         await until(is_told)
-        await broker.replicas.retry_offline()
+        await broker.replica_manager.retry_offline()
         assert key in broker.replicas.offline, "it is not tried again as if nothing had happened"
     async with broker_on(tmp_path / "good", bad, num_partitions="4") as broker:
         await until(lambda: (partition := broker.image.partition(*key)) is not None and partition.leader == 1)
@@ -197,11 +197,11 @@ async def test_want_of_room_costs_the_request(number: int, tmp_path: Path) -> No
         assert refused(lambda: append(hit)) == ErrorCode.KAFKA_STORAGE_ERROR
         read(hit)
         with pytest.raises(OSError, match=os.strerror(number)):
-            await broker.replicas.checkpoint()
-        assert not broker.replicas.failures
+            await broker.replica_manager.checkpoints.write()
+        assert not broker.directories.failures
         Faults.now.clear()
         assert append(hit) == 1, "the log is as it was"
-        await broker.replicas.checkpoint()
+        await broker.replica_manager.checkpoints.write()
 
 
 async def test_a_sync_that_finds_no_room_is_a_failed_sync(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ async def test_a_sync_that_finds_no_room_is_a_failed_sync(tmp_path: Path) -> Non
         Faults.now["sync"] = errno.ENOSPC
         with pytest.raises(KafkaError):
             await hit.flush(hit.log_end_offset)
-        assert list(broker.replicas.failures) == [str(bad)]
+        assert list(broker.directories.failures) == [str(bad)]
 
 
 async def test_the_node_stops_when_the_directory_of_the_metadata_fails(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_a_partition_that_cannot_be_opened_is_tried_again(tmp_path: Path) 
     async with broker_on(tmp_path / "good", bad, num_partitions="2") as broker:
         assert key in broker.replicas.offline
         await until(lambda: (found := broker.image.partition(*key)) is not None and found.offline_replicas == (1,))
-        assert not broker.replicas.failures
+        assert not broker.directories.failures
         metadata.write_bytes(kept)
         await until(lambda: (found := broker.replicas.held(key)) is not None and found.leading is not None)
         assert append(broker.replicas.leader(*key)) == 1

@@ -126,7 +126,7 @@ async def test_acks_0_is_synced_though_nobody_waits(tmp_path: Path) -> None:
 async def test_who_comes_during_a_sync_shares_the_next_one(tmp_path: Path) -> None:
     async with clusters(tmp_path, 1) as cluster:
         await cluster.create("safe", (1,), (1,), (1,), **SYNCED)
-        rounds = cluster.nodes[1].replicas.syncs.of("/log")
+        rounds = cluster.nodes[1].replica_manager.syncs.of("/log")
         with held(cluster.disks[1]) as syncs:
             first = producing(cluster, 1, "safe", b"first")
             await until(lambda: syncs.begun == 1)
@@ -148,7 +148,7 @@ async def test_a_duplicate_is_not_acknowledged_before_the_first_copy_is_synced(t
             first = producing(cluster, 1, "safe", b"once", **sent)
             await until(lambda: syncs.begun == 1)
             again = producing(cluster, 1, "safe", b"once", **sent)
-            rounds = cluster.nodes[1].replicas.syncs.of("/log")
+            rounds = cluster.nodes[1].replica_manager.syncs.of("/log")
             await until(lambda: rounds.waiting == 2)
             assert not again.done()
             syncs.let_go()
@@ -468,10 +468,10 @@ async def test_nothing_is_promised_before_what_was_acknowledged_is_synced(tmp_pa
     async with clusters(tmp_path, 1) as cluster:
         await cluster.create("changed", (1,))
         assert (await cluster.nodes[1].produce("changed", b"one")).error_code == ErrorCode.NONE
-        replicas = cluster.nodes[1].replicas
+        manager = cluster.nodes[1].replica_manager
         with held(cluster.disks[1]) as syncs:
             await cluster.configure("changed", kraftpy_flush_before_ack="true")
-            promising = task_of(replicas.promise_what_is_synced())
+            promising = task_of(manager.topic_configs.promise_synced())
             await until(lambda: syncs.begun == 1)
             assert not promises(cluster, 1, "changed")
             syncs.let_go()
@@ -479,7 +479,7 @@ async def test_nothing_is_promised_before_what_was_acknowledged_is_synced(tmp_pa
         assert promises(cluster, 1, "changed")
         await cluster.configure("changed", kraftpy_flush_before_ack="false")
         assert not promises(cluster, 1, "changed")
-        await replicas.promise_what_is_synced()
+        await manager.topic_configs.promise_synced()
         assert not promises(cluster, 1, "changed")
 
 
@@ -489,7 +489,7 @@ async def test_nothing_is_promised_of_what_was_acknowledged_while_the_setting_wa
         assert (await cluster.nodes[1].produce("changed", b"one")).error_code == ErrorCode.NONE
         with held(cluster.disks[1]) as syncs:
             await cluster.configure("changed", kraftpy_flush_before_ack="true")
-            promising = task_of(cluster.nodes[1].replicas.promise_what_is_synced())
+            promising = task_of(cluster.nodes[1].replica_manager.topic_configs.promise_synced())
             await until(lambda: syncs.begun == 1)
             await cluster.configure("changed", kraftpy_flush_before_ack="false")
             assert (await cluster.nodes[1].produce("changed", b"two")).error_code == ErrorCode.NONE
@@ -509,7 +509,7 @@ async def test_what_cannot_be_taken_back_is_kept_until_it_can(tmp_path: Path) ->
         assert promises(cluster, 1, "safe")
         assert replica.syncs.comes_before_ack
         disk.capacity_bytes = None
-        await cluster.nodes[1].replicas.promise_what_is_synced()
+        await cluster.nodes[1].replica_manager.topic_configs.promise_synced()
         assert not promises(cluster, 1, "safe")
         assert not replica.syncs.comes_before_ack
 

@@ -1,39 +1,51 @@
-"""A fetcher whose long poll is ended for a new partition continues at once, even if the partition is gone again."""
+"""A long poll at the leader ends for a partition that is new, on the connection that there is."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from replicating import running, until
 
 from kraftpy.broker.replication import fetchers
+from kraftpy.client.connection import Connection
 from kraftpy.config import load
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.messages.fetch import FetchRequest, FetchResponse
+from kraftpy.protocol.messages.list_offsets import ListOffsetsResponse
 from kraftpy.replication.fetch_plan import PartitionKey
 from kraftpy.replication.follower import FetchPosition
 from kraftpy.types import BrokerId, TopicId
 
 
 class _Leader:
-    """A leader that never has any records: every Fetch waits until its connection is closed."""
+    """A leader that never has any records: every Fetch waits until another request arrives, as `replica_fetch` does."""
 
     def __init__(self) -> None:
-        self.begun: asyncio.Queue[None] = asyncio.Queue()
+        self.begun: asyncio.Queue[FetchRequest] = asyncio.Queue()
+        self.sent: list[ApiKey] = []
+        self.is_closed = False
         self._poll: asyncio.Future[Any]
 
     def version(self, *_: object, **__: object) -> int:
         return 17
 
-    async def send(self, *_: object) -> Any:
-        self._poll = asyncio.get_running_loop().create_future()
-        self.begun.put_nowait(None)
-        return await self._poll
+    def send(self, key: ApiKey, request: Any, version: int) -> asyncio.Future[Any]:
+        self.sent.append(key)
+        answer = asyncio.get_running_loop().create_future()
+        if key is ApiKey.FETCH:
+            self._poll = answer
+            self.begun.put_nowait(request)
+        else:
+            self._poll.set_result(FetchResponse(session_id=7, responses=[]))
+            answer.set_result(ListOffsetsResponse())
+        return answer
 
     def close(self) -> None:
-        if not self._poll.done():
-            self._poll.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, "closed"))
+        self.is_closed = True
 
 
 def _replica() -> Any:
@@ -43,7 +55,11 @@ def _replica() -> Any:
     return SimpleNamespace(following=following, leader_id=BrokerId(2), syncs=syncs)
 
 
-async def test_a_partition_that_comes_and_goes_costs_the_others_no_rest(
+def _named(request: FetchRequest) -> list[int]:
+    return [partition.partition for topic in request.topics for partition in topic.partitions]
+
+
+async def test_a_new_partition_is_in_the_next_request_on_the_same_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = _Leader()
@@ -54,8 +70,10 @@ async def test_a_partition_that_comes_and_goes_costs_the_others_no_rest(
         broker_epoch=lambda: 1,
     )
     fetcher = fetchers._Fetcher(cast("Any", owner), cast("Any", (BrokerId(2), "")))
+    connected: list[None] = []
 
     async def connect() -> Any:
+        connected.append(None)
         return leader
 
     rests: list[float] = []
@@ -65,14 +83,51 @@ async def test_a_partition_that_comes_and_goes_costs_the_others_no_rest(
         await asyncio.sleep(0)
 
     monkeypatch.setattr(fetcher, "_connect", connect)
-    monkeypatch.setattr(fetcher, "_rest", rest)
-    fetcher.add(PartitionKey(TopicId(b"1" * 16), 0), _replica())
+    monkeypatch.setattr(fetcher, "_pause", rest)
+    topic_id = TopicId(b"1" * 16)
+    fetcher.add(PartitionKey(topic_id, 0), _replica())
     running = asyncio.create_task(fetcher._run())
-    for partition in range(5):
-        await asyncio.wait_for(leader.begun.get(), 10)
-        passing = PartitionKey(TopicId(b"2" * 16), partition)
+    assert _named(await asyncio.wait_for(leader.begun.get(), 10)) == [0]
+    for number in (10, 20, 30):
+        for new in (number, number + 1):  # one request ends the poll for both
+            fetcher.add(PartitionKey(topic_id, new), _replica())
+        passing = PartitionKey(TopicId(b"2" * 16), number)
         fetcher.add(passing, _replica())
         fetcher.forget(passing)
+        assert _named(await asyncio.wait_for(leader.begun.get(), 10)) == [number, number + 1]
+    assert leader.sent == [ApiKey.FETCH, *[ApiKey.LIST_OFFSETS, ApiKey.FETCH] * 3]
+    assert connected == [None]
+    assert not leader.is_closed
     running.cancel()
     assert rests == []
     assert "cannot fetch" not in caplog.text
+
+
+async def test_acks_of_all_for_a_new_topic_wait_for_no_long_poll_and_no_new_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower's polls last for an hour here, so that only the second request can end one."""
+    opened: list[str] = []
+    known = Connection.open
+
+    async def noted(*arguments: Any, **options: Any) -> Connection:
+        opened.append(options["client_id"])
+        return await known(*arguments, **options)
+
+    monkeypatch.setattr(Connection, "open", noted)
+    async with running(
+        tmp_path,
+        1,
+        2,
+        replica_fetch_wait_max_ms="3600000",
+        replica_socket_timeout_ms="3700000",
+        replica_lag_time_max_ms="3700000",
+    ) as cluster:
+        await cluster.create("first", (1, 2))
+        assert (await cluster.nodes[1].produce("first", b"one")).error_code == 0
+        for number in range(5):
+            topic = f"new-{number}"
+            await cluster.create(topic, (1, 2))
+            assert (await cluster.nodes[1].produce(topic, b"one")).error_code == 0
+        await until(lambda: cluster.replica(2, "new-4").log_end_offset == 1)
+        assert opened.count("broker-2-fetcher") == 1

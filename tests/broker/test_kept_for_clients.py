@@ -14,6 +14,7 @@ from kraftpy.broker.broker import Broker
 from kraftpy.broker.handlers.produce import produce as handle_produce
 from kraftpy.broker.replication.fetch_sessions import EVICTION_MS, FetchSessions
 from kraftpy.broker.share.sessions import SessionKey, SharedPartition, ShareSessions
+from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
 from kraftpy.log.results import Origin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -50,12 +51,12 @@ async def test_producers_that_are_silent_for_longest_are_forgotten_first(tmp_pat
         for number in range(2 * LIMIT):
             leader = broker.replicas.leader("a", number % 8)
             leader.append(batch_of(number + 1), Origin.CLIENT, Millis(now + number))
-        gone = await broker.replicas.forget_producers_beyond(LIMIT)
+        gone = await forget_producers_beyond(broker.replicas, LIMIT)
         kept = {each.producer_id for replica in broker.replicas for each in replica.log.producers.describe()}
         assert gone == 2 * LIMIT - len(kept)
         assert 0.8 * LIMIT <= len(kept) <= LIMIT
         assert kept == set(range(2 * LIMIT - len(kept) + 1, 2 * LIMIT + 1)), "those that wrote last"
-        assert await broker.replicas.forget_producers_beyond(LIMIT) == 0, "there is room for more now"
+        assert await forget_producers_beyond(broker.replicas, LIMIT) == 0, "there is room for more now"
 
 
 async def test_no_partition_keeps_more_than_its_share_and_open_transactions_stay(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ async def test_no_partition_keeps_more_than_its_share_and_open_transactions_stay
         a.append(batch_of(999, is_transactional=True), Origin.CLIENT, now)
         for number in range(LIMIT // 2):
             a.append(batch_of(number + 1), Origin.CLIENT, Millis(now + 1 + number))
-        assert await broker.replicas.forget_producers_beyond(LIMIT) > 0
+        assert await forget_producers_beyond(broker.replicas, LIMIT) > 0
         assert len(a.log.producers) <= LIMIT // 4
         assert a.log.producers.first_open_offset == 0
         assert [each.producer_id for each in b.log.producers.describe()] == [1_000], "it is of another partition"

@@ -100,8 +100,8 @@ async def one_voter(make: Make, **arguments: Any) -> tuple[Links, Address]:
     return one, address
 
 
-async def said_by_a_stranger(address: Address, *frames: bytes) -> list[bytes]:
-    reader, writer = await asyncio.open_connection(*address)
+async def said_by_a_stranger(address: Address, *frames: bytes, host: str = "127.0.0.1") -> list[bytes]:
+    reader, writer = await asyncio.open_connection(*address, local_addr=(host, 0))
     try:
         writer.write(b"".join(frames))
         return await all_it_says(reader)
@@ -207,6 +207,74 @@ async def test_strangers_of_one_address_do_not_keep_out_those_of_another(
         writer.write(hello())
         async with asyncio.timeout(BOUND_SECONDS):
             assert await reader.readexactly(4)
+
+
+async def test_a_node_that_is_new_here_gets_in_beside_strangers_of_many_addresses(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many connect while it shakes hands: those that failed before make room first."""
+    monkeypatch.setattr(link_module, "_HELLO_SECONDS", 60.0)
+    one, address = await one_voter(make)
+    strangers = module._MAX_HALF_OPEN + 20
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connects(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(*address, local_addr=(host, 0))
+            stack.callback(writer.close)
+            return reader, writer
+
+        for number in range(strangers):
+            await said_by_a_stranger(address, frame(b"no node"), host=f"127.0.1.{number + 1}")
+        for number in range(module._MAX_HALF_OPEN):
+            await connects(f"127.0.1.{number + 1}")
+        await until(lambda: len(one._half_open) == module._MAX_HALF_OPEN)
+        reader, writer = await connects("127.0.0.3")
+        for _ in range(2):
+            for number in range(strangers):
+                await connects(f"127.0.1.{number + 1}")
+        assert len(one._half_open) <= module._MAX_HALF_OPEN + 1
+        assert len(one._failed_networks) == strangers
+        writer.write(hello())
+        async with asyncio.timeout(BOUND_SECONDS):
+            assert await reader.readexactly(4)
+
+
+class _Stranger:
+    """A connection that has said nothing."""
+
+    def __init__(self, links: Links, host: str) -> None:
+        self.host = host
+        self._links = links
+
+    def close(self, reason: str, kind: str = "lost") -> None:
+        self._links.failed(self)  # type: ignore[arg-type]
+        self._links._half_open.pop(self)  # type: ignore[call-overload]
+
+
+async def test_no_flood_from_new_addresses_outruns_a_node_that_is_new_here(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is closed is drawn among equals; the first to come is not the first to go."""
+    one = make(1)
+    chosen: list[int] = []
+    monkeypatch.setattr(module.random, "choice", lambda equals: (chosen.append(len(equals)), equals[-1])[1])
+    node = _Stranger(one, "10.0.0.1")
+    one.half_opened(node)  # type: ignore[arg-type]
+    for number in range(5_000):
+        one.half_opened(_Stranger(one, f"10.1.{number // 250}.{number % 250}"))  # type: ignore[arg-type]
+    assert node in one._half_open
+    assert set(chosen) == {module._MAX_HALF_OPEN + 1}
+    assert len(one._half_open) == module._MAX_HALF_OPEN
+    assert len(one._failed_networks) == module._MAX_FAILED_NETWORKS
+
+
+def test_the_addresses_of_a_host_count_as_one() -> None:
+    assert (
+        module.network_of("2001:db8::1") == module.network_of("2001:db8::2:1") != module.network_of("2001:db8:0:1::1")
+    )
+    assert module.network_of("::ffff:10.0.0.1") == module.network_of("10.0.0.1") == "10.0.0.1"
+    assert module.network_of("fe80::1%eth0") == module.network_of("fe80::2")
+    assert {module.network_of(odd) for odd in ("", "odd:name")} == {"", "odd:name"}
 
 
 async def test_complaints_about_a_stranger_are_one_line_a_minute(make: Make, caplog: pytest.LogCaptureFixture) -> None:

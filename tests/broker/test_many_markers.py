@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kraftpy.broker.containment import Incidents
-from kraftpy.broker.slicing import UNITS_A_TURN, Slices
+from kraftpy.broker.slicing import UNITS_PER_ITERATION, Slices
 from kraftpy.broker.transactions.markers import MarkerWriter
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.write_txn_markers import (
@@ -81,5 +81,5 @@ async def test_many_partitions_are_marked_in_slices_and_some_at_a_time() -> None
     leader = Leader()
     assert await written(leader, list(range(5_000))) == list(range(5_000))
     assert leader.appended == 5_000
-    assert leader.most_in_a_turn <= 2 * UNITS_A_TURN // 10, "where a turn ends is seen one late"
+    assert leader.most_in_a_turn <= 2 * UNITS_PER_ITERATION // 10, "where a turn ends is seen one late"
     assert leader.most_under_way <= 1_000

@@ -15,7 +15,7 @@ from kraftpy.broker.apis import answer
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.handlers.groups import find_coordinator
 from kraftpy.broker.handlers.producers import init_producer_id
-from kraftpy.broker.slicing import UNITS_A_TURN
+from kraftpy.broker.slicing import UNITS_PER_ITERATION
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import Request
 from kraftpy.groups.request_pieces import COMMIT_UNITS, DELETE_UNITS, FETCH_UNITS, GROUP_UNITS
@@ -88,7 +88,7 @@ class Steps:
 
     def are_within(self, units: int) -> bool:
         """Return whether no turn did more than two may (a turn's end is seen one late), nor everything at once."""
-        return 0 < self.most <= 2 * UNITS_A_TURN // units
+        return 0 < self.most <= 2 * UNITS_PER_ITERATION // units
 
 
 @pytest.fixture
@@ -246,4 +246,4 @@ async def test_many_offsets_of_a_transaction_are_stored_in_pieces_as_long_as_it_
         told = await ask(broker, ApiKey.TXN_OFFSET_COMMIT, 5, request)
         codes = Counter(part.error_code for topic in told.topics for part in topic.partitions)
         assert set(codes) == {ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE}
-        assert codes[ErrorCode.NONE] <= 3 * UNITS_A_TURN // COMMIT_UNITS
+        assert codes[ErrorCode.NONE] <= 3 * UNITS_PER_ITERATION // COMMIT_UNITS

@@ -16,7 +16,7 @@ from kraftpy.broker.handlers import share, share_groups
 from kraftpy.broker.handlers.groups import find_coordinator
 from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.state_requests import coordinator_key
-from kraftpy.broker.slicing import UNITS_A_TURN
+from kraftpy.broker.slicing import UNITS_PER_ITERATION
 from kraftpy.metadata.records import PartitionCreated, TopicCreated
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -95,7 +95,7 @@ async def test_share_coordinators_are_asked_of_many_partitions_in_slices(
         codes = Counter(part.error_code for result in answered.results for part in result.partitions)
         assert codes == {ErrorCode.NONE: PARTITIONS}
         assert steps.all == PARTITIONS
-        assert steps.most <= 2 * UNITS_A_TURN // 25, steps.most
+        assert steps.most <= 2 * UNITS_PER_ITERATION // 25, steps.most
         steps.most = 0
         asked = [summary.PartitionData(partition=n, leader_epoch=0) for n in range(PARTITIONS)]
         answered = await asyncio.wait_for(
@@ -111,7 +111,7 @@ async def test_share_coordinators_are_asked_of_many_partitions_in_slices(
         assert [(part.partition, part.start_offset) for part in result.partitions] == [
             (n, n) for n in range(PARTITIONS)
         ]
-        assert steps.most <= 2 * UNITS_A_TURN // 25, steps.most
+        assert steps.most <= 2 * UNITS_PER_ITERATION // 25, steps.most
 
 
 async def test_a_share_session_of_many_partitions_is_looked_through_in_slices(
@@ -140,7 +140,7 @@ async def test_a_share_session_of_many_partitions_is_looked_through_in_slices(
         codes = Counter(part.error_code for topic in answered.responses for part in topic.partitions)
         assert codes == {ErrorCode.NOT_LEADER_OR_FOLLOWER: PARTITIONS}, "each was looked at, and is told"
         assert looks.all == PARTITIONS
-        assert looks.most <= 2 * UNITS_A_TURN // 20, looks.most
+        assert looks.most <= 2 * UNITS_PER_ITERATION // 20, looks.most
         batch = acknowledging.AcknowledgementBatch(first_offset=0, last_offset=0, acknowledge_types=[1])
         parts = [
             acknowledging.AcknowledgePartition(partition_index=number, acknowledgement_batches=[batch])
@@ -161,7 +161,7 @@ async def test_a_share_session_of_many_partitions_is_looked_through_in_slices(
         )
         assert sum(len(topic.partitions) for topic in acknowledged.responses) == PARTITIONS
         assert said.all == PARTITIONS
-        assert said.most <= 2 * UNITS_A_TURN // 20, said.most
+        assert said.most <= 2 * UNITS_PER_ITERATION // 20, said.most
 
 
 async def test_the_last_of_many_partitions_is_handed_out(tmp_path: Path) -> None:
@@ -229,4 +229,4 @@ async def test_many_share_groups_are_described_in_slices(tmp_path: Path, monkeyp
         )
         assert [group.group_id for group in described.groups] == names
         assert begun.all == len(names)
-        assert begun.most <= 2 * UNITS_A_TURN // 20, begun.most
+        assert begun.most <= 2 * UNITS_PER_ITERATION // 20, begun.most

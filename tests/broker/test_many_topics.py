@@ -15,7 +15,7 @@ from kraftpy.broker.handlers import configs, leaders, metadata, topics
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata.auto_creation import MOST_AT_ONCE, found_or_created
 from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST, UNITS_AT_ONCE, change_topics
-from kraftpy.broker.replication import replicas as replicas_module
+from kraftpy.broker.replication.replica_opener import ReplicaOpener
 from kraftpy.broker.storage.disk import Disk
 from kraftpy.broker.storage.offline import Wanted
 from kraftpy.groups.coordinator import GroupCoordinator
@@ -124,13 +124,13 @@ async def test_partitions_are_made_in_slices_and_can_be_used_as_they_are_there(
 ) -> None:
     """A single topic cannot be divided; what a broker does for it can."""
     slices: list[int] = []
-    open_all = replicas_module.Replicas._open_all
+    open_all = ReplicaOpener._open_all
 
-    async def noted(self: replicas_module.Replicas, wanted: Sequence[Wanted], jobs_at_most: int) -> Any:
+    async def noted(self: ReplicaOpener, wanted: Sequence[Wanted], jobs_at_most: int) -> Any:
         slices.append(len(wanted))
         return await open_all(self, wanted, jobs_at_most)
 
-    monkeypatch.setattr(replicas_module.Replicas, "_open_all", noted)
+    monkeypatch.setattr(ReplicaOpener, "_open_all", noted)
     async with running(tmp_path) as broker:
         slices.clear()
         answered = await create(broker, ["large"], partitions=350)

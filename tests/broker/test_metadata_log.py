@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kraftpy.broker.containment import Complaints, Fatal, Incidents, Tasks
-from kraftpy.broker.metadata import log as metadata
+from kraftpy.broker.metadata import pending_submissions
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.metadata.transport import Links
 from kraftpy.broker.runtime import OsDirectory, SystemClock
@@ -164,7 +164,7 @@ async def test_whoever_is_asked_all_agree(nodes: Nodes) -> None:
         told = [record for records in node.told for record in records or ()]
         assert [getattr(record, "value", None) for record in told] == ["1000", "1001", "1002", "1003"]
         assert node.metadata.leader_id == leader.config.node_id
-        described = await node.metadata.describe()
+        described = await node.metadata.quorum.describe()
         assert described.leader_id == leader.config.node_id
         assert [replica.node_id for replica in described.voters] == sorted(
             (1, 2, 3), key=lambda node_id: (node_id != leader.config.node_id, node_id)
@@ -255,16 +255,16 @@ async def test_a_voter_is_removed_and_added(nodes: Nodes) -> None:
     leader = await nodes.leader()
     removed = next(node for node in nodes.all.values() if node is not leader)
     node_id = removed.config.node_id
-    await removed.metadata.change_voter(remove=node_id)
+    await removed.metadata.quorum.change_voter(remove=node_id)
     await until_voters(leader, 2)
-    with pytest.raises(KafkaError, match="no voter"):
-        await leader.metadata.change_voter(remove=node_id)
+    with pytest.raises(KafkaError, match="is not a voter"):
+        await leader.metadata.quorum.change_voter(remove=node_id)
     await leader.set(1)
     await until(lambda: removed.value() == 1)
 
     async def add() -> bool:
         try:
-            await leader.metadata.change_voter(add=(node_id, str(nodes.addresses[node_id])))
+            await leader.metadata.quorum.change_voter(add=(node_id, str(nodes.addresses[node_id])))
         except KafkaError:
             return False
         return True
@@ -281,7 +281,7 @@ async def until_true(action: Callable[[], Awaitable[bool]]) -> None:
 
 async def until_voters(node: Node, count: int) -> None:
     async def has() -> bool:
-        return len((await node.metadata.describe()).voters) == count
+        return len((await node.metadata.quorum.describe()).voters) == count
 
     await until_true(has)
 
@@ -290,7 +290,7 @@ async def test_who_waits_behind_many_others_waits_no_longer_than_they_do(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`request.timeout.ms` counts from the call, not from when there was room for one more submission."""
-    monkeypatch.setattr(metadata, "_UNDER_WAY", 0)
+    monkeypatch.setattr(pending_submissions, "_MOST_PENDING", 0)
     await nodes.start(1, 2, 3)
     impatient = dataclasses.replace(nodes[1].config, request_timeout_ms=50)
     monkeypatch.setattr(nodes[1].metadata, "_config", impatient)
@@ -362,6 +362,6 @@ async def test_a_voter_without_an_address_is_refused(tmp_path: Path, address: st
     async with asyncio.TaskGroup() as group:
         log, _ = await lone_log(tmp_path, group)
         with pytest.raises(KafkaError, match="expected host:port") as refused:
-            await log.change_voter(add=(7, address))
+            await log.quorum.change_voter(add=(7, address))
         assert refused.value.code is ErrorCode.INVALID_REQUEST
         await log.stop()

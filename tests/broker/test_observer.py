@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -18,6 +19,7 @@ from kraftpy.metadata.codec import unpack
 from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum_messages import pack_snapshot
+from kraftpy.metadata.raft.state import UNITS_A_TICK
 from kraftpy.testing.memory_files import MemoryDisk
 
 BOUND_SECONDS = 30.0
@@ -29,12 +31,20 @@ class Machine:
     def __init__(self) -> None:
         self.applied: list[bytes] = []
 
-    def apply(self, index: int, term: int, data: bytes | memoryview) -> None:
+    def apply(self, index: int, term: int, data: bytes | memoryview) -> int | None:
         self.applied.append(bytes(data))
+        return None
 
     def snapshot(self) -> bytes:
         packed: bytes = msgpack.packb(self.applied)
         return packed
+
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
 
     def restore(self, data: bytes) -> None:
         self.applied = msgpack.unpackb(data)
@@ -43,10 +53,10 @@ class Machine:
 class Strict(Machine):
     """A machine that refuses bytes it cannot read, as the metadata machine does."""
 
-    def apply(self, index: int, term: int, data: bytes | memoryview) -> None:
+    def apply(self, index: int, term: int, data: bytes | memoryview) -> int | None:
         if data == b"newer":
             raise NewerSchemaError("upgrade this node")
-        super().apply(index, term, data)
+        return super().apply(index, term, data)
 
     def restore(self, data: bytes) -> None:
         self.applied = unpack(data)
@@ -99,7 +109,7 @@ def observer_of(links: Voters, machine: Machine, tasks: asyncio.TaskGroup) -> Ob
         snapshot_after_bytes=1_000,
         new_machine=lambda: machine,
         on_change=lambda: None,
-        voters_are=lambda _: None,
+        set_voters=lambda _: None,
         links=links,  # type: ignore[arg-type]
         tasks=tasks,
     )
@@ -154,6 +164,38 @@ async def test_one_voter_that_knows_nothing_does_not_keep_it_from_asking_another
     loaded = Journal(disk.root).load()
     assert loaded.snapshot is not None, "more than 1,000 bytes came"
     assert loaded.snapshot.index + len(loaded.entries) == len(commands)
+
+
+async def test_others_run_while_an_observer_that_is_behind_applies_what_it_lacks() -> None:
+    """By its units of work: three of these entries are as much as may be applied in one turn of the loop."""
+    links = Voters("silent")
+    links.entries = [(number, 2, b"entry") for number in range(1, 31)]
+    turn = 0
+    applied: Counter[int] = Counter()
+
+    class Heavy(Machine):
+        def apply(self, index: int, term: int, data: bytes | memoryview) -> int:
+            super().apply(index, term, data)
+            applied[turn] += 1
+            return UNITS_A_TICK // 2 - 1
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        observer = observer_of(links, Heavy(), tasks)
+        counting = tasks.create_task(count())
+        await observer.start(MemoryDisk().root)
+        async with asyncio.timeout(BOUND_SECONDS):
+            while observer.applied_index < 30:  # noqa: ASYNC110 - no signal
+                await asyncio.sleep(0.005)
+        counting.cancel()
+        await observer.stop()
+    assert sum(applied.values()) == 30
+    assert max(applied.values()) <= 3
 
 
 async def test_a_disk_that_fails_ends_the_node_with_a_message() -> None:

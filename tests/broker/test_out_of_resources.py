@@ -28,9 +28,10 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import OsDirectory, SystemClock, keep_spare_descriptors
 from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.broker.threads import Threads
+from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.log.files import FileCache, LazyFile
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.metadata.commands import DeleteTopics, TopicReference
 from kraftpy.ports import Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -164,14 +165,15 @@ async def live(broker: Broker, shortage: Shortage) -> None:
         for partition in range(3):
             await append(broker, "t0", partition, b"%d" % number + b" " * 300)
             await append(broker, "t1", partition, b"%d" % number)
-    await again(broker.replicas.checkpoint)
-    await again(broker.replicas.checkpoint_high_watermarks)
-    await again(broker.replicas.delete_old_segments)
-    await again(broker.replicas.promise_what_is_synced)
+    manager = broker.replica_manager
+    await again(manager.checkpoints.write)
+    await again(manager.checkpoints.write_high_watermarks)
+    await again(Retention(manager, broker.clock, broker.incidents).delete_old_segments)
+    await again(manager.topic_configs.promise_synced)
     command = DeleteTopics(topics=(TopicReference(name="t2"),), time_ms=SystemClock().now())
     await again(lambda: broker.metadata.submit(command))
     await until(lambda: broker.image.topic("t2") is None)
-    assert not broker.replicas.failures
+    assert not broker.directories.failures
     assert broker.incidents.count == 0
 
 
@@ -200,7 +202,7 @@ async def test_nothing_is_lost_and_nothing_fails(
             assert values(broker.replicas.leader("t1", partition)) == [b"%d" % each for each in range(6)]
         assert broker.image.topic("t2") is None
         assert broker.image.topic("t3") is not None
-        assert not broker.replicas.failures
+        assert not broker.directories.failures
 
 
 # --- the parts ---

@@ -36,7 +36,7 @@ async def test_a_partition_that_is_being_opened_is_not_opened_again(tmp_path: Pa
 
         async def try_again_all_the_time() -> None:
             while True:
-                brought_online.extend(await broker.replicas.retry_offline())
+                brought_online.extend(await broker.replica_manager.retry_offline())
                 await asyncio.sleep(0)
 
         trying = tasks.create_task(try_again_all_the_time())
@@ -75,10 +75,10 @@ async def test_who_asks_for_what_is_deleted_already_waits_until_that_is_written(
 
         monkeypatch.setattr(disks.Disk, "write_checkpoints", write_when_allowed)
         try:
-            first = tasks.create_task(broker.replicas.delete_records(replica, Offset(2)))
+            first = tasks.create_task(replica.delete_records(Offset(2)))
             async with asyncio.timeout(BOUND_SECONDS):
                 await is_asked.wait()
-            second = tasks.create_task(broker.replicas.delete_records(replica, Offset(2)))
+            second = tasks.create_task(replica.delete_records(Offset(2)))
             for _ in range(100):
                 await asyncio.sleep(0)
             assert not first.done()
@@ -110,14 +110,14 @@ async def test_a_checkpoint_that_fails_when_nobody_waits_for_it_any_more_is_no_n
         await broker.start()
         with monkeypatch.context() as patched:
             patched.setattr(disks.Disk, "write_checkpoints", fail_when_allowed)
-            waiting = tasks.create_task(broker.replicas.checkpoint())
+            waiting = tasks.create_task(broker.replica_manager.checkpoints.write())
             async with asyncio.timeout(BOUND_SECONDS):
                 await is_asked.wait()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             may_write.set()
             with pytest.raises(OSError, match="No space left"):  # behind the first, for two never run at once
-                await broker.replicas.checkpoint()
+                await broker.replica_manager.checkpoints.write()
         gc.collect()
         await asyncio.sleep(0)
         assert reported == []

@@ -113,7 +113,7 @@ async def test_a_follower_that_is_silent_leaves_the_in_sync_replicas_and_comes_b
         leader = cluster.replica(1, "lagging")
 
         def has_left() -> bool:
-            leader.look_after_followers()
+            leader.check_lagging_followers()
             return cluster.isr("lagging") == (1,)
 
         await until(has_left)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from replicating import running
 
+from kraftpy.broker.handlers import replica_fetch
 from kraftpy.broker.replication import fetchers as fetching
 from kraftpy.config import load
-from kraftpy.replication.fetch_plan import PartitionKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.fetch import FetchRequest
+from kraftpy.replication.fetch_plan import FetchLimits, PartitionKey
 from kraftpy.types import BrokerId, TopicId
 
 PARTITIONS = 40
@@ -54,3 +60,64 @@ async def test_positions_are_set_in_slices_and_include_what_comes_meanwhile(monk
     assert sum(looked_at.values()) == PARTITIONS + 1
     assert max(looked_at.values()) <= AT_ONCE + 1, "one that came meanwhile may follow the last slice"
     assert not fetcher._due
+
+
+async def test_a_follower_of_many_partitions_is_answered_a_bounded_number_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a follower's first fetch of many partitions nor many changes at a time make one long step anywhere."""
+    monkeypatch.setattr(replica_fetch, "_MOST_ANSWERED", AT_ONCE)
+    monkeypatch.setattr(fetching, "FetchLimits", functools.partial(FetchLimits, most_named=AT_ONCE))
+    named: list[int] = []
+    answered: list[int] = []
+    known = replica_fetch.respond
+
+    def noted(fetched: Any, answers: Any, endpoints: Any) -> Any:
+        named.append(len(fetched.asked))
+        answered.append(len(answers))
+        return known(fetched, answers, endpoints)
+
+    monkeypatch.setattr(replica_fetch, "respond", noted)
+    async with running(tmp_path, 1, 2) as cluster:
+        await cluster.create("large", *[(1, 2)] * PARTITIONS)
+        leader = cluster.nodes[1]
+        produced = (leader.produce("large", b"one", partition=number) for number in range(PARTITIONS))
+        assert {each.error_code for each in await asyncio.gather(*produced)} == {ErrorCode.NONE}
+        await asyncio.gather(*(cluster.caught_up("large", number) for number in range(PARTITIONS)))
+        assert max(named) <= AT_ONCE
+        assert max(answered) <= AT_ONCE
+        assert sum(named) >= PARTITIONS
+
+
+async def test_what_a_follower_still_has_is_noted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_fetch, "_SWEPT_AT_ONCE", AT_ONCE)
+    turn = 0
+    noted: Counter[int] = Counter()
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def held_by_id(topic_id: TopicId, number: int) -> None:
+        noted[turn] += 1
+
+    partitions = {
+        ("", b"1" * 16, number): SimpleNamespace(is_accepted=True, topic_id=b"1" * 16, partition=number)
+        for number in range(PARTITIONS)
+    }
+    session = SimpleNamespace(swept_at=0.0, partitions=partitions, changed_keys=None)
+    broker = SimpleNamespace(
+        config=load("", {}, []).config,
+        fetchers=SimpleNamespace(throttles=None),
+        replicas=SimpleNamespace(held_by_id=held_by_id),
+    )
+    request = FetchRequest(max_wait_ms=0, min_bytes=1)
+    fetched = SimpleNamespace(session=session)
+    reading = replica_fetch._Reading(cast("Any", broker), request, cast("Any", fetched), None)
+    counting = asyncio.create_task(count())
+    await reading._sweep(1e9)
+    counting.cancel()
+    assert sum(noted.values()) == PARTITIONS
+    assert max(noted.values()) <= AT_ONCE

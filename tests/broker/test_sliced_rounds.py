@@ -7,22 +7,32 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from one_broker import context, create, running
 
 from kraftpy.broker.broker import Broker
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.handlers import configs, leaders
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
+from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
-from kraftpy.broker.replication import replicas as replicas_module
+from kraftpy.broker.replication import checkpoints, replica_manager, replicas, topic_configs
+from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.topic_configs import TopicConfigs
+from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.upkeep import retention
+from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
+from kraftpy.broker.upkeep.retention import Retention
+from kraftpy.config import load
+from kraftpy.log import deletion
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
-from kraftpy.metadata.commands import Command, ElectLeaders
-from kraftpy.metadata.decision import Decision
+from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, ChangeBroker, ChangePartitions, Command, ElectLeaders
+from kraftpy.metadata.decision import BrokerResult, Decision, PartitionResult
 from kraftpy.metadata.records import NO_LEADER, PartitionChanged
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -32,7 +42,8 @@ from kraftpy.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from kraftpy.types import LeaderEpoch
+from kraftpy.replication.events import ProposeIsr
+from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId, TopicPartition
 
 PARTITIONS = 40
 AT_ONCE = 5
@@ -60,24 +71,42 @@ async def turns() -> AsyncIterator[Callable[[], int]]:
 
 Round = Callable[[Broker], Awaitable[object]]
 
+SIZES = (
+    (replica_manager, "_APPLIED_AT_ONCE"),
+    (topic_configs, "_CONFIGURED_AT_ONCE"),
+    (topic_configs, "_LOOKED_AT_AT_ONCE"),
+    (checkpoints, "_LOOKED_AT_AT_ONCE"),
+    (retention, "_LOOKED_AT_AT_ONCE"),
+    (replicas, "_PARTITIONS_BEFORE_A_PAUSE"),
+)
+"""The sizes of slices in each module."""
+
+
+def retain(broker: Broker) -> Awaitable[None]:
+    return Retention(broker.replica_manager, broker.clock, broker.incidents).delete_old_segments()
+
 
 @pytest.mark.parametrize(
     ("owner", "name", "work"),
     [
-        pytest.param(Replica, "look_after_followers", lambda b: b.replicas.look_after_followers(), id="followers"),
-        pytest.param(Replica, "brokers_changed", lambda b: b.replicas._brokers_changed(), id="brokers"),
-        pytest.param(Replica, "lead", lambda b: b.replicas._take_roles(list(b.replicas)), id="roles"),
-        pytest.param(Replicas, "_configure", lambda b: b.replicas._reconfigure({"large"}), id="settings"),
-        pytest.param(ProducerStates, "__len__", lambda b: b.replicas.forget_producers_beyond(1), id="producers"),
-        pytest.param(PartitionLog, "recovery_point", lambda b: b.replicas.checkpoint(), id="checkpoint"),
-        pytest.param(PartitionLog, "is_start_unwritten", lambda b: b.replicas.delete_old_segments(), id="retention"),
+        pytest.param(
+            Replica, "check_lagging_followers", lambda b: b.replica_manager.check_lagging_followers(), id="followers"
+        ),
+        pytest.param(Replica, "brokers_changed", lambda b: b.replica_manager._brokers_changed(), id="brokers"),
+        pytest.param(Replica, "lead", lambda b: b.replica_manager._take_roles(list(b.replicas)), id="roles"),
+        pytest.param(
+            TopicConfigs, "_configure", lambda b: b.replica_manager.topic_configs.apply({"large"}), id="settings"
+        ),
+        pytest.param(ProducerStates, "__len__", lambda b: forget_producers_beyond(b.replicas, 1), id="producers"),
+        pytest.param(PartitionLog, "recovery_point", lambda b: b.replica_manager.checkpoints.write(), id="checkpoint"),
+        pytest.param(deletion, "is_start_unwritten", retain, id="retention"),
     ],
 )
 async def test_a_round_over_all_partitions_lets_others_run(
-    owner: type, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: object, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for constant in ("_APPLIED_AT_ONCE", "_LOOKED_AT_AT_ONCE", "_PARTITIONS_BEFORE_A_PAUSE"):
-        monkeypatch.setattr(replicas_module, constant, AT_ONCE)
+    for module, constant in SIZES:
+        monkeypatch.setattr(module, constant, AT_ONCE)
     async with running(tmp_path) as broker, turns() as turn:
         assert (await create(broker, ["large"], partitions=PARTITIONS)).topics[0].error_code == ErrorCode.NONE
         done: Counter[int] = Counter()
@@ -174,3 +203,63 @@ async def test_what_a_list_inherits_is_looked_up_once_a_request(
         assert await alter(broker, ("t-0", unknown), ("t-1", unknown[:3])) == [ErrorCode.INVALID_CONFIG] * 2
         assert len(looked_up) == 1
         assert broker.image.topic_configs("t-0")["cleanup.policy"] == "delete,compact"
+
+
+async def test_proposals_for_many_partitions_are_commands_of_bounded_size() -> None:
+    """Every node decides a whole command in one step."""
+    sizes: list[int] = []
+    agreed: list[int] = []
+
+    class Led:
+        def __init__(self, number: int) -> None:
+            self.topic_partition, self.topic_id = TopicPartition("large", number), TopicId(b"t" * 16)
+            self.leading = object()
+
+        def proposal_agreed(self, leader: object, proposal: object) -> None:
+            agreed.append(self.topic_partition.partition)
+
+    async def submit(command: ChangePartitions) -> Decision[Any]:
+        sizes.append(len(command.changes))
+        return Decision(
+            result=tuple(PartitionResult(topic_id=each.topic_id, partition=each.partition) for each in command.changes)
+        )
+
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Incidents(Complaints()))
+        log = SimpleNamespace(submit=submit)
+        proposals = IsrProposals(BrokerId(1), lambda: 1, log, SystemClock(), tasks)
+        for number in range(1_000):
+            proposals.propose(Led(number), ProposeIsr(isr=(), leader_epoch=0, partition_epoch=0))  # type: ignore[arg-type]
+    assert agreed == list(range(1_000))
+    assert max(sizes) <= 250
+
+
+@pytest.mark.parametrize("is_partial", [True, False])
+async def test_the_parts_of_a_fencing_do_not_wait_for_each_other(is_partial: bool) -> None:
+    """They are in the log together; if even the last one was not enough, the sessions are asked again at once."""
+    waiting: list[asyncio.Future[Decision[Any]]] = []
+    image = SimpleNamespace(replica_count=lambda broker_id: 2 * PARTITIONS_AT_ONCE + 1)
+
+    async def submit(command: Command) -> Decision[Any]:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return await waiting[-1]
+
+    metadata: Any = SimpleNamespace(image=image, on_leadership=lambda callback: None, submit=submit)
+    fence = ChangeBroker(
+        broker_id=BrokerId(2), broker_epoch=5, fenced=True, max_partitions=PARTITIONS_AT_ONCE, time_ms=Millis(0)
+    )
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Incidents(Complaints()))
+        nothing: Any = None
+        controller = Controller(load("", {}, []).config, SystemClock(), metadata, nothing, tasks, nothing)
+        asked_again: list[BrokerId] = []
+        controller._sessions.decided_in_part = lambda broker_id, now: asked_again.append(broker_id)  # type: ignore[method-assign]
+        controller._propose(fence)
+        async with asyncio.timeout(30):
+            while len(waiting) < 3:  # noqa: ASYNC110 - no signal
+                await asyncio.sleep(0)
+        for number, decided in enumerate(waiting):
+            result = BrokerResult(broker_epoch=5, is_partial=is_partial or number < 2)
+            decided.set_result(Decision(result=result))
+    assert asked_again == ([BrokerId(2)] if is_partial else [])
+    assert len(waiting) == 3

@@ -15,7 +15,7 @@ from kraftpy.broker.encoded_answers import Encoded, EncodedAnswers
 from kraftpy.broker.garbage_collection import Collections
 from kraftpy.broker.handlers.metadata import metadata
 from kraftpy.broker.request import RequestContext
-from kraftpy.broker.slicing import UNITS_A_TURN, Slices
+from kraftpy.broker.slicing import UNITS_PER_ITERATION, Slices
 from kraftpy.metadata.commands import Endpoint
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.records import BrokerRegistered, PartitionCreated, TopicCreated
@@ -60,8 +60,8 @@ async def test_a_turn_of_the_loop_has_room_for_so_many_units() -> None:
         await asyncio.sleep(0)
         by_turn.append(done - before)
     assert done == 50_000
-    assert max(by_turn) <= 2 * UNITS_A_TURN, "what two turns have room for, where they meet"
-    assert len(by_turn) >= 50_000 // UNITS_A_TURN
+    assert max(by_turn) <= 2 * UNITS_PER_ITERATION, "what two turns have room for, where they meet"
+    assert len(by_turn) >= 50_000 // UNITS_PER_ITERATION
 
 
 async def test_slices_are_taken_in_turn() -> None:
@@ -70,7 +70,7 @@ async def test_slices_are_taken_in_turn() -> None:
 
     async def work(name: str, pieces: int) -> None:
         for _ in range(pieces):
-            await slices.breathe(UNITS_A_TURN)
+            await slices.breathe(UNITS_PER_ITERATION)
             order.append(name)
 
     await asyncio.gather(work("long", 20), work("short", 2))
@@ -81,14 +81,14 @@ async def test_slices_are_taken_in_turn() -> None:
 async def test_one_piece_larger_than_a_turn_is_done_all_the_same() -> None:
     slices = Slices()
     async with asyncio.timeout(BOUND_SECONDS):
-        await slices.breathe(10 * UNITS_A_TURN)
-        await slices.breathe(10 * UNITS_A_TURN)
+        await slices.breathe(10 * UNITS_PER_ITERATION)
+        await slices.breathe(10 * UNITS_PER_ITERATION)
 
 
 async def test_who_gives_up_waiting_holds_nobody_up() -> None:
     slices = Slices()
-    await slices.breathe(UNITS_A_TURN)
-    waiting = [asyncio.create_task(slices.breathe(UNITS_A_TURN)) for _ in range(3)]
+    await slices.breathe(UNITS_PER_ITERATION)
+    waiting = [asyncio.create_task(slices.breathe(UNITS_PER_ITERATION)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     async with asyncio.timeout(BOUND_SECONDS):
@@ -217,7 +217,7 @@ async def test_a_crowd_that_asks_for_all_topics_costs_one_answer_in_slices(monke
             registered_ms=Millis(0),
         )
     )
-    topics = 3 * UNITS_A_TURN // 4
+    topics = 3 * UNITS_PER_ITERATION // 4
     for number in range(topics):
         topic_id = TopicId(number.to_bytes(16, "big"))
         image.replay(TopicCreated(name=f"topic-{number}", topic_id=topic_id, created_ms=Millis(0)))
@@ -248,7 +248,7 @@ async def test_a_crowd_that_asks_for_all_topics_costs_one_answer_in_slices(monke
         await asyncio.sleep(0)
     found = {await each for each in asking}
     assert encoded == 1
-    assert turns >= 4 * topics // UNITS_A_TURN, "others had their turn"
+    assert turns >= 4 * topics // UNITS_PER_ITERATION, "others had their turn"
     (only,) = found
     assert isinstance(only, Encoded)
     assert len(decode(MetadataResponse, only.body, 12).topics) == topics

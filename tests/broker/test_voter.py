@@ -15,6 +15,7 @@ from kraftpy.broker.metadata.voter import Voter
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.metadata.quorum_messages import checksum, pack_snapshot
+from kraftpy.metadata.raft import log as raft_log
 from kraftpy.testing.memory_files import MemoryDisk
 
 BOUND_SECONDS = 30.0
@@ -29,6 +30,13 @@ class Machine:
 
     def snapshot(self) -> bytes:
         return b""
+
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
 
     def restore(self, data: bytes) -> None:
         self.state = data
@@ -102,13 +110,14 @@ def voter_of(
     on_change: Callable[[], None],
     voters: Mapping[int, str] = THREE,
     election_timeout_ms: int = 600_000,
+    snapshot_after_bytes: int = 1_000_000,
 ) -> Voter:
     return Voter(
         node_id=NODE,
         voters=voters,
         election_timeout_ms=election_timeout_ms,
         fetch_timeout_ms=600_000,
-        snapshot_after_bytes=1_000_000,
+        snapshot_after_bytes=snapshot_after_bytes,
         new_machine=lambda: machine,
         on_change=on_change,
         clock=SystemClock(),
@@ -119,21 +128,88 @@ def voter_of(
 
 async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_index() -> None:
     """Otherwise a node with a full disk would return to the earlier image, and lead what others lead by then."""
-    disk, peers, machine = MemoryDisk(), Peers(), Machine()
+    disk, peers = MemoryDisk(), Peers()
     seen: list[tuple[bytes, int]] = []
+
+    class Filling(Machine):
+        """The disk fills up just when the snapshot is in the image."""
+
+        def restore(self, data: bytes) -> None:
+            super().restore(data)
+            for operation in ("write", "sync", "replace"):
+                disk.fail(operation, errno.ENOSPC, count=10)
+
+    machine = Filling()
     async with asyncio.TaskGroup() as tasks:
         voter = voter_of(peers, tasks, machine, lambda: seen.append((machine.state, voter.applied_index)))
         await voter.start(disk.root)
         peers.connection(PEER, True)
         await asyncio.sleep(0)
-        for operation in ("write", "sync", "replace"):
-            disk.fail(operation, errno.ENOSPC, count=10)
         peers.sends_a_snapshot(5, pack_snapshot(0, THREE, b"newer"))
         await until(lambda: peers.given_up)
         assert (b"newer", 5) in seen
         assert (b"newer", 0) not in seen[: seen.index((b"newer", 5))], "with the image of 5 and the index before"
         assert voter.why_nothing_is_written == "the metadata journal cannot be written: No space left on device"
         disk.heal()
+        await voter.stop()
+
+
+class Long(Machine):
+    """A machine whose snapshots take until the event loop has served somebody else."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pending: list[str] = []
+
+    def _wait(self, what: str) -> None:
+        self.pending.append(what)
+        is_served = threading.Event()
+        self.loop.call_soon_threadsafe(is_served.set)
+        assert is_served.wait(BOUND_SECONDS), f"nobody is served while it {what}"
+
+    def capture(self) -> Callable[[], bytes]:
+        def encode() -> bytes:
+            self._wait("encodes")
+            return b"encoded"
+
+        return encode
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        self._wait("decodes")
+        return lambda: self.restore(data)
+
+
+async def test_others_are_served_while_a_snapshot_is_encoded_for_the_disk_and_for_an_observer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(raft_log, "_KEPT_BYTES", 0)
+    machine, peers = Long(), Peers()
+    async with asyncio.TaskGroup() as tasks:
+        voter = voter_of(peers, tasks, machine, lambda: None, voters={NODE: ""}, snapshot_after_bytes=100)
+        await voter.start(MemoryDisk().root)
+        await until(lambda: voter.is_active)
+        assert voter.propose(bytes(200))
+        await until(lambda: voter.quorum is not None and voter.quorum.committed_after(0, 1) is None)
+        assert machine.pending == ["encodes"]
+        answer = await asyncio.wait_for(voter._follow(9, {"after": 0, "leader": -1, "term": -1}), BOUND_SECONDS)
+        assert answer["snapshot"][2] == pack_snapshot(0, {NODE: ""}, b"encoded")
+        again = await asyncio.wait_for(voter._follow(8, {"after": 0, "leader": -1, "term": -1}), BOUND_SECONDS)
+        assert again["snapshot"] == answer["snapshot"]
+        assert machine.pending == ["encodes"] * 2, "the second observer is sent the same"
+        await voter.stop()
+
+
+async def test_others_are_served_while_a_leaders_snapshot_is_decoded() -> None:
+    machine, peers = Long(), Peers()
+    async with asyncio.TaskGroup() as tasks:
+        voter = voter_of(peers, tasks, machine, lambda: None)
+        await voter.start(MemoryDisk().root)
+        peers.connection(PEER, True)
+        await asyncio.sleep(0)
+        peers.sends_a_snapshot(5, pack_snapshot(0, THREE, b"newer"))
+        await until(lambda: peers.answers("snapshot_ack"))
+        assert machine.pending == ["decodes"]
+        assert (machine.state, voter.applied_index) == (b"newer", 5)
         await voter.stop()
 
 

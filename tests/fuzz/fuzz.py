@@ -11,7 +11,9 @@ it: memory is back; no group and no transaction is stuck; all that was acknowled
 bounded time, though clients go on asking, start again, with strangers at their links, and still have everything; and
 their logs hold no traceback, no incident and nothing that a client wrote (`verdicts`).
 
-The bounds are wide, for a machine may be slow: nothing here judges speed but `--judge-latency`.
+The bounds are wide, for a machine may be slow: nothing here judges speed but `--judge-latency`. It judges the answers
+of the honest client, which a busy machine delays too, and the steps of each node's event loop: none may take more than
+`STEP_MS` of the CPU time of its thread (`loop_probe`), which no other process adds to.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ import verdicts
 from attack import Attack
 from broker_wire import connect
 from plots import PLOT
-from verdicts import Finding
+from verdicts import Finding, Step
 from world import SECRET, World
 
 from kraftpy.config import Address
@@ -58,9 +60,10 @@ BACK_MB = 600.0
 BACK_SECONDS = 10.0
 STOP_SECONDS = 25.0
 MOST_CROWD = 1200
-P99_MS, STALL_MS = 100.0, 50.0
+P99_MS, STEP_MS = 100.0, 50.0
 """Judged with `--judge-latency` alone."""
 _MOST_BROKEN = 40
+_STEPS_SAID = 10
 
 
 class Honest:
@@ -119,7 +122,8 @@ class Round:
         self.findings: list[Finding] = []
         self.next = end
         self.figures: dict[str, Any] = {}
-        self.stalls: list[str] = []
+        self.steps: list[Step] = []
+        """Long steps of the nodes' event loops during the attack, longest first."""
         self.outcomes: Counter[str] = Counter()
         self.sent = 0
         self._peak_mb = self._longest = 0.0
@@ -130,7 +134,7 @@ class Round:
             directory,
             nodes=self.options.nodes,
             flush_before_ack=self.options.flush_before_ack,
-            names_stalls=self.options.name_stalls,
+            measures_steps=self.options.judge_latency or self.options.name_steps,
         )
         try:
             world.open()
@@ -142,6 +146,7 @@ class Round:
             finally:
                 seconds = time.monotonic() - started
                 served = honest.stop()
+                self.steps = verdicts.long_steps(world.steps_directory, started, time.monotonic())
             self.figures = {"requests": self.sent, "seconds": round(seconds, 1), "honest": served}
             self.figures |= {"before_mb": round(before_mb), "peak_mb": round(self._peak_mb)}
             if is_whole:
@@ -151,7 +156,6 @@ class Round:
             elif not is_trial:
                 self._start_again(world)
             self.figures["log_bytes"] = world.log_bytes()
-            self.stalls = verdicts.stalls("".join(world.logs().values()))
             for node, text in world.logs().items():
                 for found in verdicts.in_log(text, self.sent):
                     self._find(found._replace(detail=f"node {node}: {found.detail}"))
@@ -233,11 +237,12 @@ class Round:
                 self._find(Finding("honest", f"{name}: {error}"))
             if not each["count"]:
                 self._find(Finding("honest", f"{name} never succeeded", str(each)))
-            if self.options.judge_latency:
-                if each["p99"] > P99_MS:
-                    self._find(Finding("latency", f"p99 of {name} is {each['p99']} ms"))
-                if name == "versions" and each["max"] > STALL_MS:
-                    self._find(Finding("latency", f"the loop stalls for {each['max']} ms"))
+            if self.options.judge_latency and each["p99"] > P99_MS:
+                self._find(Finding("latency", f"p99 of {name} is {each['p99']} ms"))
+        if self.options.judge_latency:
+            for step in self.steps:
+                if step.cpu_ms > STEP_MS:
+                    self._find(Finding("stall", step.cause, str(step)))
 
     # --- after it --------------------------------------------------------------------------------------------------
 
@@ -380,12 +385,13 @@ def _said(one: Round) -> str:
         lines.append(f"    {name}: {each['count']} times, p50 {each['p50']} p99 {each['p99']} max {each['max']} ms")
         if each["errors"] or each["retries"]:
             lines[-1] += f"; errors {each['errors']}, retries {each['retries']}"
-    lines += [f"    stall: {each}" for each in one.stalls]
+    lines += [f"    step of {each}" for each in one.steps[:_STEPS_SAID]]
     return "\n".join(lines)
 
 
 def _command(options: argparse.Namespace, first: int, end: int) -> str:
     flags = " --flush-before-ack" if options.flush_before_ack else ""
+    flags += " --judge-latency" if options.judge_latency else ""
     return f"python tests/fuzz/fuzz.py --seed {options.seed} --nodes {options.nodes}{flags} --from {first} --to {end}"
 
 
@@ -439,7 +445,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--to", dest="end", type=int)
     parser.add_argument("--shrink", help="words of a finding")
     parser.add_argument("--judge-latency", action="store_true")
-    parser.add_argument("--name-stalls", action="store_true", help="say what holds the loop (makes nodes slower)")
+    parser.add_argument("--name-steps", action="store_true", help="say what long steps of the event loops do")
     parser.add_argument("--hang-seconds", type=float, default=HANG_SECONDS)
     parser.add_argument("--most-crowd", type=int, default=MOST_CROWD)
     options = parser.parse_args(arguments)

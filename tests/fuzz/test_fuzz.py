@@ -8,6 +8,7 @@ looks into a failure, another with each change.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import threading
@@ -131,8 +132,50 @@ def test_a_finding_is_shrunk_to_the_plots_that_make_it(monkeypatch: pytest.Monke
     assert fuzz.shrink(fuzz.parsed(["--from", "0", "--to", "320", "--shrink", "another"])) == []
 
 
-def test_what_holds_a_loop_is_told_longest_first() -> None:
-    line = "WARNING asyncio: Executing <Task coro=<Links.run() at /x/links.py:9>{} took {} seconds\n"
-    text = line.format("", "0.121") + line.format("", "2.500") + "INFO another\n"
-    assert verdicts.stalls(text)[0].startswith("2.50 s (2 times): <Task")
-    assert verdicts.stalls("INFO nothing\n") == []
+_NODE = """
+import asyncio, sys, time
+sys.orig_argv.append("kraftpy.testing.node")
+import sitecustomize, importlib
+importlib.reload(sitecustomize)
+
+def busy():
+    end = time.thread_time() + 0.1
+    while time.thread_time() < end:
+        sum(range(100))
+
+async def run():
+    loop = asyncio.get_running_loop()
+    loop.call_soon(time.sleep, 0.3)
+    await asyncio.sleep(0.01)
+    loop.call_soon(busy)
+    await asyncio.sleep(0.01)
+
+print(time.monotonic())
+asyncio.run(run())
+"""
+
+
+def test_a_step_is_judged_by_its_own_cpu_time_and_named(tmp_path: Path) -> None:
+    probe = Path(__file__).with_name("loop_probe")
+    environment = {**os.environ, "PYTHONPATH": str(probe), "KRAFTPY_LOOP_PROBE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", _NODE], env=environment, capture_output=True, text=True, check=True)
+    (step,) = verdicts.long_steps(tmp_path, float(done.stdout), float("inf"))
+    assert step.cpu_ms >= 100
+    assert step.cause.startswith("busy "), step
+    assert verdicts.long_steps(tmp_path, 0.0, float(done.stdout)) == []
+
+
+def test_the_cause_of_a_step_is_the_same_for_the_same_code() -> None:
+    one = verdicts.Step(60.0, 70.0, ["replace (dataclasses.py:3) < f (kraftpy/a.py:5) < g (kraftpy/b.py:9)"])
+    other = verdicts.Step(80.0, 80.0, ["f (kraftpy/a.py:7) < g (kraftpy/b.py:11)", "h (x.py:1)"])
+    assert one.cause == other.cause == "f (kraftpy/a.py)"
+    assert verdicts.Step(60.0, 70.0, []).cause
+
+
+def test_a_node_measures_its_steps_when_latency_is_judged(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=1, flush_before_ack=False, measures_steps=True)
+    try:
+        world.open()
+        assert [file.stem for file in world.steps_directory.iterdir()] == [str(world.pids()[1])]
+    finally:
+        world.close()

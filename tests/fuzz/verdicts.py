@@ -1,11 +1,13 @@
 """Judges a world after an attack: findings, each with a key that is the same for the same cause.
 
-A log is read for tracebacks, for incidents, for what clients wrote into it, and for its size. The questions (`stuck`,
-`lost`, `posed`) are asked of running nodes.
+Long steps of the nodes' event loops are read from what `loop_probe` wrote. A log is read for tracebacks, for incidents,
+for what clients wrote into it, and for its size. The questions (`stuck`, `lost`, `posed`) are asked of running nodes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import threading
 import time
@@ -83,14 +85,35 @@ def in_log(text: str, requests: int) -> list[Finding]:
     return list(findings.values())
 
 
-def stalls(text: str) -> list[str]:
-    """Callbacks that held the event loop of a node in asyncio's debug mode, longest first."""
-    found: dict[str, list[float]] = {}
-    for what, seconds in re.findall(r"Executing (.*) took (\d+\.\d+) seconds", text):
-        said = re.sub(r"name='[^']*'|wait_for=.*|cb=.*|created at.*|0x[0-9a-f]+", "", what)
-        found.setdefault(_shape(said), []).append(float(seconds))
-    longest = sorted(found.items(), key=lambda pair: -max(pair[1]))
-    return [f"{max(times):.2f} s ({len(times)} times): {what}" for what, times in longest[:10]]
+class Step(NamedTuple):
+    """A callback of a node's event loop that took long, as `loop_probe` measured it."""
+
+    cpu_ms: float
+    wall_ms: float
+    stacks: list[str]
+    """The stacks it was seen in, the most frequent first, each with its innermost frame first."""
+
+    @property
+    def cause(self) -> str:
+        """What ran: the product's innermost function, the same for the same cause."""
+        frames = [frame for stack in self.stacks[:1] for frame in stack.split(" < ")]
+        ours = [frame for frame in frames if "(kraftpy/" in frame]
+        return re.sub(r":\d+\)$", ")", (ours or frames or ["seen in no stack"])[0])
+
+    def __str__(self) -> str:
+        return f"{self.cpu_ms:.0f} ms of CPU, {self.wall_ms:.0f} ms: {'; '.join(self.stacks) or self.cause}"
+
+
+def long_steps(directory: Path, since: float, until: float) -> list[Step]:
+    """Return the steps that nodes wrote into a directory and began within that time, longest first."""
+    found = []
+    for file in directory.glob("*.json"):
+        for line in file.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # a node that was killed may have left half a line
+                step = json.loads(line)
+                if since <= step["began"] <= until:
+                    found.append(Step(step["cpu_ms"], step["wall_ms"], step["stacks"]))
+    return sorted(found, key=lambda step: -step.cpu_ms)
 
 
 def _shape(line: str) -> str:

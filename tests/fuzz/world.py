@@ -30,8 +30,8 @@ OPEN_FILES = 1024
 """A node's limit of open files: the usual one, and below the number of a crowd's connections."""
 SETUP_SECONDS = 30.0
 _LOG_LEVEL = "KRAFTPY_LOG_LEVEL"
-_DEBUG = "PYTHONASYNCIODEBUG"
-"""In this mode a loop tells what takes longer than a tenth of a second, and is several times slower."""
+_PROBE, _PATH = "KRAFTPY_LOOP_PROBE", "PYTHONPATH"
+"""Variables that have a node measure the steps of its event loop (`loop_probe/sitecustomize.py`)."""
 
 _TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "odd": (2, {}),
@@ -48,7 +48,7 @@ _TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 class World:
     """One node, or several, in a directory that is kept for as long as the caller wants."""
 
-    def __init__(self, directory: Path, *, nodes: int, flush_before_ack: bool, names_stalls: bool = False) -> None:
+    def __init__(self, directory: Path, *, nodes: int, flush_before_ack: bool, measures_steps: bool = False) -> None:
         settings = {
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
@@ -61,7 +61,13 @@ class World:
         if flush_before_ack:
             settings["kraftpy.flush.before.ack"] = "true"
         self.nodes = nodes
-        self._environment = {_LOG_LEVEL: "INFO", **({_DEBUG: "1"} if names_stalls else {})}
+        self.steps_directory = directory / "steps"
+        """Where the nodes write what steps of their event loops cost."""
+        self._environment = {_LOG_LEVEL: "INFO"}
+        if measures_steps:
+            self.steps_directory.mkdir(parents=True, exist_ok=True)
+            path = [str(Path(__file__).with_name("loop_probe")), *filter(None, [os.environ.get(_PATH)])]
+            self._environment |= {_PROBE: str(self.steps_directory), _PATH: os.pathsep.join(path)}
         self.cluster = Cluster(nodes, directory=directory, settings=settings, can_partition=False)
         self.topic_ids: dict[str, bytes] = {}
         self.homes: dict[str, int] = {}

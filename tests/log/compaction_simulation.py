@@ -40,8 +40,9 @@ from log_model import (
 
 from kraftpy.log import compaction
 from kraftpy.log.compaction_work import Done, clean
+from kraftpy.log.deletion import delete_files, delete_old_segments
 from kraftpy.log.key_map import ENTRY_BYTES
-from kraftpy.log.partition_log import Origin, delete_files
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import (
     Compression,
     ControlType,
@@ -111,7 +112,7 @@ class History(Model):
             self.dice.choices([action for _, action in actions], weights)[0]()
             if self.is_deleting and self.dice.random() < 0.2:
                 delete_files(
-                    self.log.directory, self.log.delete_old_segments(Millis(self.now), self.log.log_end_offset)
+                    self.log.directory, delete_old_segments(self.log, Millis(self.now), self.log.log_end_offset)
                 )
             self.check()
         self.log.roll(Millis(self.now))
@@ -231,7 +232,7 @@ class History(Model):
     def delete_records(self) -> None:
         if self.stable_offset() > self.log.log_start_offset:
             self.log.advance_log_start(self.dice.randint(self.log.log_start_offset, self.stable_offset()))
-        delete_files(self.log.directory, self.log.delete_old_segments(Millis(self.now), self.log.log_end_offset))
+        delete_files(self.log.directory, delete_old_segments(self.log, Millis(self.now), self.log.log_end_offset))
 
     def clean(self) -> None:
         """Clean as the cleaner does, to the end."""

@@ -33,9 +33,11 @@ from power_loss_promises import Broken, Promises, written
 
 from kraftpy.log import compaction, layout
 from kraftpy.log.compaction_work import Cleaned, Done, clean
+from kraftpy.log.deletion import advance_log_start, delete_files, remove_before_log_start
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import (
     ControlType,
     CorruptBatch,
@@ -318,9 +320,9 @@ class History(Promises):
 
     def retention(self) -> None:
         self.largest_start = max(self.largest_start, self.log.log_end_offset)
-        if self.log.advance_log_start_by_retention(Millis(self.now), self.log.log_end_offset):
+        if advance_log_start(self.log, Millis(self.now), self.log.log_end_offset):
             self.write_checkpoint()
-        self.trash += self.log.remove_before_log_start(Millis(self.now))
+        self.trash += remove_before_log_start(self.log, Millis(self.now))
         self.largest_start = max(self.promised_start, self.log.log_start_offset)
 
     def empty_the_trash(self) -> None:

@@ -163,7 +163,7 @@ class Promises:
             if each.end_offset <= self.log.log_start_offset:
                 continue
             offset = max(each.base_offset, self.log.log_start_offset)
-            if self.log.leader_epoch_of(offset) != each.header.partition_leader_epoch:
+            if self.log.epochs.epoch_of(offset) != each.header.partition_leader_epoch:
                 raise Broken(f"epochs {entries}: {offset} was written in {each.header.partition_leader_epoch}")
         whole = LeaderEpochs()
         for each in (*self.history, *self.maybe):

@@ -14,7 +14,8 @@ from log_model import NOW, config, copies, numbered, open_log
 
 from kraftpy.log import layout
 from kraftpy.log.index import MAX_RELATIVE_OFFSET
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.log.segment import CorruptSegment
 from kraftpy.protocol.record_batch import iter_records
 from kraftpy.testing.memory_files import MemoryDisk

@@ -12,7 +12,9 @@ from crc32c import crc32c
 from log_model import NOW, check_invariants, compact, config, open_log
 
 from kraftpy.log import layout
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.deletion import remove_before_log_start
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import (
     ControlRecord,
     ControlType,
@@ -235,7 +237,7 @@ def test_they_go_with_their_segments(topic: Topic) -> None:
     topic.flush()
     topic.log.advance_log_start(start)
     topic.log.written_log_start = start
-    for name in topic.log.remove_before_log_start(Millis(NOW)):
+    for name in remove_before_log_start(topic.log, Millis(NOW)):
         topic.directory.delete(name)
     assert all(last >= start for _, _, last in topic.told())
     assert len(topic.told()) > 5

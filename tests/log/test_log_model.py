@@ -15,12 +15,15 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_model import NOW, batch, check_invariants, config, copies, open_log, read_batches, read_records
+from log_model import NOW, batch, check_invariants, config, copies, open_log, read_batches, read_records, read_slice
 
+from kraftpy.log.deletion import delete_files, delete_old_segments
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
+from kraftpy.log.results import Origin
+from kraftpy.log.time_search import search_max_timestamp, search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import Compression, iter_records, read_header, split_batches
@@ -223,7 +226,7 @@ class LogMachine:
         self.write_checkpoint()
 
     def retention(self) -> None:
-        self.trash += self.log.delete_old_segments(Millis(self.now), self.log.log_end_offset)
+        self.trash += delete_old_segments(self.log, Millis(self.now), self.log.log_end_offset)
         assert self.log.log_start_offset == self.log_start
 
     def empty_the_trash(self) -> None:
@@ -384,7 +387,7 @@ class LogMachine:
         if max_bytes == 0:
             assert not self.log.read(offset, 0, end_offset=end_offset, min_one_batch=False).records
         assert read_batches(self.log, offset, max_bytes=max_bytes, end_offset=end_offset) == wanted
-        piece = self.log.read_slice(offset, max_bytes, end_offset=end_offset)
+        piece = read_slice(self.log, offset, max_bytes, end_offset=end_offset)
         if piece is None:  # behind a gap that compaction left it is copied, and so are batches without records
             first = read_header(wanted[0]) if wanted else None
             assert first is None or first.base_offset > offset or not first.records_count
@@ -403,11 +406,11 @@ class LogMachine:
         assert read_records(self.log) == records
         timestamp = self.now + self.dice.randint(-500, 60)
         expected = next((record for record in records if record.timestamp >= timestamp), None)
-        found = finish(self.log.search_timestamp(timestamp))
+        found = finish(search_timestamp(self.log, timestamp))
         assert (found and (found.offset, found.timestamp)) == (expected and (expected.offset, expected.timestamp))
         if found is not None:
-            assert finish(self.log.search_timestamp(timestamp, end_offset=found.offset)) is None
-        latest = finish(self.log.search_max_timestamp())
+            assert finish(search_timestamp(self.log, timestamp, end_offset=found.offset)) is None
+        latest = finish(search_max_timestamp(self.log))
         if self.log_start == self.log.segments[0].base_offset and records:
             assert latest is not None
             assert latest.timestamp == max(record.timestamp for record in records)

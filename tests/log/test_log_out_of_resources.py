@@ -16,6 +16,7 @@ from typing import TypeVar
 import pytest
 from log_model import NOW, config, numbered, open_log, values
 
+from kraftpy.log.deletion import remove_before_log_start
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import SEGMENTS_PER_JOB, FlushJob
 from kraftpy.log.partition_log import PartitionLog
@@ -81,7 +82,7 @@ def life(disk: MemoryDisk, shortage: Shortage) -> PartitionLog:
     again(lambda: log.roll(NOW))
     log.advance_log_start(3)
     log.written_log_start = 3
-    again(lambda: log.remove_before_log_start(NOW))
+    again(lambda: remove_before_log_start(log, NOW))
     again(log.flush)
     assert not log.is_failed
     return log
@@ -136,7 +137,7 @@ def test_a_sync_that_found_no_memory_is_a_failed_sync() -> None:
     assert log.is_failed
 
 
-def test_a_log_that_is_half_cut_takes_nothing() -> None:
+def test_a_log_that_is_half_truncated_takes_nothing() -> None:
     disk = MemoryDisk()
     log = open_log(disk.root.child("t-0"), topic=config(segment_bytes=300))
     for number in range(12):
@@ -144,11 +145,11 @@ def test_a_log_that_is_half_cut_takes_nothing() -> None:
     disk.fail("sync", errno.EMFILE, name="/t-0")
     with pytest.raises(OSError, match="Too many open files"):
         log.truncate_to(2)
-    assert log.is_half_cut
-    with pytest.raises(Exception, match="takes no more records"):
+    assert log.is_half_truncated
+    with pytest.raises(Exception, match="accepts no more records"):
         log.append(numbered(12, 1), leader_epoch=0, now=NOW)
     log.truncate_to(2)
-    assert (log.is_half_cut, log.log_end_offset) == (False, 2)
+    assert (log.is_half_truncated, log.log_end_offset) == (False, 2)
     assert log.append(numbered(2, 1), leader_epoch=1, now=NOW).base_offset == 2
 
 

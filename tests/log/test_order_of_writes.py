@@ -214,11 +214,10 @@ def test_a_clean_stop_ends_with_its_marker() -> None:
     assert log.recovery_point == 40
     active = log.segments[-1]
     assert active.base_offset > 0
-    found.in_order(f"sync {FIRST}", f"sync {active.log.name}", f"sync {active.index_file.name}.tmp")
-    found.in_order(
-        f"sync {active.index_file.name}.tmp", f"rename {layout.file_name(40, layout.SNAPSHOT)}.tmp", "sync /"
-    )
-    found.in_order(f"rename {layout.LEADER_EPOCHS}.tmp", "sync /", f"rename {active.index_file.name}.tmp", "sync /")
+    index = active.index.offset_file.name
+    found.in_order(f"sync {FIRST}", f"sync {active.log.name}", f"sync {index}.tmp")
+    found.in_order(f"sync {index}.tmp", f"rename {layout.file_name(40, layout.SNAPSHOT)}.tmp", "sync /")
+    found.in_order(f"rename {layout.LEADER_EPOCHS}.tmp", "sync /", f"rename {index}.tmp", "sync /")
     last_of_the_log = max(number for number, found_one in enumerate(found.operations) if "replace" not in found_one)
     assert found.operations[last_of_the_log] == "sync /"
     assert found.operations[last_of_the_log + 1 :] == [

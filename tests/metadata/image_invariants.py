@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftpy.metadata.image import UNCLEAN_ELECTION, Image, Partition
+from kraftpy.metadata.image import Image, Partition
 from kraftpy.metadata.records import NO_LEADER
 from kraftpy.types import BrokerId, TopicId
 
@@ -56,15 +56,21 @@ def check_partition(topic: str, partition: Partition, image: Image) -> None:
     if has_elr or not set(isr) <= set(offline):
         assert not set(isr) & set(offline), "who cannot use its log is not in sync"
     can_lead = [member for member in (*isr, *elr) if image.is_active(member) and member not in offline]
+    moving = {broker.broker_id: broker for broker in image.brokers() if broker.is_leaving or broker.is_returning}
     if partition.leader == NO_LEADER:
-        assert not can_lead, "somebody could lead"
-        unclean = image.topic_configs(topic).get(UNCLEAN_ELECTION) or image.cluster_configs().get(UNCLEAN_ELECTION)
-        if unclean is not None and unclean.strip().lower() == "true":
-            assert not any(image.is_active(replica) for replica in replicas if replica not in offline)
+        can_lead = [member for member in can_lead if member not in moving]
+        assert not can_lead, "somebody could lead, and is not about to"
+        if image.allows_unclean_election(topic):
+            waiting = [each for each in replicas if each not in offline and each not in moving]
+            assert not any(image.is_active(replica) for replica in waiting)
     else:
         assert partition.leader in isr
         assert not image.is_fenced(partition.leader)
-        assert image.is_active(partition.leader) or not can_lead, "who is about to stop leads what nobody else can"
+        assert (
+            image.is_active(partition.leader)
+            or partition.leader in moving
+            or not [member for member in can_lead if member not in moving]
+        ), "who is about to stop leads what nobody else can"
     adding, removing = set(partition.adding_replicas), set(partition.removing_replicas)
     assert adding <= set(replicas)
     assert removing <= set(replicas)

@@ -103,6 +103,7 @@ class History:
             fenced=fenced,
             previous_session_expired=self.chance.random() < 0.5,
             previous_broker_epoch=previous,
+            max_partitions=self.chance.choice([0, 0, 1, 2]),
         )
 
     def registration(self, image: Image) -> Command:
@@ -123,6 +124,7 @@ class History:
             broker_epoch=broker.broker_epoch,
             fenced=fenced,
             in_controlled_shutdown=stopping,
+            max_partitions=self.chance.choice([0, 0, 1, 2]),
             controller_epoch=self.chance.choice([-1, 1, 1, 2]),
             time_ms=NOW,
         )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kraftpy.metadata import controller
-from kraftpy.metadata.codec import CodecError
+from kraftpy.metadata import codec, controller
+from kraftpy.metadata.codec import CodecError, pack, unpack, unpack_in_parts
 from kraftpy.metadata.commands import (
     SCHEMA,
     AllocateProducerIds,
@@ -162,6 +163,7 @@ def check(image: Image) -> None:
 def test_nodes_that_apply_the_same_commands_agree(asked: list[Command], restored_at: int) -> None:
     first, second = MetadataStateMachine(), MetadataStateMachine()
     version, epochs = 0, dict[object, int]()
+    captured, encoded = None, b""
     for number, command in enumerate(three_brokers + asked):
         data = encode_command(command)
         assert decode_command(data) == command
@@ -169,6 +171,7 @@ def test_nodes_that_apply_the_same_commands_agree(asked: list[Command], restored
         assert decision.error is not ErrorCode.UNKNOWN_SERVER_ERROR, decision.message
         if number == restored_at:
             second.restore(second.snapshot())
+            captured, encoded = first.capture(), first.snapshot()
         assert second.apply(number, 1, data).decision == decision
         check(first.image)
         assert first.image.version == version + len(decision.records)
@@ -177,6 +180,7 @@ def test_nodes_that_apply_the_same_commands_agree(asked: list[Command], restored
             key = (topic.topic_id, index)
             assert partition.leader_epoch >= epochs.get(key, 0)
             epochs[key] = partition.leader_epoch
+    assert captured is None or captured() == encoded, "it is of the time when it was captured"
     assert first.snapshot() == second.snapshot()
     assert Image.from_bytes(first.snapshot()).to_bytes() == first.snapshot()
 
@@ -201,11 +205,17 @@ def test_deciding_changes_nothing_and_replaying_the_records_is_all_that_applying
 
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=60))
+@example(bytes([0x93, SCHEMA + 1, 0, 0]))
 def test_any_bytes_are_a_refused_command_and_no_snapshot(data: bytes) -> None:
+    """Bytes that happen to be a command of a later schema are no exception: they stop the node, by their own error."""
     machine = MetadataStateMachine()
-    decision = machine.apply(1, 1, data).decision
-    assert decision.error is ErrorCode.INVALID_REQUEST
-    assert decision.message
+    try:
+        decision = machine.apply(1, 1, data).decision
+    except NewerSchemaError:
+        assert msgpack.unpackb(data)[0] > SCHEMA
+    else:
+        assert decision.error is ErrorCode.INVALID_REQUEST
+        assert decision.message
     with pytest.raises(CodecError):
         machine.restore(data)
     assert machine.snapshot() == Image().to_bytes()
@@ -278,7 +288,54 @@ def test_the_bytes_of_a_command_are_fixed() -> None:
     """The journal of an older version must be readable: a change here needs a new schema."""
     command = CreateTopics(topics=(NewTopic(name="t", topic_id=TopicId(b"i" * 16), partitions=2),), time_ms=Millis(7))
     assert msgpack.unpackb(encode_command(command)) == [
-        3,
+        4,
         4,
         {"topics": [{"name": "t", "topic_id": b"i" * 16, "partitions": 2}], "time_ms": 7},
     ]
+
+
+_plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(_plain, st.integers(0, 4), st.binary(min_size=1, max_size=3))
+def test_what_is_unpacked_in_parts_is_what_is_unpacked_at_once(plain: Any, depth: int, more: bytes) -> None:
+    data = pack(plain)
+    assert unpack_in_parts(data, depth) == unpack_in_parts(memoryview(data), depth) == unpack(data)
+    for bad in (data[:-1], data + more):
+        with pytest.raises(CodecError):
+            unpack_in_parts(bad, depth)
+
+
+@given(st.binary(max_size=40), st.integers(0, 4))
+def test_any_bytes_are_unpacked_in_parts_or_refused(data: bytes, depth: int) -> None:
+    with contextlib.suppress(CodecError):
+        unpack_in_parts(data, depth)
+
+
+def test_a_snapshot_is_decoded_topic_by_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads run between two calls of the library, so none of them may take the whole snapshot."""
+    machine = MetadataStateMachine()
+    for number in range(30):
+        topic = NewTopic(name=f"t{number:02}", topic_id=TopicId(number.to_bytes(16, "big")), partitions=20)
+        command = CreateTopics(topics=(topic,), time_ms=Millis(0))
+        machine.apply(number + 10, 1, encode_command(command))
+        if number == 0:
+            for broker in three_brokers:
+                machine.apply(number, 1, encode_command(broker))
+    snapshot = machine.snapshot()
+    largest: list[int] = []
+
+    class Counting(msgpack.Unpacker):  # type: ignore[misc]
+        def unpack(self) -> Any:
+            began = self.tell()
+            found = super().unpack()
+            largest.append(self.tell() - began)
+            return found
+
+    monkeypatch.setattr(codec.msgpack, "Unpacker", Counting)
+    assert Image.from_bytes(snapshot).to_bytes() == snapshot
+    assert sum(largest) > len(snapshot) // 2
+    assert max(largest) < len(snapshot) // 20

@@ -150,6 +150,7 @@ class Script:
             synced_replicas=tuple(
                 self._synced(*named.split(":")) for named in options.get("synced", "").split("/") if named
             ),
+            max_partitions=int(options.get("at_most", 0)),
         )
 
     def _synced(self, topic: str, partitions: str) -> SyncedReplicas:
@@ -178,6 +179,7 @@ class Script:
             fenced=fenced,
             in_controlled_shutdown=in_controlled_shutdown,
             controller_epoch=int(options.get("controller_epoch", -1)),
+            max_partitions=int(options.get("at_most", 0)),
             time_ms=NOW,
         )
 
@@ -468,6 +470,7 @@ def tell_record(record: Record, seen: Seen) -> str:
             return f"broker {record.broker_id} epoch={record.broker_epoch}{rack}{' fenced' if record.fenced else ''}"
         case BrokerChanged():
             stopping = " stopping" if record.in_controlled_shutdown else ""
+            stopping += " leaving" * record.is_leaving + " returning" * record.is_returning
             return f"broker {record.broker_id} {'fenced' if record.fenced else 'active'}{stopping}"
         case BrokerUnregistered():
             return f"broker {record.broker_id} is not known"
@@ -485,8 +488,8 @@ def tell_result(decision: Decision[Any]) -> list[str]:
     match decision.result:
         case tuple():
             return [tell_item(item) for item in decision.result]
-        case BrokerResult(broker_epoch=epoch):
-            return [f"ok epoch={epoch}"]
+        case BrokerResult(broker_epoch=epoch, is_partial=is_partial):
+            return [f"ok epoch={epoch}{' in part' * is_partial}"]
         case ProducerIdBlock(first_producer_id=first, count=count):
             return [f"ok {first} to {first + count - 1}"]
         case _:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from kraftpy.metadata import sessions as sessions_module
 from kraftpy.metadata.commands import (
     BalanceLeaders,
     ChangeBroker,
     Command,
     CreateTopics,
+    FeatureLevel,
+    FormatCluster,
     NewTopic,
     RegisterBroker,
     ReplicaAssignment,
@@ -16,6 +21,9 @@ from kraftpy.metadata.commands import (
     encode_command,
 )
 from kraftpy.metadata.controller import MetadataStateMachine
+from kraftpy.metadata.decision import Decision
+from kraftpy.metadata.image import ELR_FEATURE
+from kraftpy.metadata.records import PartitionChanged
 from kraftpy.metadata.sessions import RETRY_MS, HeartbeatReply, Sessions
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import BrokerId, Millis, TopicId
@@ -32,6 +40,8 @@ class Controller:
     def __init__(self, brokers: int = 3, *, balance_interval_ms: int | None = None) -> None:
         self.machine = MetadataStateMachine()
         self.index = 0
+        self.changed: list[int] = []
+        """How many partitions each entry changed."""
         self.now = 100_000
         self.sessions = Sessions(
             session_timeout_ms=SESSION_MS,
@@ -44,32 +54,62 @@ class Controller:
             self.sessions.connected(BrokerId(number), self.now)
         self.sessions.activate(self.machine.image, TERM, self.now)
 
-    def register(self, number: int, *, incarnation: bytes = b"first") -> None:
-        self.apply(
+    def register(self, number: int, *, incarnation: bytes = b"first", fenced: bool = True, at_most: int = 0) -> int:
+        """Register a broker, in as many parts as it takes; return the most partitions that one of them changes."""
+        return self.repeat(
             RegisterBroker(
                 broker_id=BrokerId(number),
                 incarnation_id=incarnation.ljust(16),
                 endpoints=(),
                 time_ms=Millis(0),
+                fenced=fenced,
                 previous_session_expired=True,
+                max_partitions=at_most,
             )
         )
 
-    def create(self, *assignments: tuple[int, ...]) -> None:
+    def in_parts(self, number: int, at_most: int, *, fenced: bool, stops: bool = False) -> int:
+        """Fence, unfence or stop a broker, as `register`."""
+        broker = self.machine.image.broker(BrokerId(number))
+        assert broker is not None
+        return self.repeat(
+            ChangeBroker(
+                broker_id=BrokerId(number),
+                broker_epoch=broker.broker_epoch,
+                fenced=fenced,
+                in_controlled_shutdown=stops,
+                max_partitions=at_most,
+                time_ms=Millis(0),
+            )
+        )
+
+    def repeat(self, command: Command) -> int:
+        first = len(self.changed)
+        for _ in range(20):
+            if not self.apply(command).result.is_partial:
+                return max(self.changed[first:])
+        raise AssertionError("it does not end")
+
+    def create(self, *assignments: tuple[int, ...], name: str = "t") -> None:
         replicas = [tuple(BrokerId(member) for member in assigned) for assigned in assignments]
         topic = NewTopic(
-            name="t",
-            topic_id=TopicId(b"t" * 16),
+            name=name,
+            topic_id=TopicId(name.encode() * 16),
             assignments=tuple(
                 ReplicaAssignment(partition=number, replicas=assigned) for number, assigned in enumerate(replicas)
             ),
         )
-        self.apply(CreateTopics(topics=(topic,), time_ms=Millis(0)))
+        assert not self.apply(CreateTopics(topics=(topic,), time_ms=Millis(0))).result[0].error
 
-    def apply(self, command: Command) -> None:
+    def apply(self, command: Command) -> Decision[Any]:
         self.index += 1
         decision = self.machine.apply(self.index, TERM, encode_command(command)).decision
         assert not decision.error, decision
+        self.changed.append(sum(isinstance(record, PartitionChanged) for record in decision.records))
+        return decision
+
+    def leaderless(self) -> list[int]:
+        return [number for _, number, partition in self.machine.image.partitions() if not partition.has_leader]
 
     def heartbeat(
         self,
@@ -347,3 +387,103 @@ def test_leaders_are_balanced_in_intervals() -> None:
         controller.heartbeat(2)
         told += controller.settle(later_ms=4_000)
     assert told == ["unfence 1"], "1 is preferred, but not in sync yet"
+
+
+def test_a_fencing_of_many_partitions_is_proposed_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "PARTITIONS_AT_ONCE", 2)
+    controller = Controller(brokers=2)
+    controller.all_active()
+    controller.create(*((1, 2) for _ in range(5)))
+    controller.sessions.disconnected(BrokerId(1), controller.now)
+    assert controller.settle(later_ms=GRACE_MS) == ["fence 1"]
+    assert controller.fenced() == []
+    assert controller.tick() == [], "one proposal at a time"
+    for fenced in ([], [1]):
+        controller.sessions.decided_in_part(BrokerId(1), controller.now)
+        assert controller.sessions.next_deadline() == controller.now
+        assert controller.settle() == ["fence 1"]
+        assert controller.fenced() == fenced
+        assert max(controller.changed) <= 2
+    assert sum(controller.changed) == 5
+    assert controller.settle(later_ms=RETRY_MS) == []
+
+
+def test_a_broker_that_returns_while_it_is_leaving_gets_its_partitions_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "PARTITIONS_AT_ONCE", 2)
+    controller = Controller(brokers=2)
+    controller.all_active()
+    controller.create((1,), (1,), (1,), (1,))
+    controller.sessions.disconnected(BrokerId(1), controller.now)
+    assert controller.settle(later_ms=GRACE_MS) == ["fence 1"]
+    assert controller.leaderless() == [0, 1]
+    controller.sessions.decided_in_part(BrokerId(1), controller.now)
+    controller.sessions.connected(BrokerId(1), controller.now)
+    controller.heartbeat(1)
+    assert controller.settle() == ["unfence 1"]
+    assert controller.leaderless() == []
+    assert controller.settle(later_ms=RETRY_MS) == []
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_new_controller_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch, returns: bool) -> None:
+    """It waits until it knows whether the broker is there."""
+    monkeypatch.setattr(sessions_module, "PARTITIONS_AT_ONCE", 2)
+    controller = Controller(brokers=2)
+    controller.all_active()
+    controller.create((1,), (1,), (1,), (1,))
+    controller.sessions.disconnected(BrokerId(1), controller.now)
+    assert controller.settle(later_ms=GRACE_MS) == ["fence 1"]
+    controller.sessions = Sessions(first_contact_ms=CONTACT_MS)
+    controller.sessions.connected(BrokerId(2), controller.now)
+    controller.sessions.activate(controller.machine.image, TERM, controller.now)
+    controller.heartbeat(2)
+    assert controller.settle(later_ms=CONTACT_MS - 1) == []
+    if returns:
+        controller.sessions.connected(BrokerId(1), controller.now)
+        controller.heartbeat(1)
+        assert controller.settle() == ["unfence 1"]
+        assert controller.leaderless() == []
+    else:
+        assert controller.settle(later_ms=1) == ["fence 1"]
+        assert controller.fenced() == [1]
+
+
+def test_an_unfencing_in_parts_is_gone_on_with_until_no_partition_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "PARTITIONS_AT_ONCE", 3)
+    controller = Controller(brokers=1)
+    controller.all_active()
+    assert controller.tick() == []
+    controller.create(*((1,) for _ in range(7)))
+    epoch = controller.machine.image.broker(BrokerId(1)).broker_epoch  # type: ignore[union-attr]
+    controller.apply(ChangeBroker(broker_id=BrokerId(1), broker_epoch=epoch, fenced=True, time_ms=Millis(0)))
+    assert len(controller.leaderless()) == 7
+    controller.heartbeat(1)
+    for waiting in ([3, 4, 5, 6], [6], []):
+        assert controller.settle() == ["unfence 1"]
+        assert controller.leaderless() == waiting
+        controller.sessions.decided_in_part(BrokerId(1), controller.now)
+    assert controller.settle() == []
+
+
+@pytest.mark.parametrize("has_elr", [False, True])
+def test_parts_end_where_one_command_for_all_does(has_elr: bool) -> None:
+    """Fencing, shutdown and registration change the same partitions, to the same, in parts of three or at once."""
+    ends = []
+    for limit in (0, 3):
+        controller = Controller(brokers=0)
+        controller.tick()
+        features = (FeatureLevel(name=ELR_FEATURE, level=1),) if has_elr else ()
+        controller.apply(FormatCluster(cluster_id="c", time_ms=Millis(0), features=features, min_insync_replicas=2))
+        for number in (1, 2, 3):
+            controller.register(number, fenced=False)
+        controller.create(*((1,) for _ in range(5)), name="a")
+        controller.create((1, 2), (2, 1), (3, 1), (1, 3), (2, 3), (1, 3), name="b")
+        controller.create(*((1, 2, 3) for _ in range(5)), name="c")
+        told = [controller.in_parts(3, limit, fenced=False, stops=True)]
+        told += [controller.in_parts(number, limit, fenced=True) for number in (1, 3)]
+        told += [controller.in_parts(2, limit, fenced=True)]
+        registered = controller.register(1, incarnation=b"second", at_most=limit)
+        told += [controller.in_parts(1, limit, fenced=False)]
+        assert limit == 0 or max(max(told, default=0), registered) <= limit
+        ends.append([partition for _, _, partition in controller.machine.image.partitions()])
+    assert ends[0] == ends[1]

@@ -349,16 +349,17 @@ def test_timestamps_some_clients_send_are_accepted(timestamps: tuple[int, int]) 
 def test_stamping_leaves_the_crc_alone(wrap: Callable[[bytes], Any]) -> None:
     batch = wrap(encode_batch(ODD))
     before = read_header(batch)
-    stamp(batch, 2**40, 9)
-    assert read_header(batch) == before._replace(base_offset=2**40, partition_leader_epoch=9)
+    stamped = stamp(batch, 2**40, 9, header=before)
+    assert stamped == read_header(batch) == before._replace(base_offset=2**40, partition_leader_epoch=9)
     assert check_crc(batch)
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
 def test_log_append_time_is_every_records_time(compression: Compression) -> None:
     batch = bytearray(encode_batch(ODD, compression=compression))
-    stamp(batch, 10, 1, log_append_time=NOW + 999)
+    stamped = stamp(batch, 10, 1, log_append_time=NOW + 999)
     header = read_header(batch)
+    assert stamped == header
     assert check_crc(batch)
     assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (1, NOW + 999, NOW)
     assert header.compression == compression

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,13 @@ class Counts:
 
     def snapshot(self) -> bytes:
         return b"\x90" + ",".join(map(str, self.counts)).encode()
+
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
 
     def restore(self, data: bytes) -> None:
         self.counts = [int(count) for count in data[1:].split(b",")]
@@ -62,9 +70,9 @@ def many_changes(directory: Path, changes: int, *, at_once: int = 500, size_byte
         if number % at_once == at_once - 1 or number == changes - 1:
             quorum.synced(journal.sync())
             if quorum.snapshot_due:
-                index, term, data = quorum.begin_snapshot()
-                journal.save_snapshot(index, term, data)
-                quorum.snapshot_saved(index)
+                captured = quorum.begin_snapshot()
+                journal.save_snapshot(captured.index, captured.term, captured.encode())
+                quorum.snapshot_saved(captured.index)
             largest = max(largest, sum(file.stat().st_size for file in directory.iterdir()))
     seconds = time.monotonic() - began
     began = time.monotonic()

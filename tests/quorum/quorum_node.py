@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgpack
 
-from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.journal import Journal, Snapshot
 from kraftpy.metadata.quorum import Message, Quorum
+from kraftpy.metadata.raft.state import BATCH_BYTES
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 THREE = {1: "one:9093", 2: "two:9093", 3: "three:9093"}
@@ -29,6 +30,14 @@ class ListMachine:
         packed: bytes = msgpack.packb(self.commands)
         return packed
 
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        ListMachine().restore(data)
+        return lambda: self.restore(data)
+
     def restore(self, data: bytes) -> None:
         commands = msgpack.unpackb(data)
         if not isinstance(commands, list):
@@ -47,7 +56,7 @@ class Node:
         *,
         disk: MemoryDisk | None = None,
         now_ms: int = 1000,
-        quorum_class: type[Quorum] = Quorum,
+        batch_bytes: int = BATCH_BYTES,
         snapshot_after_entries: int = 10_000,
         snapshot_after_bytes: int = 20 << 20,
         machine: ListMachine | None = None,
@@ -57,7 +66,7 @@ class Node:
         self.journal = Journal(self.disk.root)
         loaded = self.journal.load()
         self.machine = machine or ListMachine()
-        self.quorum = quorum_class(
+        self.quorum = Quorum(
             node_id=node_id,
             voters=voters,
             journal=self.journal,
@@ -67,6 +76,7 @@ class Node:
             now_ms=now_ms,
             snapshot_after_entries=snapshot_after_entries,
             snapshot_after_bytes=snapshot_after_bytes,
+            batch_bytes=batch_bytes,
         )
 
     def sync(self) -> None:
@@ -74,18 +84,33 @@ class Node:
             self.quorum.synced(self.journal.sync())
 
     def save_snapshots(self) -> None:
+        self.work_on_snapshots()
         received = self.quorum.received_snapshot
         if received is not None:
             self.journal.save_snapshot(received.index, received.term, received.data)
             self.quorum.snapshot_installed()
         if self.quorum.snapshot_due:
-            index, term, data = self.quorum.begin_snapshot()
-            self.journal.save_snapshot(index, term, data)
-            self.quorum.snapshot_saved(index)
+            captured = self.quorum.begin_snapshot()
+            self.journal.save_snapshot(captured.index, captured.term, captured.encode())
+            self.quorum.snapshot_saved(captured.index)
+
+    def work_on_snapshots(self) -> None:
+        """What the shell's thread does: decode and encode."""
+        if (decode := self.quorum.snapshot_to_decode) is not None:
+            outcome: Callable[[], None] | Exception
+            try:
+                outcome = decode()
+            except Exception as error:
+                outcome = error
+            self.quorum.snapshot_decoded(outcome)
+        if self.quorum.snapshot_wanted:
+            captured = self.quorum.capture_snapshot()
+            self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))
 
     def messages(self) -> list[Message]:
         """Return the messages that may leave now, when everything is synced."""
         taken = self.quorum.take_messages()
+        self.work_on_snapshots()
         self.sync()
         return taken + self.quorum.take_messages()
 
@@ -97,12 +122,12 @@ class Cluster:
         self,
         voters: Mapping[int, str] = THREE,
         *,
-        quorum_class: type[Quorum] = Quorum,
+        batch_bytes: int = BATCH_BYTES,
         snapshot_after_entries: int = 10_000,
     ) -> None:
         self.now_ms = 1000
         self.voters = voters
-        self.quorum_class = quorum_class
+        self.batch_bytes = batch_bytes
         self.snapshot_after_entries = snapshot_after_entries
         self.disks: dict[int, MemoryDisk] = {}
         self.nodes: dict[int, Node] = {}
@@ -117,7 +142,7 @@ class Cluster:
             self.voters if voters is None else voters,
             disk=self.disks.setdefault(node_id, MemoryDisk()),
             now_ms=self.now_ms,
-            quorum_class=self.quorum_class,
+            batch_bytes=self.batch_bytes,
             snapshot_after_entries=self.snapshot_after_entries,
         )
         self.join()

@@ -30,7 +30,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -38,9 +38,8 @@ import msgpack
 from many_changes import many_changes
 from stock_library import kept_journal, load_stock
 
-from kraftpy.metadata.journal import Journal, JournalError
+from kraftpy.metadata.journal import Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import BadMessageError, Message, Quorum, QuorumStoppedError
-from kraftpy.metadata.raft import Raft
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 STEPS = 1500
@@ -296,17 +295,6 @@ class World:
 # -- ours
 
 
-class SmallRaft(Raft):
-    """Our Raft, with batches and chunks so small that there are many."""
-
-    batch_bytes = 200
-    chunk_bytes = 300
-
-
-class SmallQuorum(Quorum):
-    raft_class = SmallRaft
-
-
 class Machine:
     def __init__(self, world: World, node: OurNode) -> None:
         self.world = world
@@ -322,6 +310,13 @@ class Machine:
         packed: bytes = msgpack.packb(self.node.applied)
         return packed
 
+    def capture(self) -> Callable[[], bytes]:
+        data = self.snapshot()
+        return lambda: data
+
+    def decode(self, data: bytes) -> Callable[[], None]:
+        return lambda: self.restore(data)
+
     def restore(self, data: bytes) -> None:
         restored = msgpack.unpackb(data)
         self.world.has_restored(restored)
@@ -330,8 +325,6 @@ class Machine:
 
 class OurNode:
     """Our quorum in the shell's loop, its disk work done in its own time."""
-
-    quorum_class: type[Quorum] = SmallQuorum
 
     def __init__(self, world: World, node_id: int) -> None:
         self.world = world
@@ -344,7 +337,7 @@ class OurNode:
         self.held: list[Message] = []
         self.job: Iterator[None] | None = None
         self.job_ends_ms = 0
-        self.quorum = self.quorum_class(
+        self.quorum = Quorum(
             node_id=node_id,
             voters={voter: f"host:{FIRST_PORT + voter}" for voter in world.voters},
             journal=self.journal,
@@ -354,6 +347,8 @@ class OurNode:
             now_ms=world.now_ms,
             election_timeout_ms=400,
             snapshot_after_entries=world.snapshot_after,
+            batch_bytes=200,  # so small that there are many
+            chunk_bytes=300,
         )
 
     def turn(self) -> None:
@@ -386,6 +381,10 @@ class OurNode:
 
     def next_job(self) -> Iterator[None] | None:
         quorum = self.quorum
+        if quorum.snapshot_to_decode is not None:
+            return self.decode()
+        if quorum.snapshot_wanted:
+            return self.encode()
         if quorum.received_snapshot is not None:
             return self.save_received()
         if quorum.snapshot_due:
@@ -401,8 +400,23 @@ class OurNode:
         self.quorum.synced(self.journal.sync() if durable is None else durable)
         self.release(held)
 
+    def decode(self) -> Iterator[None]:
+        """A leader's snapshot is decoded while messages go on."""
+        decode = self.quorum.snapshot_to_decode
+        assert decode is not None
+        outcome = decode()
+        yield
+        self.quorum.snapshot_decoded(outcome)
+
+    def encode(self) -> Iterator[None]:
+        """A snapshot for followers is captured, and encoded while messages go on."""
+        captured = self.quorum.capture_snapshot()
+        yield
+        self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))
+
     def save_own(self) -> Iterator[None]:
-        index, term, data = self.quorum.begin_snapshot()
+        captured = self.quorum.begin_snapshot()
+        index, term, data = captured.index, captured.term, captured.encode()
         is_early = self.world.random.random() < 0.5
         if is_early:
             self.journal.save_snapshot(index, term, data)

@@ -22,9 +22,11 @@ from stock_library import Stock, kept_journal
 
 from kraftpy.metadata import quorum_messages as wire
 from kraftpy.metadata.journal import Journal, Snapshot
-from kraftpy.metadata.quorum import Quorum, QuorumStoppedError
+from kraftpy.metadata.quorum import QuorumStoppedError
 from kraftpy.metadata.quorum_messages import BadMessageError
-from kraftpy.metadata.raft import BATCH_BYTES, Raft
+from kraftpy.metadata.raft.follower import Follower
+from kraftpy.metadata.raft.leader import Leader
+from kraftpy.metadata.raft.state import BATCH_BYTES
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 Body = dict[str, Any]
@@ -72,13 +74,9 @@ def connected(node: Node) -> Node:
     return node
 
 
-def follower(raft: type[Raft] = Raft) -> Node:
+def follower() -> Node:
     """Node 2, with nothing yet."""
-    return connected(Node(2, now_ms=NOW, quorum_class=quorum_of(raft)))
-
-
-def quorum_of(raft: type[Raft]) -> type[Quorum]:
-    return type("TestQuorum", (Quorum,), {"raft_class": raft})
+    return connected(Node(2, now_ms=NOW))
 
 
 def answers(node: Node, peer: int) -> list[Body]:
@@ -141,13 +139,15 @@ def test_d1_ours_stops_rather_than_drop_what_is_committed() -> None:
     assert node.journal.last_index == 6
 
 
-def test_d1_without_the_fix_entries_are_lost() -> None:
-    class WithoutFix(Raft):
-        def _harmless(self, body: Body) -> Body:
-            super()._harmless(body)
-            return body
+def test_d1_without_the_fix_entries_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = Follower._only_new_entries
 
-    node = follower(WithoutFix)
+    def without_fix(self: Follower, body: Body) -> Body:
+        fixed(self, body)
+        return body
+
+    monkeypatch.setattr(Follower, "_only_new_entries", without_fix)
+    node = follower()
     tell(node, 1, entries_body(some(1, 6, 1), term=1))
     tell(node, 1, entries_body(some(3, 4, 1), term=1, previous=(2, 1)))
     assert node.quorum.last_index == 4
@@ -201,8 +201,8 @@ def earlier_acknowledgement(node: Node) -> Body:
     }  # fmt: skip
 
 
-def leader_of_a_later_term(raft: type[Raft]) -> Node:
-    node = follower(raft)
+def leader_of_a_later_term() -> Node:
+    node = follower()
     tell(node, 1, entries_body(some(1, 4, 6), term=6))
     node.quorum.disconnected(1, NOW)
     make_leader(node)
@@ -212,19 +212,16 @@ def leader_of_a_later_term(raft: type[Raft]) -> Node:
 
 
 def test_d3_ours_does_not() -> None:
-    node = leader_of_a_later_term(Raft)
+    node = leader_of_a_later_term()
     tell(node, 3, earlier_acknowledgement(node))
     assert node.quorum.commit_index == 0
     tell(node, 3, {**earlier_acknowledgement(node), "term": node.quorum.term})
     assert node.quorum.commit_index == node.quorum.last_index
 
 
-def test_d3_without_the_fix_nobody_has_what_is_committed() -> None:
-    class WithoutFix(Raft):
-        def _is_of_this_term(self, body: Body) -> bool:
-            return True
-
-    node = leader_of_a_later_term(WithoutFix)
+def test_d3_without_the_fix_nobody_has_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leader, "_is_of_this_leadership", lambda self, body: True)
+    node = leader_of_a_later_term()
     tell(node, 3, earlier_acknowledgement(node))
     assert node.quorum.commit_index == node.quorum.last_index
 
@@ -385,8 +382,8 @@ def test_d6_stock_goes_back_with_a_stale_snapshot(tmp_path: Path) -> None:
     assert (node.raftLastApplied, node.places()[-1]) == (5, (5, 1)), "6 to 20 were acknowledged and applied"
 
 
-def with_entries(raft: type[Raft] = Raft, *, commit: int) -> Node:
-    node = follower(raft)
+def with_entries(*, commit: int) -> Node:
+    node = follower()
     tell(node, 1, entries_body(some(1, 10, 1), term=1, commit=commit))
     return node
 
@@ -399,12 +396,9 @@ def test_d6_ours_refuses_a_stale_snapshot() -> None:
     assert (node.quorum.applied_index, node.quorum.last_index, len(node.machine.commands)) == (8, 10, 8)
 
 
-def test_d6_without_the_fix_the_state_goes_back() -> None:
-    class WithoutFix(Raft):
-        def _is_stale(self, index: int) -> bool:
-            return False
-
-    node = with_entries(WithoutFix, commit=8)
+def test_d6_without_the_fix_the_state_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Follower, "_is_stale", lambda self, index: False)
+    node = with_entries(commit=8)
     tell(node, 1, snapshot_body(snapshot_of(5, 1), term=1))
     assert len(node.machine.commands) == 5
 
@@ -571,10 +565,7 @@ def test_d13_stock_sends_the_rest_of_the_log_for_each_of_many_resets() -> None:
 
 
 def test_d13_ours_has_one_probe_in_flight() -> None:
-    class Small(Raft):
-        batch_bytes = 100
-
-    node = connected(Node(1, now_ms=NOW, quorum_class=quorum_of(Small)))
+    node = connected(Node(1, now_ms=NOW, batch_bytes=100))
     make_leader(node)
     for number in range(50):
         node.quorum.propose(data_of(number, "x" * 60))
@@ -582,7 +573,7 @@ def test_d13_ours_has_one_probe_in_flight() -> None:
     assert sent == [], "the probe with the leader's first entry is not answered yet"
     reset = {
         "type": "next_node_idx", "term": node.quorum.term, "next_node_idx": 1, "reset": True, "success": False,
-        "round": node.quorum._raft.followers[3].in_flight[-1][0], "last_index": 0,
+        "round": node.quorum._raft.leader.followers[3].in_flight[-1].round, "last_index": 0,
     }  # fmt: skip
     sent = [body for _ in range(10) for body in tell(node, 3, reset) if body["type"] == "append_entries"]
     assert [body["prevLogIdx"] for body in sent] == [0]
@@ -760,10 +751,7 @@ def test_d25_stock_never_repairs_a_conflict_that_is_longer_than_a_batch() -> Non
 
 
 def test_d25_ours_repairs_it_in_a_few_rounds() -> None:
-    class Small(Raft):
-        batch_bytes = 64 << 10
-
-    cluster = Cluster({}, quorum_class=quorum_of(Small))
+    cluster = Cluster({}, batch_bytes=64 << 10)
     cluster.voters = THREE
     for node_id in THREE:
         disk = cluster.disks[node_id] = MemoryDisk()
@@ -785,9 +773,9 @@ def test_d25_ours_repairs_it_in_a_few_rounds() -> None:
 # -- D26: of our own making
 
 
-def after_install(raft: type[Raft]) -> tuple[Node, Body]:
+def after_install() -> tuple[Node, Body]:
     """A follower with entries behind the snapshot that its leader has not compared."""
-    node = with_entries(raft, commit=4)
+    node = with_entries(commit=4)
     tell(node, 1, snapshot_body(snapshot_of(7, 1), term=3))
     node.save_snapshots()
     (answer,) = answers(node, 1)
@@ -795,19 +783,16 @@ def after_install(raft: type[Raft]) -> tuple[Node, Body]:
 
 
 def test_d26_ours_neither_commits_nor_acknowledges_what_stayed_behind_a_snapshot() -> None:
-    node, answer = after_install(Raft)
+    node, answer = after_install()
     assert node.quorum.last_index == 10
     assert (answer["status"], answer["offset"], node.quorum.commit_index) == (wire.SNAPSHOT_INSTALLED, 8, 7)
     tell(node, 1, entries_body(some(8, 8, 3, "other"), term=3, previous=(7, 1)))
     assert (node.quorum.last_index, node.journal.term_at(8)) == (8, 3)
 
 
-def test_d26_without_the_fix_it_is_committed_unseen() -> None:
-    class WithoutFix(Raft):
-        def _verified_after_install(self, snapshot: Snapshot) -> int:
-            return self.log.last_index
-
-    node, answer = after_install(WithoutFix)
+def test_d26_without_the_fix_it_is_committed_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Follower, "_verified_after_install", lambda self, snapshot: self._state.log.last_index)
+    node, answer = after_install()
     assert (answer["offset"], node.quorum.commit_index, len(node.machine.commands)) == (11, 10, 10)
 
 
@@ -832,10 +817,7 @@ def test_d27_stock_sends_again_what_is_under_way_at_each_acknowledgement() -> No
 
 
 def test_d27_ours_sends_each_entry_once() -> None:
-    class Small(Raft):
-        batch_bytes = 100
-
-    cluster = Cluster(quorum_class=quorum_of(Small))
+    cluster = Cluster(batch_bytes=100)
     leader = cluster.settle()
     sent: dict[int, int] = dict.fromkeys(THREE, 0)
     for node in cluster.nodes.values():

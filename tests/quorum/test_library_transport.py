@@ -21,8 +21,9 @@ from pysyncobj.tcp_server import SERVER_STATE, TcpServer
 from pysyncobj.transport import TCPTransport
 from quorum_node import THREE, Cluster, ListMachine, Node
 
-from kraftpy.metadata import quorum, raft_library
+from kraftpy.metadata import quorum
 from kraftpy.metadata.quorum_messages import COMMAND, BadMessageError
+from kraftpy.metadata.raft import library
 
 RAN: list[str] = []
 
@@ -178,7 +179,7 @@ def test_d16_ours_unpickles_nothing() -> None:
     assert RAN == []
     for name in ("load", "loads", "dump", "dumps"):
         with pytest.raises(quorum.QuorumStoppedError):
-            getattr(raft_library.library.pickle, name)
+            getattr(library.library.pickle, name)
 
 
 def test_d17_stock_inflates_whatever_it_is_sent() -> None:

@@ -13,9 +13,11 @@ import pytest
 from many_changes import many_changes
 from quorum_node import THREE, Cluster, ListMachine, Node
 
-from kraftpy.metadata import quorum, raft_library
+from kraftpy.metadata import quorum
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Journal
 from kraftpy.metadata.quorum_messages import MAX_SNAPSHOT_CHUNK_BYTES, command_in, unpack_snapshot
+from kraftpy.metadata.raft import library
+from kraftpy.metadata.raft.state import UNITS_A_TICK
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 
@@ -228,7 +230,7 @@ def test_a_node_that_was_away_is_caught_up_by_a_snapshot() -> None:
     cluster.run(50)
     assert node.machine.commands == leader.machine.commands
     assert node.journal.first_index > 300
-    assert not leader.quorum._raft.followers[other].sending
+    assert not leader.quorum._raft.leader.followers[other].outgoing
 
 
 def test_a_restart_begins_at_the_snapshot() -> None:
@@ -270,6 +272,32 @@ def test_a_snapshot_is_sent_in_chunks() -> None:
     assert max(chunks) <= MAX_SNAPSHOT_CHUNK_BYTES
 
 
+def test_a_node_that_is_behind_applies_a_bounded_number_of_entries_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    leader = cluster.settle()
+    behind = next(node for node in cluster.nodes.values() if node is not leader)
+    known = behind.machine.apply
+
+    def heavy(index: int, term: int, data: bytes) -> int:
+        known(index, term, data)
+        return UNITS_A_TICK // 2 - 1
+
+    monkeypatch.setattr(behind.machine, "apply", heavy)
+    cluster.isolate(behind.id)
+    propose(leader, *commands(0, 20))
+    cluster.run(500)
+    cluster.heal()
+    applied = [0]
+    while applied[-1] < 20:
+        cluster.step()
+        applied.append(len(behind.machine.commands))
+        assert applied[-1] - applied[-2] <= 3, "after so much work it is the turn of others"
+        if 0 < applied[-1] < 20:
+            assert behind.quorum.next_tick_ms(cluster.now_ms) == cluster.now_ms
+    assert behind.machine.commands == commands(0, 20)
+    assert behind.quorum.next_tick_ms(cluster.now_ms) > cluster.now_ms
+
+
 def test_what_a_follower_of_the_log_is_given() -> None:
     cluster = Cluster()
     leader = cluster.settle()
@@ -281,7 +309,10 @@ def test_what_a_follower_of_the_log_is_given() -> None:
     assert [data for entry in found if (data := command_in(entry.data)) is not None] == commands(0, 20)
     assert len(leader.quorum.committed_after(3, 1) or ()) == 1
     assert leader.quorum.committed_after(leader.quorum.applied_index, 100) == []
+    assert leader.quorum.snapshot_for() is None, "it has to be encoded first"
+    leader.work_on_snapshots()
     snapshot = leader.quorum.snapshot_for()
+    assert snapshot is not None
     machine = ListMachine()
     machine.restore(unpack_snapshot(snapshot.data).state)
     assert (snapshot.index, machine.commands) == (leader.quorum.applied_index, commands(0, 20))
@@ -485,26 +516,33 @@ def test_one_module_imports_the_library() -> None:
     package = Path(quorum.__file__).parents[1]
     named = re.compile(r"""(?:import|from|["'])\s*pysyncobj""")
     found = [file.name for file in sorted(package.rglob("*.py")) if named.search(file.read_text(encoding="utf-8"))]
-    assert found == ["raft_library.py"]
+    assert found == ["library.py"]
+
+
+def test_one_module_knows_the_private_names_of_the_library() -> None:
+    package = Path(quorum.__file__).parents[1]
+    mangled = re.compile(r"\b_[A-Z][A-Za-z0-9]*__[A-Za-z]")
+    found = [file.name for file in sorted(package.rglob("*.py")) if mangled.search(file.read_text(encoding="utf-8"))]
+    assert found == ["library.py"]
 
 
 def test_a_library_that_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match="has no somethingElse"):
-        raft_library.check_names(raft_library.library.SyncObj, frozenset({"onBecomeLeader", "somethingElse"}))
-    monkeypatch.setattr(raft_library, "LIBRARY_VERSION", "0.3.18")
+        library.check_names(library.library.SyncObj, frozenset({"onBecomeLeader", "somethingElse"}))
+    monkeypatch.setattr(library, "LIBRARY_VERSION", "0.3.18")
     with pytest.raises(ImportError, match=r"0\.3\.18 exactly"):
-        raft_library.load_library()
+        library.load_library()
 
 
 def test_the_library_of_others_is_left_alone() -> None:
-    assert pysyncobj.syncobj.monotonicTime is not raft_library.library.monotonicTime
-    assert pysyncobj.syncobj.pickle is not raft_library.library.pickle
-    assert pysyncobj.SyncObj is not raft_library.library.SyncObj
+    assert pysyncobj.syncobj.monotonicTime is not library.library.monotonicTime
+    assert pysyncobj.syncobj.pickle is not library.library.pickle
+    assert pysyncobj.SyncObj is not library.library.SyncObj
 
 
 def test_the_sockets_of_others_are_left_alone() -> None:
     said = "print(socket.inet_ntop(socket.AF_INET6, bytes(15) + bytes([1])))"
-    program = f"import socket; import kraftpy.metadata.raft; {said}; import pysyncobj.tcp_connection; {said}"
+    program = f"import socket; import kraftpy.metadata.raft.library; {said}; import pysyncobj.tcp_connection; {said}"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (told.stdout, told.stderr) == ("::1\n::1\n", "")
 

@@ -17,29 +17,29 @@ def leader_class(rules: frozenset[str]) -> type[Leader]:
 
     class Ablated(Leader):
         @property
-        def is_under_min_isr(self) -> bool:
-            return super().is_under_min_isr
+        def is_under_min_insync_replicas(self) -> bool:
+            return super().is_under_min_insync_replicas
 
-        def _advance(self, now: int) -> Sequence[LeaderEffect]:
+        def _advance_high_watermark(self, now: int) -> Sequence[LeaderEffect]:
             if "acks of the isr" not in rules:
-                if self.is_under_min_isr:
+                if self.is_under_min_insync_replicas:
                     return ()
                 ends = sorted([self.log_end_offset, *(f.log_end_offset for f in self._followers.values())])
-                return self._raise_to(ends[-max(1, self.effective_min_isr)])
+                return self._raise_to(ends[-max(1, self.effective_min_insync_replicas)])
             if "maximal isr" not in rules:
-                if self.is_under_min_isr:
+                if self.is_under_min_insync_replicas:
                     return ()
                 proposed = self.state.isr if self._proposal is None else [b for b, _ in self._proposal.isr]
                 members = set(self.state.isr) & set(proposed)
                 ends = [f.log_end_offset for f in self._followers.values() if f.broker_id in members]
                 return self._raise_to(min([self.log_end_offset, *ends]))
             if "min isr holds the high watermark" not in rules:
-                min_isr, self._min_isr = self._min_isr, 1
+                min_insync_replicas, self._min_insync_replicas = self._min_insync_replicas, 1
                 try:
-                    return super()._advance(now)
+                    return super()._advance_high_watermark(now)
                 finally:
-                    self._min_isr = min_isr
-            return super()._advance(now)
+                    self._min_insync_replicas = min_insync_replicas
+            return super()._advance_high_watermark(now)
 
         def _raise_to(self, offset: int) -> Sequence[LeaderEffect]:
             if offset <= self.high_watermark:
@@ -64,7 +64,7 @@ def leader_class(rules: frozenset[str]) -> type[Leader]:
             self, error: ErrorCode, now: Millis, *, partition_epoch: int | None = None
         ) -> Sequence[LeaderEffect]:
             if "doubt" not in rules and self._proposal is not None:
-                self._is_doubtful = False
+                self._has_open_attempt = False
             return super().proposal_refused(error, now, partition_epoch=partition_epoch)
 
     return Ablated

@@ -33,7 +33,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import encode_batch, stamp
 from kraftpy.replication.events import (
@@ -132,7 +133,7 @@ class Scripted:
             ),
             log_end_offset=int(named["end"]),
             high_watermark=int(named["hw"]),
-            min_isr=int(named.get("min", 1)),
+            min_insync_replicas=int(named.get("min", 1)),
             lag_time_max_ms=30_000,
             brokers=self.brokers,
             now=self.now,
@@ -186,8 +187,8 @@ class Scripted:
         epoch = None if pe is None else int(pe)
         return self.told(self.leader.proposal_refused(ErrorCode[error], self.now, partition_epoch=epoch))
 
-    def do_min_isr(self, number: str) -> list[str]:
-        return self.told(self.leader.min_isr_changed(int(number), self.now))
+    def do_min_insync_replicas(self, number: str) -> list[str]:
+        return self.told(self.leader.min_insync_replicas_changed(int(number), self.now))
 
     def do_nearest(self, rack: str, offset: str) -> list[str]:
         found = self.leader.nearest(rack, RACKS, int(offset))
@@ -200,7 +201,7 @@ class Scripted:
         leader = self.leader
         notes = [
             f"hw={leader.high_watermark} isr={shown(leader.state.isr)} maximal={shown(leader.maximal_isr)}",
-            *(["under min ISR"] if leader.is_under_min_isr else []),
+            *(["under min ISR"] if leader.is_under_min_insync_replicas else []),
             *([] if leader.has_enough_acks else ["not enough acks"]),
             *([] if leader.retry_at is None else [f"retry at {leader.retry_at}"]),
         ]

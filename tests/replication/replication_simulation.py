@@ -76,7 +76,7 @@ class Simulation:
         self.now = 1_000_000
         self.chaos_ends_at = self.now + chaos_ms
         self.is_healing = False
-        self.min_isr = self.rng.choice([2, 2, 2, 1] if replicas == 3 else [3, 3, 2])
+        self.min_insync_replicas = self.rng.choice([2, 2, 2, 1] if replicas == 3 else [3, 3, 2])
         self.replicas = tuple(BrokerId(1 + number) for number in range(replicas))
         self.brokers = (*self.replicas, *([BrokerId(replicas + 1)] if self.rng.random() < 0.5 else []))
         """One more than the replicas if the partition is to be moved about."""
@@ -94,7 +94,7 @@ class Simulation:
         self._sequence = 0
         self.cuts: set[frozenset[BrokerId]] = set()
         self.controller = Controller(
-            self.replicas, self.min_isr, self.rng, checks_broker_epochs="broker epochs" in self.rules
+            self.replicas, self.min_insync_replicas, self.rng, checks_broker_epochs="broker epochs" in self.rules
         )
         self.committed: dict[int, tuple[int, bytes]] = {}
         """Offset -> (leader epoch, value) of everything that was ever below a high watermark."""
@@ -220,7 +220,7 @@ class Simulation:
 
     def _may_lose(self, node: Node) -> bool:
         """Return True if the guarantee holds when this node loses data as well."""
-        return sum(other.tainted for other in self.nodes.values() if other is not node) < self.min_isr - 1
+        return sum(other.tainted for other in self.nodes.values() if other is not node) < self.min_insync_replicas - 1
 
     def _kill(self, node: Node, loss: Loss | None) -> None:
         self.count("kills" if loss is Loss.NOTHING else "power losses")

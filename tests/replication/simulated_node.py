@@ -10,8 +10,10 @@ from simulated_parts import PowerLoss, View, Violation, Waiter
 
 from kraftpy.broker.replication.fetch_sessions import FetchedPartition, FetchSessions
 from kraftpy.config.topic import TopicConfig
+from kraftpy.log.deletion import delete_files, delete_old_segments
 from kraftpy.log.layout import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets, write_offsets
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import (
     EpochEndOffset,
@@ -161,7 +163,7 @@ class Node:
             to = self.simulation.rng.randrange(self.log.log_start_offset, self.high_watermark + 1)
             self.log.advance_log_start(to)
             self.simulation.deleted_before = max(self.simulation.deleted_before, to)
-            delete_files(self.log.directory, self.log.delete_old_segments(self._now, self.high_watermark))
+            delete_files(self.log.directory, delete_old_segments(self.log, self._now, self.high_watermark))
             self._store()
             self.simulation.count("log starts moved")
 
@@ -258,7 +260,7 @@ class Node:
                 state=state,
                 log_end_offset=self.log.log_end_offset,
                 high_watermark=self.high_watermark,
-                min_isr=self.simulation.min_isr,
+                min_insync_replicas=self.simulation.min_insync_replicas,
                 lag_time_max_ms=LAG_TIME_MAX_MS,
                 brokers=metadata.brokers,
                 now=self._now,
@@ -348,7 +350,7 @@ class Node:
         leader = self.leader
         if not self.is_up or leader is None:
             return answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-        if leader.is_under_min_isr:
+        if leader.is_under_min_insync_replicas:
             return answer(ErrorCode.NOT_ENOUGH_REPLICAS, -1)
         batch = encode_batch(
             [(self.simulation.now, b"k", value, ()) for value in values],
@@ -450,7 +452,9 @@ class Node:
         leader = self.simulation.nodes[follower.leader]
 
         def respond(response: FetchResponse) -> None:
-            self.simulation.send(leader.id, self.id, self._guarded(lambda: self._digest(token, plan, response)))
+            self.simulation.send(
+                leader.id, self.id, self._guarded(lambda: self._handle_response(token, plan, response))
+            )
 
         def arrive() -> None:
             if leader.is_up:
@@ -465,11 +469,11 @@ class Node:
             self._asked = None
             self._pump()
 
-    def _digest(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
+    def _handle_response(self, token: object, plan: FetchPlan, response: FetchResponse) -> None:
         if self._asked is not token:
             return
         self._asked = None
-        for fetched in plan.digest(response):
+        for fetched in plan.handle_response(response):
             self._take(fetched)
             if self.simulation.rng.random() < 0.1:
                 delay = self.simulation.rng.choice([0, 1, 10, 100, 1000])
@@ -513,7 +517,7 @@ class Node:
                         self.simulation.is_committed(self, start, end)
                 case AdvanceLogStart(offset=offset):
                     log.advance_log_start(min(offset, log.log_end_offset))
-                    delete_files(log.directory, log.delete_old_segments(self._now, self.high_watermark))
+                    delete_files(log.directory, delete_old_segments(log, self._now, self.high_watermark))
                     self._store()
                 case BackOff() | NeedsMetadata():
                     pass
@@ -550,12 +554,12 @@ class Node:
         return b"".join(parts)
 
     def last_epoch(self) -> int:
-        return self.log.leader_epoch_of(self.log.log_end_offset - 1)
+        return self.log.epochs.epoch_of(self.log.log_end_offset - 1)
 
     def epochs_from(self, start: int) -> list[tuple[int, int]]:
         """The leader epochs from an offset on, that of the offset itself first."""
         entries = [entry for entry in self.log.epochs.entries() if entry[1] > start]
-        return [(self.log.leader_epoch_of(start), start), *entries]
+        return [(self.log.epochs.epoch_of(start), start), *entries]
 
     def producer_states(self, start: int) -> list[tuple[int, int, int]]:
         """(producer, epoch, last sequence) of those whose last batch is at `start` or later."""

@@ -70,7 +70,7 @@ def test_a_session_begins_with_everything_and_goes_on_with_what_changed() -> Non
     assert (request.max_bytes, request.min_bytes, request.max_wait_ms) == (10 << 20, 1, 500)
     assert named(request) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert request.topics[0].partitions[0].partition_max_bytes == 1 << 20
-    fetched = plan.digest(answer(99, 1, 2))
+    fetched = plan.handle_response(answer(99, 1, 2))
     assert [(found.key, found.asked) for found in fetched] == [(key(1), at(0)), (key(2), at(0))]
     plan.set(key(1), at(5))
     plan.set(key(2), at(0))  # nothing new
@@ -81,16 +81,58 @@ def test_a_session_begins_with_everything_and_goes_on_with_what_changed() -> Non
     assert (request.session_id, request.session_epoch, request.max_wait_ms) == (99, 1, 20)
     assert named(request) == [(1, 5), (9, 3)]
     assert forgotten(request) == [3]
-    assert plan.digest(answer(99)) == []
+    assert plan.handle_response(answer(99)) == []
     request = plan.request(LIMITS)
     assert request is not None
     assert (request.session_epoch, request.topics, request.forgotten_topics_data) == (2, [], [])
 
 
+def test_many_partitions_are_named_in_several_requests_that_do_not_wait() -> None:
+    limits = FetchLimits(most_named=3)
+    plan = plan_of(8)
+    told = []
+    for epoch in range(3):
+        request = plan.request(limits)
+        assert request is not None
+        assert request.session_epoch == epoch
+        told.append((named(request), request.max_wait_ms))
+        first = named(request)[0][0]
+        assert [found.key for found in plan.handle_response(answer(99, first, 7))] == [
+            key(number) for number in ([first] if epoch < 2 else [first, 7])
+        ], "an answer about what was not named is of no use"
+    assert told == [([(0, 0), (1, 0), (2, 0)], 0), ([(3, 0), (4, 0), (5, 0)], 0), ([(6, 0), (7, 0)], 500)]
+    for number in range(4):
+        plan.forget(key(number))
+    request = plan.request(limits)
+    assert request is not None
+    assert (forgotten(request), request.max_wait_ms) == ([0, 1, 2], 0)
+    plan.lost()
+    request = plan.request(limits)
+    assert request is not None
+    assert (named(request), request.session_epoch) == ([(4, 0), (5, 0), (6, 0)], 0)
+
+
+def test_without_a_session_everything_is_named_at_once() -> None:
+    limits = FetchLimits(most_named=3)
+    plan = plan_of(5)
+    assert len(named(plan.request(limits))) == 3
+    plan.handle_response(answer(0, 1))
+    for _ in range(2):
+        request = plan.request(limits)
+        assert request is not None
+        assert len(named(request)) == 5
+        assert (request.session_epoch, request.max_wait_ms) == (0, 500)
+        assert len(plan.handle_response(answer(0, 0, 4))) == 2
+    plan.request(limits)
+    plan.handle_response(answer(5))
+    plan.set(key(1), at(1))
+    assert named(plan.request(limits)) == [(1, 1)]
+
+
 def test_what_was_changed_and_changed_back_is_not_named() -> None:
     plan = plan_of(2)
     plan.request(LIMITS)
-    plan.digest(answer(1))
+    plan.handle_response(answer(1))
     plan.set(key(0), at(9))
     plan.set(key(0), at(0))
     plan.set(key(7), at(1))
@@ -104,7 +146,7 @@ def test_what_was_forgotten_and_is_wanted_again_is_named() -> None:
     """The leader has sent what there is from that position on; if it could not be used, it must be asked again."""
     plan = plan_of(1)
     plan.request(LIMITS)
-    plan.digest(answer(99, 0))
+    plan.handle_response(answer(99, 0))
     plan.forget(key(0))
     assert plan.request(LIMITS) is None
     plan.set(key(0), at(0))
@@ -118,7 +160,7 @@ def test_an_answer_for_what_moved_meanwhile_or_is_not_wanted_is_left_out() -> No
     plan.request(LIMITS)
     plan.set(key(0), at(4, leader_epoch=2))
     plan.forget(key(1))
-    assert [found.key for found in plan.digest(answer(1, 0, 1, 2, 8))] == [key(2)]
+    assert [found.key for found in plan.handle_response(answer(1, 0, 1, 2, 8))] == [key(2)]
     assert named(plan.request(LIMITS)) == [(0, 4)]
 
 
@@ -129,7 +171,7 @@ def test_no_session_to_be_had_names_everything_every_time() -> None:
         assert request is not None
         assert (request.session_id, request.session_epoch) == (0, 0)
         assert len(named(request)) == 2
-        assert len(plan.digest(answer(0, 0, 1))) == 2
+        assert len(plan.handle_response(answer(0, 0, 1))) == 2
 
 
 @pytest.mark.parametrize(
@@ -140,10 +182,10 @@ def test_session_errors_begin_anew(error: ErrorCode, session_id: int) -> None:
     """They name the old session if there is one, so that the leader can drop it."""
     plan = plan_of(2)
     plan.request(LIMITS)
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     plan.set(key(0), at(1))
     plan.request(LIMITS)
-    assert plan.digest(answer(0, error=error)) == []
+    assert plan.handle_response(answer(0, error=error)) == []
     request = plan.request(LIMITS)
     assert request is not None
     assert (request.session_id, request.session_epoch) == (session_id, 0)
@@ -154,7 +196,7 @@ def test_other_errors_are_the_callers() -> None:
     plan = plan_of(1)
     plan.request(LIMITS)
     with pytest.raises(KafkaError) as refused:
-        plan.digest(answer(0, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        plan.handle_response(answer(0, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert len(named(plan.request(LIMITS))) == 1
 
@@ -162,7 +204,7 @@ def test_other_errors_are_the_callers() -> None:
 def test_a_lost_answer_begins_anew() -> None:
     plan = plan_of(2)
     plan.request(LIMITS)
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     plan.request(LIMITS)
     with pytest.raises(RuntimeError):
         plan.request(LIMITS)
@@ -175,12 +217,12 @@ def test_a_lost_answer_begins_anew() -> None:
 def test_the_sessions_epoch_wraps_to_one() -> None:
     plan = plan_of(1)
     plan.request(LIMITS)
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     plan._epoch = 2**31 - 1
     request = plan.request(LIMITS)
     assert request is not None
     assert request.session_epoch == 2**31 - 1
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     request = plan.request(LIMITS)
     assert request is not None
     assert request.session_epoch == 1
@@ -189,9 +231,9 @@ def test_the_sessions_epoch_wraps_to_one() -> None:
 def test_another_size_limit_is_told_for_every_partition() -> None:
     plan = plan_of(3)
     plan.request(LIMITS)
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     plan.request(LIMITS)
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     request = plan.request(FetchLimits(partition_max_bytes=7))
     assert len(named(request)) == 3
 
@@ -199,7 +241,7 @@ def test_another_size_limit_is_told_for_every_partition() -> None:
 def test_nothing_to_fetch_is_no_request() -> None:
     plan = plan_of(1)
     plan.request(LIMITS)
-    plan.digest(answer(5))
+    plan.handle_response(answer(5))
     plan.forget(key(0))
     assert plan.request(LIMITS) is None
     plan.set(key(1), at(0))
@@ -219,7 +261,7 @@ def test_what_an_answer_says_arrives() -> None:
         records=None,
     )
     response = FetchResponse(responses=[FetchableTopicResponse(topic_id=key(0).topic_id, partitions=[data])])
-    (found,) = plan.digest(response)
+    (found,) = plan.handle_response(response)
     said = found.answer
     assert (said.high_watermark, said.log_start_offset, bytes(said.records)) == (9, 2, b"")
     assert said.diverging_epoch == DivergingEpoch(3, 4)
@@ -253,7 +295,7 @@ def test_the_leaders_session_always_holds_what_is_wanted(rng: Random) -> None:
         try:
             context = sessions.open(request, 17, NOW)
         except KafkaError as refused:
-            fetched = plan.digest(FetchResponse(error_code=refused.code))
+            fetched = plan.handle_response(FetchResponse(error_code=refused.code))
             assert fetched == []
             continue
         held = {
@@ -270,6 +312,6 @@ def test_the_leaders_session_always_holds_what_is_wanted(rng: Random) -> None:
             )
             for partition in chosen
         ]
-        fetched = plan.digest(FetchResponse(session_id=context.session_id, responses=said))
+        fetched = plan.handle_response(FetchResponse(session_id=context.session_id, responses=said))
         assert [found.key for found in fetched] == chosen
         assert all(found.asked == wanted[found.key] for found in fetched)

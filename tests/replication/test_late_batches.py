@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.replication.events import AppendRecords, TruncateTo
 from kraftpy.replication.follower import DivergingEpoch, FetchAnswer, Follower

@@ -13,14 +13,16 @@ ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 BROKERS = {ONE: 11, TWO: 12, THREE: 13}
 
 
-def leader(*replicas: BrokerId, isr: tuple[BrokerId, ...] | None = None, end: int = 0, min_isr: int = 1) -> Leader:
+def leader(
+    *replicas: BrokerId, isr: tuple[BrokerId, ...] | None = None, end: int = 0, min_insync_replicas: int = 1
+) -> Leader:
     state = PartitionState(leader_epoch=1, partition_epoch=1, replicas=replicas, isr=replicas if isr is None else isr)
     return Leader(
         broker_id=ONE,
         state=state,
         log_end_offset=end,
         high_watermark=0,
-        min_isr=min_isr,
+        min_insync_replicas=min_insync_replicas,
         lag_time_max_ms=30_000,
         brokers=BROKERS,
         now=Millis(1_000),

@@ -22,7 +22,7 @@ def test_five_replicas() -> None:
 
 
 FAST_RESTARTS: dict[str, object] = {
-    "min_isr": 2,
+    "min_insync_replicas": 2,
     "slow": 0.3,
     "restarts_ms": [1, 5, 20],
     "pauses_ms": [50, 200],

@@ -37,9 +37,9 @@ class Metadata:
 
 class Controller:
     def __init__(
-        self, replicas: tuple[BrokerId, ...], min_isr: int, rng: Random, *, checks_broker_epochs: bool
+        self, replicas: tuple[BrokerId, ...], min_insync_replicas: int, rng: Random, *, checks_broker_epochs: bool
     ) -> None:
-        self.min_isr = min(min_isr, len(replicas))
+        self.min_insync_replicas = min(min_insync_replicas, len(replicas))
         self.rng = rng
         self.checks_broker_epochs = checks_broker_epochs
         self.last_epoch = 0
@@ -70,7 +70,7 @@ class Controller:
         if leader is None:
             leader = old.leader
         lost = frozenset(old.isr) | old.elr
-        elr = lost - frozenset(isr) if len(isr) < self.min_isr else frozenset()
+        elr = lost - frozenset(isr) if len(isr) < self.min_insync_replicas else frozenset()
         recovering = old.is_recovering if is_recovering is None else is_recovering
         if (isr, leader, elr, recovering) == (old.isr, old.leader, old.elr, old.is_recovering):
             return

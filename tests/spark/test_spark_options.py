@@ -293,7 +293,7 @@ def test_committed_is_by_the_commit_group_before_the_client_s() -> None:
 def test_the_isolation_level_goes_by_two_names() -> None:
     assert parse(isolation__level="read_committed").client.isolation_level == "read_committed"
     assert parse(isolation__level="READ_COMMITTED", kafka__isolation__level="read_committed").warnings == ()
-    with pytest.raises(OptionError, match=r"^isolation\.level: kafka\.isolation\.level says something else"):
+    with pytest.raises(OptionError, match=r"^isolation\.level: kafka\.isolation\.level has another value"):
         parse(isolation__level="read_committed", kafka__isolation__level="read_uncommitted")
 
 

@@ -93,7 +93,7 @@ def test_nothing_is_lost_in_a_log_that_grew() -> None:
         (at({A0: 5}), seen({A0: 9}, {A0: 7}), {A0: 7}, "a-0: the stream is at 5, the log starts at 7"),
         (at({A0: 5}), seen({A0: 4}), {A0: 4}, "a-0: the stream is at 5, the log ends at 4"),
         (at({}), seen({A0: 9}, {A0: 7}), {A0: 7}, "a-0: the partition is new, and the stream would start at 0"),
-        (at({A0: 5, B0: 2}), seen({A0: 5}), {A0: 5}, "b-0: deleted, or no longer asked for"),
+        (at({A0: 5, B0: 2}), seen({A0: 5}), {A0: 5}, "b-0: deleted, or no longer selected"),
         (at({A0: 5, A1: 2}), seen({A0: 5}), {A0: 5}, r"a-1: .* \(of a there are fewer partitions than before\)"),
         (at({A0: 5}, a=OLD), seen({A0: 9}, a=NEW), {A0: 0}, "topic 'a' was deleted and created again"),
         (at({A0: 5}, a=OLD), seen({A0: 2}, a=NEW), {A0: 0}, "topic 'a' was deleted and created again"),

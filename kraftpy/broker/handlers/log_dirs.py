@@ -32,10 +32,15 @@ if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasReplicas
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.services import HasSlices
+    from kraftpy.broker.storage.directories import LogDirectories
     from kraftpy.broker.upkeep.log_moves import LogMoves
 
     class Broker(HasReplicas, HasSlices, Protocol):
         """The part of a broker that these handlers need."""
+
+        @property
+        def directories(self) -> LogDirectories:
+            """The log directories of this node."""
 
         @property
         def log_moves(self) -> LogMoves:
@@ -68,8 +73,8 @@ async def describe_log_dirs(
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
     results = []
-    for directory in broker.replicas.directories:
-        if directory in broker.replicas.failures:
+    for directory in broker.directories.paths:
+        if directory in broker.directories.failures:
             results.append(_unusable(directory))
             continue
         topics: dict[str, DescribeLogDirsTopic] = {}
@@ -98,7 +103,7 @@ def _in_directory(broker: Broker, directory: str) -> Iterator[tuple[str, Describ
             replica.topic_partition.topic,
             DescribeLogDirsPartition(
                 partition_index=replica.topic_partition.partition,
-                partition_size=replica.log.size_bytes,
+                partition_size=replica.log.segments.size_bytes,
                 offset_lag=max(0, replica.high_watermark - replica.log_end_offset),
                 is_future_key=False,
             ),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from kraftpy.broker.replication.log_search import search_max_timestamp, search_timestamp
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -105,9 +106,11 @@ async def _look_up(
             answer.leader_epoch = replica.leader_epoch
         case -2 | -4:
             answer.offset = log.log_start_offset
-            answer.leader_epoch = replica.epoch_of(Offset(log.log_start_offset))
+            is_empty = log.log_start_offset >= log.log_end_offset
+            start = Offset(log.log_start_offset)
+            answer.leader_epoch = replica.leader_epoch if is_empty else log.epochs.epoch_of(start)
         case -3:
-            found = await broker.replicas.decoding.carry_out(replica.search_max_timestamp())
+            found = await broker.replicas.decoding.carry_out(search_max_timestamp(replica))
             if found is None or found.offset >= readable_end:  # a record that this reader may not see yet
                 _check_high_watermark(replica)
             else:
@@ -115,7 +118,7 @@ async def _look_up(
         case -5 | -6:
             pass  # the offset stays -1: nothing is tiered
         case timestamp:
-            search = replica.search_timestamp(Millis(timestamp), readable_end)
+            search = search_timestamp(replica, Millis(timestamp), readable_end)
             found = await broker.replicas.decoding.carry_out(search)
             if found is not None:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch

@@ -6,12 +6,14 @@ connection whose other end has proved to be that broker (`broker_proof`). Epoch 
 no session. An offset in a log that has diverged from the leader's acknowledges nothing (rule 3).
 
 A request looks only at the partitions it names and at those of its session that changed since the last answer: neither
-an idle follower nor a single append costs as much as a thousand partitions. For the others, the leader notes now and
-then that the follower still has what it last fetched from, because its lag is measured by that.
+an idle follower nor a single append costs as much as a thousand partitions. An answer has at most `_MOST_ANSWERED`
+partitions; what changed besides comes first in the next one. For the others, the leader notes now and then, in slices,
+that the follower still has what it last fetched from, because its lag is measured by that.
 
 Records go out as soon as there are any. If only the high watermark or the log start has moved, the answer waits a few
 milliseconds for records to travel with. A throttled follower gets its records when the throttle releases them
-(`replication.throttle`).
+(`replication.throttle`). The wait ends early if another request arrives on the connection: a follower sends any one, to
+name a new partition in the Fetch after it.
 
 Left out: versions before 15, in which a follower cannot say which registration it belongs to (KIP-903).
 """
@@ -23,14 +25,17 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.replication.fetch_responses import name_leaders, respond
+from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.waiting import ChangedKeys
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
+from kraftpy.replication.fetch_plan import MOST_NAMED
 from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from kraftpy.broker.connection import Connection
     from kraftpy.broker.handlers.services import HasFetchSessions, HasMetadata, HasProof, HasReplicas
     from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
     from kraftpy.broker.replication.fetchers import Fetchers
@@ -48,6 +53,8 @@ if TYPE_CHECKING:
 
 _FIRST_VERSION = 15
 _NEWS_WAITS_S = 0.01
+_MOST_ANSWERED = MOST_NAMED
+_SWEPT_AT_ONCE = 1_000
 _SWEEP_S = 1.0
 _SWEEPS_PER_LAG = 10
 
@@ -65,7 +72,7 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     broker.replicas.confirmations.asked(fetched.session)
-    reading = _Reading(broker, request, fetched)
+    reading = _Reading(broker, request, fetched, context.connection)
     try:
         await reading.read_or_wait()
     finally:
@@ -80,8 +87,11 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
 class _Reading:
     """The state of one follower's request while it is being answered."""
 
-    def __init__(self, broker: Broker, request: FetchRequest, fetched: FetchContext) -> None:
+    def __init__(
+        self, broker: Broker, request: FetchRequest, fetched: FetchContext, connection: Connection | None
+    ) -> None:
         session = fetched.session
+        self._connection = connection
         self.answers: dict[PartitionKey, tuple[FetchedPartition, PartitionData]] = {}
         self._broker = broker
         self._fetched = fetched
@@ -105,19 +115,27 @@ class _Reading:
 
     def end(self) -> None:
         """Clean up, whatever the outcome: if there is no session, nothing reads the changes any more."""
+        if self._connection is not None:
+            self._connection.on_next_request = None
         if self._fetched.session is None:
             self._changed_keys.is_over = True
+
+    def _is_hurried(self) -> bool:
+        """Whether the follower has sent another request meanwhile."""
+        return self._connection is not None and self._connection.has_next_request
 
     async def read_or_wait(self) -> None:
         """Read until there is something to send, or time is up."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         deadline = now + self._max_wait_ms / 1000
-        changed = dict.fromkeys(partition.key for partition in self._fetched.asked)
-        changed.update(dict.fromkeys(self._changed_keys.take()))
-        self._sweep(now, changed)
+        await self._sweep(now)
+        changed = dict.fromkeys(self._changed_keys.take())  # first what had no room in the last answer
+        changed.update(dict.fromkeys(partition.key for partition in self._fetched.asked))
         self._read(changed)
-        while not self._must_answer and self._total_bytes < self._enough:
+        if self._connection is not None:
+            self._connection.on_next_request = self._changed_keys.wake
+        while not self._must_answer and self._total_bytes < self._enough and not self._is_hurried():
             if self._has_news:
                 deadline = min(deadline, loop.time() + _NEWS_WAITS_S)
             held_until = loop.time() + self._held_ms / 1000 if self._held_ms else deadline
@@ -127,15 +145,19 @@ class _Reading:
             self._held_ms = 0
             self._read(self._changed_keys.take())
 
-    def _sweep(self, now: float, changed: Iterable[PartitionKey]) -> None:
+    async def _sweep(self, now: float) -> None:
         """Note what the follower still has of partitions without changes."""
         session = self._fetched.session
         lag_s = self._broker.config.replica_lag_time_max_ms / 1000
         if session is None or now - session.swept_at < min(_SWEEP_S, lag_s / _SWEEPS_PER_LAG):
             return
         session.swept_at = now
-        for key, partition in session.partitions.items():
-            if not partition.is_accepted or key in changed:
+        async for some in in_slices([*session.partitions.items()], _SWEPT_AT_ONCE):
+            self._sweep_some(some)
+
+    def _sweep_some(self, some: Sequence[tuple[PartitionKey, FetchedPartition]]) -> None:
+        for key, partition in some:
+            if not partition.is_accepted or key in self._changed_keys:
                 continue
             replica = self._broker.replicas.held_by_id(partition.topic_id, partition.partition)
             if replica is None or replica.leading is None or replica.leader_epoch != partition.current_leader_epoch:
@@ -154,12 +176,12 @@ class _Reading:
             if partition is None:  # forgotten
                 replica = self._broker.replicas.held_by_id(TopicId(key[1]), key[2])
                 if replica is not None:
-                    replica.stop_reporting_to(self._changed_keys)
+                    replica.change_reports.remove(self._changed_keys)
                 continue
             before = self.answers.pop(key, None)
             if before is not None:
                 self._total_bytes -= len(before[1].records or b"")
-            if self._total_bytes >= self._budget:
+            if self._total_bytes >= self._budget or len(self.answers) >= _MOST_ANSWERED:
                 self._changed_keys.put_back(key)
                 continue
             answer = self._read_partition(partition)
@@ -182,9 +204,10 @@ class _Reading:
         partition.is_accepted = False
         try:
             replica = self._broker.replicas.leader_by_id(partition.topic_id, partition.partition)
-            replica.report_changes_to(self._changed_keys)
+            replica.change_reports.add(self._changed_keys)
             replica.check_leader_epoch(partition.current_leader_epoch)
-            replica.check_follower(self._follower, self._follower_epoch)
+            assert replica.leading is not None
+            replica.leading.check_follower(self._follower, self._follower_epoch)
             answer.log_start_offset = replica.log.log_start_offset
             answer.high_watermark = replica.high_watermark
             answer.last_stable_offset = replica.last_stable_offset

@@ -259,7 +259,7 @@ async def _delete(
         before = replica.high_watermark if partition.offset == HIGH_WATERMARK else Offset(partition.offset)
         if not 0 <= before <= replica.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {before} is outside the log")
-        await broker.replicas.delete_records(replica, before)
+        await replica.delete_records(before)
         answer.low_watermark = await replica.low_watermark_at(before, deadline)
     except KafkaError as error:
         answer.error_code = error.code

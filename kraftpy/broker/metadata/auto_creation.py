@@ -51,7 +51,7 @@ async def auto_create_topics(
         default_replication_factor=config.default_replication_factor,
     )
     for result in await change_topics(command, metadata, config):
-        # Another request may have created it in the meantime, which is just as good.
+        # A topic that another request has created meanwhile serves as well.
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None:
             refused[result.name] = result.error
     return refused

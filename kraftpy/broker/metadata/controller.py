@@ -19,7 +19,7 @@ from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.storage.directories import LogDirectories, random_id
 from kraftpy.config import BrokerConfig
-from kraftpy.metadata.commands import Command, FormatCluster
+from kraftpy.metadata.commands import ChangeBroker, Command, FormatCluster
 from kraftpy.metadata.features import LATEST
 from kraftpy.metadata.sessions import HeartbeatReply, Sessions
 from kraftpy.ports import Clock
@@ -111,7 +111,7 @@ class Controller:
         }
 
     def _now(self) -> Millis:
-        """Return wall-clock time that neither goes back nor jumps."""
+        """Return wall-clock time that never goes back or jumps."""
         return Millis(self._started_ms + self._clock.monotonic_ms())
 
     # --- leadership --------------------------------------------------------------------------
@@ -169,12 +169,25 @@ class Controller:
         self._submitting.add(task)
         task.add_done_callback(self._submitting.discard)
 
+    def _parts_of(self, command: Command) -> int:
+        """Return how many entries the command takes if it affects all replicas of its broker.
+
+        They are submitted together, because waiting for each would delay a failover. Those that find nothing left to do
+        change nothing.
+        """
+        if not isinstance(command, ChangeBroker) or not command.max_partitions:
+            return 1
+        return max(1, -(-self._metadata.image.replica_count(command.broker_id) // command.max_partitions))
+
     async def _submit(self, command: Command) -> None:
         try:
-            decision = await self._metadata.submit(command)
+            submitted = (self._metadata.submit(command) for _ in range(self._parts_of(command)))
+            *_, decision = await asyncio.gather(*submitted)
         except KafkaError as error:
             logger.warning("%s was not decided: %s", type(command).__name__, error)
             return
         if decision.error != ErrorCode.NONE:
             logger.info("%s was refused: %s", type(command).__name__, decision.message)
+        if isinstance(command, ChangeBroker) and decision.result is not None and decision.result.is_partial:
+            self._sessions.decided_in_part(command.broker_id, self._now())
         self._wake.set()

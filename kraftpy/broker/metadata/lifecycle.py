@@ -24,7 +24,7 @@ from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.patience import patiently
 from kraftpy.config import BrokerConfig, Listener
-from kraftpy.metadata.commands import Endpoint, RegisterBroker, SyncedReplicas
+from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, Endpoint, RegisterBroker, SyncedReplicas
 from kraftpy.metadata.sessions import HeartbeatReply
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -78,7 +78,7 @@ class Lifecycle:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is registered and unfenced, according to the local image."""
+        """True if this broker is registered and unfenced, according to the local image."""
         broker = self._metadata.image.broker(BrokerId(self._config.node_id))
         return broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
 
@@ -92,14 +92,14 @@ class Lifecycle:
         try:
             async with asyncio.timeout(self._config.initial_broker_registration_timeout_ms / 1000):
                 if self._links is not None:
-                    await self._tell_from_earlier(directories)
+                    await self._record_incarnation(directories)
                 while (problem := await self._try_to_register()) is not None:
                     reason = problem
                     await asyncio.sleep(_RETRY_SECONDS)
         except TimeoutError:
             raise RegistrationError(f"node.id={self._config.node_id}: {reason}") from None
 
-    async def _tell_from_earlier(self, directories: LogDirectories) -> None:
+    async def _record_incarnation(self, directories: LogDirectories) -> None:
         """Read what the previous process left on disk, and record this one for the next.
 
         This waits for a quorum leader, so that a broker restarted many times without one leaves no records: only a
@@ -112,11 +112,11 @@ class Lifecycle:
             if directories.previous_broker_epoch < 0:
                 self._synced_replicas = await patiently(
                     lambda: asyncio.to_thread(directories.synced_replicas),
-                    "read what was synced",
+                    "read which replicas were synced",
                     complaints,
                 )
             begin = functools.partial(asyncio.to_thread, directories.begin, self.incarnation_id)
-            await patiently(begin, "write which processes ran with these disks", complaints, is_sync=True)
+            await patiently(begin, "write the ids of the processes that ran with these disks", complaints, is_sync=True)
         except OSError as error:
             logger.warning("%s: after a crash, unsynced records will count as lost: %s", directories.paths[0], error)
 
@@ -133,9 +133,12 @@ class Lifecycle:
             previous_broker_epoch=-1 if before is None else before.previous_broker_epoch,
             previous_incarnation_ids=() if before is None else before.previous_incarnation_ids,
             synced_replicas=self._synced_replicas,
+            max_partitions=PARTITIONS_AT_ONCE,
         )
         try:
             decision = await self._metadata.submit(command)
+            while decision.result is not None and decision.result.is_partial:
+                decision = await self._metadata.submit(command)
         except KafkaError as error:
             if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
@@ -158,26 +161,29 @@ class Lifecycle:
 
     async def _run(self) -> None:
         while True:
-            reply = await self._beat(wants_shut_down=False)
+            reply = await self._send_heartbeat(wants_shut_down=False)
             if reply.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 await self._register_again()
                 continue
             is_well = reply.error == ErrorCode.NONE and not reply.is_fenced
             pause_ms = self._config.broker_heartbeat_interval_ms if is_well else _WHILE_FENCED_MS
-            told = self._to_be_told()
             await self._metadata.wait_for(
-                lambda told=told: self._can_tell() and self._to_be_told() != told,  # type: ignore[misc]
+                functools.partial(self._has_reason_since, self._heartbeat_reasons()),
                 pause_ms,
             )
 
-    def _to_be_told(self) -> tuple[object, ...]:
+    def _has_reason_since(self, reasons: tuple[object, ...]) -> bool:
+        """Return whether there is a reason for an immediate heartbeat, and a controller to send it to."""
+        return self._can_reach_controller() and self._heartbeat_reasons() != reasons
+
+    def _heartbeat_reasons(self) -> tuple[object, ...]:
         """Return a value whose change calls for an immediate heartbeat: a new controller, or another broker's shutdown
         that waits for this broker."""
         metadata = self._metadata
         stopping = max((broker.shutdown_index for broker in metadata.image.brokers()), default=0)
         return (metadata.leader_id, metadata.leader_epoch, stopping, metadata.acted_index >= stopping)
 
-    def _can_tell(self) -> bool:
+    def _can_reach_controller(self) -> bool:
         leader = self._metadata.leader_id
         if leader == self._config.node_id:
             return self._metadata.is_leader
@@ -193,7 +199,7 @@ class Lifecycle:
             logger.warning("not registered: %s", problem)
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _beat(self, *, wants_shut_down: bool) -> HeartbeatReply:
+    async def _send_heartbeat(self, *, wants_shut_down: bool) -> HeartbeatReply:
         leader, applied = self._metadata.leader_id, self._metadata.acted_index
         if leader == self._config.node_id and self._controller is not None:
             return self._controller.heartbeat(
@@ -245,7 +251,7 @@ class Lifecycle:
         while True:
             reply = HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
             with self._tasks.incidents.contained("controlled shutdown"):
-                reply = await self._beat(wants_shut_down=True)
+                reply = await self._send_heartbeat(wants_shut_down=True)
             now = self._clock.monotonic_ms()
             if reply.should_shut_down or reply.error in (
                 ErrorCode.STALE_BROKER_EPOCH,

@@ -58,7 +58,7 @@ _MAC_BYTES = 16
 _PROOF_BYTES = 32
 _NONCE_BYTES = 32
 
-# What a frame is, by its first element.
+# The first element of a frame: its type.
 ONE_WAY, REQUEST, ANSWER, REFUSAL, PING = range(5)
 
 Body = dict[str, Any]
@@ -68,9 +68,9 @@ class _State(Enum):
     """The stage of a connection's handshake."""
 
     HELLO = "nothing was received yet"
-    PROOF = "the other side said hello, and has proved nothing"
-    OPEN = "the other side has proved itself: this is a link"
-    OVER = "it has been told everything, and is to hang up"
+    PROOF = "the hello was received; nothing is proved yet"
+    OPEN = "the peer has proved that it knows the secret: this is a link"
+    OVER = "nothing more will be sent: the peer disconnects"
 
 
 class Link(asyncio.Protocol):
@@ -95,7 +95,7 @@ class Link(asyncio.Protocol):
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Body]] = {}
         self._deadline: asyncio.TimerHandle | None = None
-        self._asked = 0
+        self._unanswered = 0
         """The number of the peer's unanswered requests."""
         self.peer: int | None = None
         self.host = ""
@@ -109,11 +109,11 @@ class Link(asyncio.Protocol):
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = self._transport.get_extra_info("peername")
         self.host = str(address[0]) if isinstance(address, tuple) else ""
-        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it did not identify itself in time")
-        if self._links.must_not_meet(self.host):
+        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it did not identify itself in time", "late")
+        if self._links.forbids_links_to(self.host):
             self.close("links to other machines require kraftpy.quorum.secret", "beyond this machine")
         elif self._is_caller:
-            self._say_hello()
+            self._send_hello()
         else:
             self._links.half_opened(self)
 
@@ -124,9 +124,9 @@ class Link(asyncio.Protocol):
         try:
             while not self._is_closed and (frame := self._next_frame()) is not None:
                 if self._state is _State.OPEN:
-                    self._take(frame)
+                    self._receive(frame)
                 else:
-                    self._shake_hands(frame)
+                    self._receive_handshake(frame)
         except ConnectionRefused as error:
             self.close(str(error), error.kind)
         except (CodecError, LinkError) as error:
@@ -154,7 +154,7 @@ class Link(asyncio.Protocol):
 
     # --- the handshake -----------------------------------------------------------------------
 
-    def _say_hello(self) -> None:
+    def _send_hello(self) -> None:
         self._own_hello = pack(
             {
                 "version": VERSION,
@@ -165,13 +165,13 @@ class Link(asyncio.Protocol):
         )
         self._write(self._own_hello)
 
-    def _shake_hands(self, frame: bytes) -> None:
+    def _receive_handshake(self, frame: bytes) -> None:
         match self._state:
             case _State.HELLO:
                 self._their_hello = frame
                 version = read_hello(frame)
                 if not self._is_caller:
-                    self._say_hello()
+                    self._send_hello()
                 if version != VERSION:
                     raise ConnectionRefused(
                         "version",
@@ -180,13 +180,13 @@ class Link(asyncio.Protocol):
                     )
                 self._state = _State.PROOF
                 if self._is_caller:
-                    self._identify()
+                    self._send_identity()
             case _State.PROOF:
-                self._meet(frame)
+                self._receive_identity(frame)
             case _:
                 raise LinkError("it sent a frame after the end of the handshake")
 
-    def _identify(self) -> None:
+    def _send_identity(self) -> None:
         """Send this node's identity with the proof that it knows the secret."""
         links = self._links
         identity = pack(
@@ -199,7 +199,7 @@ class Link(asyncio.Protocol):
         )
         self._write(self._keyed(b"proof of caller" if self._is_caller else b"proof of called", identity) + identity)
 
-    def _meet(self, frame: bytes) -> None:
+    def _receive_identity(self, frame: bytes) -> None:
         """Verify the peer's proof, then act on its identity."""
         proof, content = frame[:_PROOF_BYTES], frame[_PROOF_BYTES:]
         purpose = b"proof of called" if self._is_caller else b"proof of caller"
@@ -207,7 +207,7 @@ class Link(asyncio.Protocol):
             raise ConnectionRefused("secret", "it does not know the secret of this cluster (kraftpy.quorum.secret)")
         identity = read_identity(content)
         if not self._is_caller:
-            self._identify()
+            self._send_identity()
         node, links = identity["node"], self._links
         if node == links.node_id or self._expected not in (None, node):
             raise ConnectionRefused(
@@ -217,13 +217,13 @@ class Link(asyncio.Protocol):
             cluster = printable(identity["cluster"], CLUSTER_ID_BYTES)
             if self._is_caller:  # only a peer at a configured address counts: any node may call this one
                 links.refused_cluster = cluster
-            self._end(
+            self._refuse(
                 ConnectionRefused(
                     "cluster", f"node {node} belongs to cluster {cluster}, this node to {links.cluster_id}"
                 )
             )
         elif identity["expects"] not in (None, links.node_id):
-            self._end(ConnectionRefused("id", f"node {node} expected node {identity['expects']} at this address"))
+            self._refuse(ConnectionRefused("id", f"node {node} expected node {identity['expects']} at this address"))
         elif identity["knocks"] or self._is_knock:
             self._state = _State.OVER
             if self._is_caller:
@@ -233,7 +233,7 @@ class Link(asyncio.Protocol):
         else:
             self._open(node)
 
-    def _end(self, error: ConnectionRefused) -> None:
+    def _refuse(self, error: ConnectionRefused) -> None:
         """Refuse an authenticated node: it finds the reason in this node's identity, and disconnects."""
         if self._is_caller:
             raise error
@@ -264,7 +264,7 @@ class Link(asyncio.Protocol):
         if self._state is not _State.OPEN or self._is_closed or self._transport is None:
             return False
         if self._transport.get_write_buffer_size() > self._links.max_buffered_bytes:
-            self.close("it does not read what is sent to it")
+            self.close("it does not read the frames sent to it")
             return False
         payload = pack(frame)
         if len(payload) + _MAC_BYTES > self._links.max_frame_bytes:
@@ -298,7 +298,7 @@ class Link(asyncio.Protocol):
         if self._silent_ticks > TICKS_OF_SILENCE:
             self.close("nothing was received from it for too long")
 
-    def _take(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         mac, payload = frame[:_MAC_BYTES], frame[_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(self._receive_key, self._received, payload)):
             raise LinkError("a frame does not belong to this session")
@@ -308,9 +308,9 @@ class Link(asyncio.Protocol):
             case [int(what)] if what == PING:
                 pass
             case [int(what), str(kind), dict(body)] if what == ONE_WAY:
-                self._links.arrived(self.peer, kind, body)
+                self._links.received_message(self.peer, kind, body)
             case [int(what), str(kind), dict(body), int(number)] if what == REQUEST:
-                self._ask(number, kind, body)
+                self._receive_request(number, kind, body)
             case [int(what), int(number), dict(body)] if what == ANSWER:
                 if (answer := self._waiting.get(number)) is not None and not answer.done():
                     answer.set_result(body)
@@ -320,15 +320,15 @@ class Link(asyncio.Protocol):
             case _:
                 raise LinkError("a frame of an unknown kind")
 
-    def _ask(self, number: int, kind: str, body: Body) -> None:
-        if self._asked >= _MAX_REQUESTS:
+    def _receive_request(self, number: int, kind: str, body: Body) -> None:
+        if self._unanswered >= _MAX_REQUESTS:
             self.send([REFUSAL, number, f"{_MAX_REQUESTS} requests are unanswered already"])
-        elif self._links.asked(self, number, kind, body):
-            self._asked += 1
+        elif self._links.received_request(self, number, kind, body):
+            self._unanswered += 1
 
     def answer(self, frame: list[Any]) -> None:
         """Send the answer to a request, or its refusal."""
-        self._asked -= 1
+        self._unanswered -= 1
         self.send(frame)
 
     @staticmethod
@@ -350,6 +350,8 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         if self._state in (_State.HELLO, _State.PROOF):
             self._links.note_refusal(self, kind, reason)
+            if kind != "lost" and not self._is_caller:
+                self._links.failed(self)
         for answer in [*self._waiting.values()]:
             if not answer.done():
                 answer.set_exception(LinkError(f"the link to node {self.peer} was lost: {reason}"))

@@ -65,11 +65,11 @@ def _flag(value: object) -> bool:
     return type(value) is bool
 
 
-def _maybe(check: Check) -> Check:
+def _optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def _row(*checks: Check) -> Check:
+def _fixed_list(*checks: Check) -> Check:
     """A list with one value for each check."""
     return lambda value: (
         type(value) is list
@@ -85,14 +85,14 @@ def _list(check: Check, most: int) -> Check:
 # -- shapes
 
 _NODE = _number(0, MAX_NODE_ID)
-_REPLICA = _row(_NODE, _number(), _number(-1), _number(-1))
-_VOTER = _row(_NODE, _text(300))
+_REPLICA = _fixed_list(_NODE, _number(), _number(-1), _number(-1))
+_VOTER = _fixed_list(_NODE, _text(300))
 
 _HELLO: Shape = {"version": _number(0, 1 << 31), "nonce": _bytes(16, 64)}
 _IDENTITY: Shape = {
     "node": _NODE,
-    "cluster": _maybe(_text(CLUSTER_ID_BYTES)),
-    "expects": _maybe(_NODE),
+    "cluster": _optional(_text(CLUSTER_ID_BYTES)),
+    "expects": _optional(_NODE),
     "knocks": _flag,
 }
 
@@ -101,7 +101,7 @@ REQUESTS: Mapping[str, Shape] = {
     "follow": {"after": _number(), "leader": _number(-1, MAX_NODE_ID), "term": _number(-1)},
     "heartbeat": {"epoch": _number(-1), "applied": _number(-1), "wants_fence": _flag, "wants_shut_down": _flag},
     "describe quorum": {},
-    "change voter": {"add": _maybe(_VOTER), "remove": _maybe(_NODE)},
+    "change voter": {"add": _optional(_VOTER), "remove": _optional(_NODE)},
 }
 """One-way messages and requests, by kind. A message "raft" is read by `quorum_messages.read_body`."""
 
@@ -111,7 +111,7 @@ ANSWERS: Mapping[str, Shape] = {
         "term": _number(-1),
         "applied": _number(),
         "voters": _list(_VOTER, _MAX_NODES),
-        "entries": _list(_row(_number(1), _number(), _bytes()), _MAX_ENTRIES),
+        "entries": _list(_fixed_list(_number(1), _number(), _bytes()), _MAX_ENTRIES),
     },
     "heartbeat": {
         "error": _number(-1, (1 << 15) - 1),
@@ -120,14 +120,14 @@ ANSWERS: Mapping[str, Shape] = {
         "should_shut_down": _flag,
     },
     "describe quorum": {
-        "leader": _row(_NODE, _number(), _number()),
+        "leader": _fixed_list(_NODE, _number(), _number()),
         "voters": _list(_REPLICA, _MAX_NODES),
         "observers": _list(_REPLICA, _MAX_NODES),
         "addresses": _list(_VOTER, _MAX_NODES),
     },
-    "change voter": {"refused": _maybe(_text(10_000))},
+    "change voter": {"refused": _optional(_text(10_000))},
 }
-_OPTIONAL: Mapping[str, Shape] = {"follow": {"snapshot": _row(_number(), _number(), _bytes(0, 1 << 32))}}
+_OPTIONAL: Mapping[str, Shape] = {"follow": {"snapshot": _fixed_list(_number(), _number(), _bytes(0, 1 << 32))}}
 """Fields of answers that may be left out."""
 
 

@@ -1,12 +1,15 @@
 """The metadata log of this node: commands in, agreed decisions out, in order, the same on every node.
 
-    submit(command) -> submission [node, nonce, sequence, command] -> the quorum's leader -> committed
-                    -> decided in apply, on every node alike -> the broker acts on it -> Decision
+    submit(command) -> PendingSubmissions -> the quorum's leader -> committed
+                    -> decided in `apply`, on every node alike -> ChangePublisher: the broker acts on it -> Decision
 
-A submission is sent again, to the current leader, until it is applied on this node; it takes effect once. A change of
-leader therefore costs a caller nothing but time. A node that votes takes part through `Voter`; any other follows
-through `Observer`. A single node is a quorum of one: it answers a command that changes nothing on the current image
-(one that is refused or only validated) at once, and never writes it.
+A command is wrapped once for each of its readers: with its schema (`encode_command`) for the state machine, with its
+submission (`encode_submission`) for the check of duplicates, with its kind for the quorum (`quorum_messages`), and with
+a checksum for the journal.
+
+A node that votes takes part through `Voter`; any other follows through `Observer`. A single node is a quorum of one: it
+answers a command that changes nothing on the current image (one that is refused or only validated) at once, and never
+writes it.
 
 A full disk makes a single node refuse commands (KAFKA_STORAGE_ERROR), and has no other effect. The next command reads
 the journal again, because it is not known how much of the last one was written; that one may turn out to be decided, as
@@ -20,25 +23,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import logging
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, overload
 
-from kraftpy.broker.containment import Fatal, Tasks
-from kraftpy.broker.metadata.quorum_description import (
-    QuorumDescription,
-    describe_quorum,
-    read_description,
-    write_description,
-)
+from kraftpy.broker.containment import Tasks
+from kraftpy.broker.metadata.change_publisher import Changed, ChangePublisher
+from kraftpy.broker.metadata.pending_submissions import PendingSubmissions
+from kraftpy.broker.metadata.quorum_admin import QuorumAdmin, address_problem
 from kraftpy.broker.metadata.state_machine import Note, RecordingMachine
 from kraftpy.broker.metadata.voter import Voter
 from kraftpy.config import BrokerConfig
 from kraftpy.config.quorum import parse_address
-from kraftpy.config.settings import ConfigError
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -53,10 +48,8 @@ from kraftpy.metadata.commands import (
     ElectLeaders,
     RegisterBroker,
     SetConfigs,
-    SubmissionId,
     UpdateFeatures,
     encode_command,
-    encode_submission,
 )
 from kraftpy.metadata.controller import decide
 from kraftpy.metadata.decision import (
@@ -73,7 +66,6 @@ from kraftpy.metadata.decision import (
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
 from kraftpy.metadata.proposals import check_proposal
-from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
@@ -81,36 +73,12 @@ if TYPE_CHECKING:
     from kraftpy.broker.metadata.observer import Observer
     from kraftpy.broker.metadata.transport import Links
 
-logger = logging.getLogger(__name__)
-
 MAX_COMMAND_BYTES = MAX_ENTRY_BYTES - 1024
 """Room for what a submission adds."""
-_UNDER_WAY = 256
 _MANY_RECORDS = 1_000
-_RESEND_MS = 500
-_CATCH_UP_SECONDS, _MOST_CATCH_UP_SECONDS = 1.0, 60.0
-"""Pause before the broker tries again to act on the image after an unexpected error."""
 
-Changed = Callable[[Sequence[Record] | None], Awaitable[None]]
-"""Called with decided records, in order, before their submitters get the result; None after a whole new image."""
 OnLeadership = Callable[[bool, int], None]
 """Called with whether this node is now the active controller, and the term."""
-
-
-class _Changes(NamedTuple):
-    """Notes that wait to be acted on, and how far the image was with them."""
-
-    notes: list[Note]
-    applied_index: int
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A submission in flight."""
-
-    data: bytes
-    decided: asyncio.Future[Decision[Any]]
-    sent_ms: int | None = None
 
 
 class MetadataLog:
@@ -129,32 +97,37 @@ class MetadataLog:
     ) -> None:
         self._config = config
         self._clock = clock
-        self._changed = changed
         self._tasks = tasks
         self._links = links
         self._machine = RecordingMachine(self._unusable)
         self._replaying: RecordingMachine | None = None
         """A machine that replays the journal after the disk was full, until it catches up with `_machine`."""
         self._source: Voter | Observer | None = None
-        self._nonce = os.urandom(16)
-        self._sequences = itertools.count()
-        self._pending: dict[int, _Pending] = {}
-        self._room = asyncio.Semaphore(_UNDER_WAY)
-        self._changes: asyncio.Queue[_Changes] = asyncio.Queue()
-        self._is_following = False
-        self._is_behind = False
-        """The broker has not acted on the whole image, because of an unexpected error."""
-        self._catch_up_seconds = _CATCH_UP_SECONDS
+        self._submissions = PendingSubmissions(config.node_id, clock, self._send)
+        self._publisher = ChangePublisher(
+            changed,
+            lambda applied, is_acted_on: self._submissions.resolve(applied, is_acted_on=is_acted_on),
+            self._wake_waiters,
+            tasks.incidents,
+        )
         self._applied_index = 0
         self._leader: tuple[int | None, int] = (None, -1)
         self._active_term: int | None = None
         """The term in which this node is the active controller."""
         self._on_leadership: list[OnLeadership] = []
         self._changed_event = asyncio.Event()
-        self._standing: tuple[object, ...] = ()  # the leadership that was last published
+        self._last_leadership: tuple[object, ...] = ()
+        """The leadership that waiters were last woken for."""
         self._running: list[asyncio.Task[None]] = []
-        self.acted_index = 0
-        """The newest entry that the broker has acted on."""
+        self.quorum = QuorumAdmin(
+            config.node_id,
+            config.request_timeout_ms,
+            clock,
+            links,
+            leading=lambda: self._source if self.is_leader and isinstance(self._source, Voter) else None,
+            leader_id=lambda: self.leader_id,
+        )
+        """The administration of the quorum itself."""
         self.many_topics = asyncio.Lock()
         """Held for each part of a request with many topics (`topic_changes`), so that such requests alternate."""
 
@@ -177,13 +150,18 @@ class MetadataLog:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node is the active controller: it leads, and its image is up to date."""
+        """True if this node is the active controller: it leads, and its image is up to date."""
         return self._active_term is not None
 
     @property
     def applied_index(self) -> int:
         """The newest entry that is in the image."""
         return self._applied_index
+
+    @property
+    def acted_index(self) -> int:
+        """The newest entry that the broker has acted on."""
+        return self._publisher.acted_index
 
     def on_leadership(self, callback: OnLeadership) -> None:
         """Register a callback for when this node becomes or stops being the active controller."""
@@ -226,25 +204,23 @@ class MetadataLog:
                 snapshot_after_bytes=config.metadata_log_max_record_bytes_between_snapshots,
                 new_machine=self._new_machine,
                 on_change=self._on_change,
-                voters_are=self._voters_are,
+                set_voters=self._set_voters,
                 links=links,
                 tasks=self._tasks,
             )
         await self._source.start(directory)
         if links is not None:
             links.receive("submit", self._submitted)
-            links.serve("describe quorum", self._answer_describe)
-            links.serve("change voter", self._answer_change_voter)
+            self.quorum.serve(links)
             links.on_connection(self._connection)
-        for make, name in ((self._deliver, "metadata changes"), (self._resend, "metadata submissions")):
+        publish, resend = self._publisher.run, self._submissions.send_overdue
+        for make, name in ((publish, "metadata changes"), (resend, "metadata submissions")):
             self._running.append(self._tasks.keep_running(make, name=name))
         self._on_change()
 
     def follow_changes(self) -> Image:
         """Start calling `changed`, and return the current image, for which it is not called."""
-        while not self._changes.empty():
-            self._act(self._changes.get_nowait())
-        self._is_following = True
+        self._publisher.start_publishing()
         return self.image
 
     async def stop(self) -> None:
@@ -257,11 +233,8 @@ class MetadataLog:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
-            while not self._changes.empty():
-                changes = self._changes.get_nowait()
-                await self._tell(changes)
-                self._act(changes)
-            self._fail_pending(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops")
+            await self._publisher.finish()
+            self._submissions.fail_all(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops")
 
     def _new_machine(self) -> RecordingMachine:
         if self._source is None or self._applied_index == 0:
@@ -307,7 +280,7 @@ class MetadataLog:
             if isinstance(self._source, Voter) and not await self._source.reopen():
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._source.why_nothing_is_written)
             expected = decide(command, self.image)
-            if not expected.records and not self._pending:
+            if not expected.records and not self._submissions:
                 return expected
             if len(expected.records) > _MANY_RECORDS:
                 await asyncio.sleep(0)  # a large topic: serve other requests before encoding and applying it
@@ -315,8 +288,8 @@ class MetadataLog:
         if len(encoded) > MAX_COMMAND_BYTES:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a metadata command of {len(encoded)} bytes is too large")
         try:
-            async with asyncio.timeout(self._config.request_timeout_ms / 1000), self._room:
-                return await self._decided(encoded)
+            async with asyncio.timeout(self._config.request_timeout_ms / 1000):
+                return await self._submissions.decided(encoded)
         except TimeoutError:
             if self.leader_id is None:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "the metadata quorum has no leader") from None
@@ -329,44 +302,20 @@ class MetadataLog:
         """
         await self.submit(SetConfigs(changes=(), time_ms=self._clock.now()))
 
-    async def _decided(self, encoded: bytes) -> Decision[Any]:
-        sequence = next(self._sequences)
-        submission = SubmissionId(node_id=self._config.node_id, nonce=self._nonce, sequence=sequence)
-        decided: asyncio.Future[Decision[Any]] = asyncio.get_running_loop().create_future()
-        pending = self._pending[sequence] = _Pending(encode_submission(submission, encoded), decided)
-        try:
-            self._send(pending)
-            return await decided
-        finally:
-            self._pending.pop(sequence, None)
-
     @property
     def _is_alone(self) -> bool:
         return self._config.is_own_quorum and (
             not isinstance(self._source, Voter) or self._source.quorum is None or len(self._source.quorum.voters) == 1
         )
 
-    def _send(self, pending: _Pending) -> None:
+    def _send(self, submission: bytes) -> None:
+        """Append a submission if this node leads; else send it to the leader, if there is one."""
         source = self._source
         assert source is not None
-        pending.sent_ms = self._clock.monotonic_ms()
         leader = source.leader_id
-        if not source.propose(pending.data) and leader not in (None, self._config.node_id) and self._links is not None:
+        if not source.propose(submission) and leader not in (None, self._config.node_id) and self._links is not None:
             assert leader is not None
-            self._links.send(leader, "submit", {"data": pending.data})
-
-    async def _resend(self) -> None:
-        """Resend submissions without a decision to the current leader."""
-        while True:
-            await asyncio.sleep(_RESEND_MS / 1000)
-            now = self._clock.monotonic_ms()
-            for pending in [*self._pending.values()]:
-                if pending.sent_ms is None or now - pending.sent_ms >= _RESEND_MS:
-                    self._send(pending)
-
-    def _resend_all(self) -> None:
-        for pending in [*self._pending.values()]:
-            self._send(pending)
+            self._links.send(leader, "submit", {"data": submission})
 
     def _submitted(self, peer: int, body: dict[str, Any]) -> None:
         if self._source is None or self._source.leader_id != self._config.node_id:
@@ -381,13 +330,8 @@ class MetadataLog:
 
     def _connection(self, peer: int, is_up: bool) -> None:
         if is_up and peer == self.leader_id:
-            self._resend_all()
-        self._publish()
-
-    def _fail_pending(self, error: ErrorCode, message: str) -> None:
-        for pending in self._pending.values():
-            if not pending.decided.done():
-                pending.decided.set_exception(KafkaError(error, message))
+            self._submissions.send_all()
+        self._wake_waiters()
 
     # --- what the quorum does ----------------------------------------------------------------
 
@@ -399,22 +343,22 @@ class MetadataLog:
         if isinstance(source, Voter) and source.quorum is None:
             self._set_active(False)
             if self._is_alone:
-                self._fail_pending(ErrorCode.KAFKA_STORAGE_ERROR, source.why_nothing_is_written)
+                self._submissions.fail_all(ErrorCode.KAFKA_STORAGE_ERROR, source.why_nothing_is_written)
         else:
             self._take_changes(source.applied_index)
         leader = (source.leader_id, source.term)
         if leader != self._leader:
             self._leader = leader
             if leader[0] is not None:
-                self._resend_all()
+                self._submissions.send_all()
         self._set_active(source.is_active)
-        standing = (leader, self._active_term)
-        if standing != self._standing:
-            self._standing = standing
-            self._publish()
+        leadership = (leader, self._active_term)
+        if leadership != self._last_leadership:
+            self._last_leadership = leadership
+            self._wake_waiters()
 
-    def _publish(self) -> None:
-        """Wake all waiters to check their conditions: progress, leadership and links may have changed."""
+    def _wake_waiters(self) -> None:
+        """Wake all that wait to check their conditions: progress, leadership and links may have changed."""
         changed, self._changed_event = self._changed_event, asyncio.Event()
         changed.set()
 
@@ -428,8 +372,7 @@ class MetadataLog:
             self._machine = coming
         notes += self._machine.take()
         self._applied_index = applied_index
-        if notes or applied_index != self.acted_index:
-            self._changes.put_nowait(_Changes(notes, applied_index))
+        self._publisher.add(notes, applied_index)
 
     def _set_active(self, is_active: bool) -> None:
         term = self._leader[1] if is_active else None
@@ -440,150 +383,13 @@ class MetadataLog:
             with self._tasks.incidents.contained("active controller"):
                 callback(is_active, self._leader[1])
 
-    async def _deliver(self) -> None:
-        while True:
-            changes = await self._next_changes()
-            while not self._changes.empty():
-                more = self._changes.get_nowait()
-                changes = _Changes(changes.notes + more.notes, more.applied_index)
-            await self._tell(changes)
-            self._act(changes)
-
-    async def _next_changes(self) -> _Changes:
-        """Wait for the next decisions; if the broker is behind, wait only briefly, so that it can catch up."""
-        if not self._is_behind:
-            return await self._changes.get()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._catch_up_seconds):
-                return await self._changes.get()
-        return _Changes([], self._applied_index if self._changes.empty() else self.acted_index)
-
-    async def _tell(self, changes: _Changes) -> None:
-        """Let the broker act on the changes. After an unexpected error it acts on the whole image, until that succeeds.
-
-        The image itself is current. Until the broker has caught up with it, submitters get an error that says so.
-        """
-        if not self._is_following:
-            return
-        is_whole = self._is_behind or any(applied is None for (applied,) in changes.notes)
-        records = [record for (applied,) in changes.notes if applied for record in applied.decision.records]
-        if not is_whole and not records:
-            return
-        if not is_whole and await self._try_to_act(records):
-            return
-        self._is_behind = not await self._try_to_act(None)
-        pause = self._catch_up_seconds * 2 if self._is_behind else _CATCH_UP_SECONDS
-        self._catch_up_seconds = min(pause, _MOST_CATCH_UP_SECONDS)
-
-    async def _try_to_act(self, records: Sequence[Record] | None) -> bool:
-        """Let the broker act on records, or on the whole image (None); return whether it did without an error."""
-        try:
-            await self._changed(records)
-        except Fatal:
-            raise
-        except Exception as error:
-            self._tasks.incidents.note("acting on changed metadata", error)
-            return False
-        return True
-
-    def _act(self, changes: _Changes) -> None:
-        """Resolve the submissions that these changes decide."""
-        if not self._is_behind:
-            self.acted_index = changes.applied_index
-        for (applied,) in changes.notes:
-            if applied is None or applied.submission is None or applied.submission.nonce != self._nonce:
-                continue
-            pending = self._pending.get(applied.submission.sequence)
-            if pending is None or pending.decided.done():
-                continue
-            if applied.is_duplicate:  # its decision came within a snapshot
-                pending.decided.set_exception(
-                    KafkaError(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        "The request was decided, but this broker does not know its result.",
-                    )
-                )
-            elif self._is_behind:
-                pending.decided.set_exception(
-                    KafkaError(
-                        ErrorCode.UNKNOWN_SERVER_ERROR,
-                        "The request was decided, but this broker could not act on it yet.",
-                    )
-                )
-            else:
-                pending.decided.set_result(applied.decision)
-        self._publish()
-
-    def _voters_are(self, voters: Mapping[int, str]) -> None:
+    def _set_voters(self, voters: Mapping[int, str]) -> None:
+        """Connect to the voters that the quorum has now; only an observer calls this."""
         assert self._links is not None
         self._links.set_voters(
             {
                 node_id: parse_address("voters", text)
                 for node_id, text in voters.items()
-                if text and _address_problem(text) is None
+                if text and address_problem(text) is None
             }
         )
-
-    # --- the quorum itself -------------------------------------------------------------------
-
-    async def describe(self) -> QuorumDescription:
-        """Describe the quorum as its leader sees it. Raises KafkaError: NOT_CONTROLLER if the leader is unreachable."""
-        if not self.is_leader:
-            return read_description(await self._ask_leader("describe quorum", {}))
-        assert isinstance(self._source, Voter)
-        return describe_quorum(self._source, self._clock)
-
-    async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> None:
-        """Add a voter (id and `host:port`) that has caught up, or remove one.
-
-        Raises KafkaError: NOT_CONTROLLER if the leader is unreachable, INVALID_REQUEST with its reason if it refuses.
-        """
-        if add is not None and (problem := _address_problem(add[1])) is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
-        if self.is_leader:
-            assert isinstance(self._source, Voter)
-            reason = await self._source.change_voter(add=add, remove=remove)
-        else:
-            body = {"add": None if add is None else list(add), "remove": remove}
-            reason = (await self._ask_leader("change voter", body))["refused"]
-        if reason is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
-
-    async def _ask_leader(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
-        leader = self.leader_id
-        if leader is None or leader == self._config.node_id or self._links is None:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the metadata quorum has no leader")
-        from kraftpy.broker.metadata.link_messages import LinkError
-
-        try:
-            return await self._links.request(leader, kind, body, self._config.request_timeout_ms)
-        except LinkError as error:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
-
-    async def _answer_describe(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
-        self._check_leading()
-        return write_description(await self.describe())
-
-    async def _answer_change_voter(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
-        self._check_leading()
-        assert isinstance(self._source, Voter)
-        add = body["add"]
-        if add is not None and (problem := _address_problem(add[1])) is not None:
-            return {"refused": problem}
-        reason = await self._source.change_voter(add=None if add is None else (add[0], add[1]), remove=body["remove"])
-        return {"refused": reason}
-
-    def _check_leading(self) -> None:
-        if not self.is_leader:
-            from kraftpy.broker.metadata.link_messages import LinkError
-
-            raise LinkError("this node does not lead the metadata quorum")
-
-
-def _address_problem(text: str) -> str | None:
-    """Return an error message if a voter's address is malformed; None if it is valid."""
-    try:
-        parse_address("the voter's address", text)
-    except ConfigError as error:
-        return str(error)
-    return None

@@ -23,7 +23,7 @@ from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
 from kraftpy.metadata.quorum_messages import BadMessageError, command_in, pack_snapshot, unpack_snapshot
-from kraftpy.metadata.raft import StateMachine
+from kraftpy.metadata.raft.state import UNITS_A_TICK, StateMachine
 from kraftpy.ports import Directory
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ class Observer:
         snapshot_after_bytes: int,
         new_machine: Callable[[], StateMachine],
         on_change: Callable[[], None],
-        voters_are: Callable[[Mapping[int, str]], None],
+        set_voters: Callable[[Mapping[int, str]], None],
         links: Links,
         tasks: Tasks,
     ) -> None:
         self._snapshot_after_bytes = snapshot_after_bytes
         self._machine = new_machine()
         self._on_change = on_change
-        self._voters_are = voters_are
+        self._set_voters = set_voters
         self._links = links
         self._tasks = tasks
         self._journal: Journal | None = None
@@ -65,15 +65,15 @@ class Observer:
         self.term = -1
         self.applied_index = 0
         self.is_current = False
-        """Whether it has caught up with a voter's newest entry since it started."""
+        """True if this observer has caught up with a voter's newest entry since it started."""
 
     @property
     def is_active(self) -> bool:
-        """An observer never leads."""
+        """False: an observer never leads."""
         return False
 
     def propose(self, data: bytes) -> bool:
-        """An observer never leads."""
+        """Return False: an observer never leads, so it appends no command."""
         return False
 
     async def start(self, directory: Directory) -> None:
@@ -81,7 +81,7 @@ class Observer:
         journal = Journal(directory)
         loaded = await self._in_disk_thread(journal.load)
         if loaded.snapshot is not None:
-            self._machine.restore(unpack_snapshot(loaded.snapshot.data).state)
+            self._machine.decode(unpack_snapshot(loaded.snapshot.data).state)()
             self.applied_index, self._last_term = loaded.snapshot.index, loaded.snapshot.term
         for entry in loaded.entries:
             self._apply(entry.index, entry.term, entry.data)
@@ -105,16 +105,16 @@ class Observer:
     async def _run(self) -> None:
         from kraftpy.broker.metadata.link_messages import LinkError
 
-        tried: set[int] = set()  # voters that knew no leader or did not answer, since one last named a leader
+        tried: set[int] = set()  # voters that did not answer or knew no leader, since one last named a leader
         while True:
-            voter = self._nearest(tried)
+            voter = self._voter_to_ask(tried)
             if voter is None:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             leader = -1 if self.leader_id is None else self.leader_id
-            question = {"after": self.applied_index, "leader": leader, "term": self.term}
+            body = {"after": self.applied_index, "leader": leader, "term": self.term}
             try:
-                answer = await self._links.request(voter, "follow", question, FOLLOW_WAIT_MS + _ANSWER_MS)
+                answer = await self._links.request(voter, "follow", body, FOLLOW_WAIT_MS + _ANSWER_MS)
             except LinkError as error:
                 logger.debug("%s", error)
                 if voter == self.leader_id:
@@ -131,13 +131,11 @@ class Observer:
             if answer["leader"] < 0:
                 tried.add(voter)
             else:
-                if (
-                    answer["leader"] in tried
-                ):  # it did not answer, or does not lead: the voter that named it may be behind
+                if answer["leader"] in tried:  # it did not answer or does not lead: the voter asked may be behind
                     await asyncio.sleep(_PAUSE_SECONDS)
                 tried.clear()
             try:
-                await self._take(answer)
+                await self._accept(answer)
             except NewerSchemaError as error:
                 raise Fatal(str(error)) from error
             except (BadMessageError, CodecError) as error:
@@ -145,8 +143,8 @@ class Observer:
                 tried.add(voter)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _nearest(self, tried: set[int]) -> int | None:
-        """Return the leader, or else the next voter to ask: one with a full disk knows nothing meanwhile."""
+    def _voter_to_ask(self, tried: set[int]) -> int | None:
+        """Return the leader, or else the next voter to ask, since a voter with a full disk does not know the leader."""
         if self.leader_id is not None and self._links.is_connected(self.leader_id):
             return self.leader_id
         connected = [peer for peer in self._links.peers if not self._voters or peer in self._voters]
@@ -156,25 +154,30 @@ class Observer:
         tried.clear()
         return connected[0] if connected else None
 
-    async def _take(self, answer: dict[str, Any]) -> None:
+    async def _accept(self, answer: dict[str, Any]) -> None:
         if "snapshot" in answer:
             index, term, data = answer["snapshot"]
             if index > self.applied_index:
-                self._machine.restore(unpack_snapshot(data).state)
+                replace_state = await asyncio.to_thread(self._machine.decode, unpack_snapshot(data).state)
+                replace_state()
                 self.applied_index, self._last_term = index, term
                 await self._on_disk(lambda journal: journal.save_snapshot(index, term, data))
                 self._snapshot_due_at, self._applied_bytes = index + SNAPSHOT_AFTER_ENTRIES, 0
+        units = 0
         for index, term, data in answer["entries"]:
             if index == self.applied_index + 1:
                 if term < self._last_term:
                     raise BadMessageError(f"entry {index} of term {term} follows one of term {self._last_term}")
                 if self._journal is not None:
                     self._journal.append(term, data)
-                self._apply(index, term, data)
+                units += self._apply(index, term, data)
+                if units >= UNITS_A_TICK:
+                    units = 0
+                    await asyncio.sleep(0)
         voters = dict(map(tuple, answer["voters"]))
         if voters and voters != self._voters:
             self._voters = voters
-            self._voters_are(voters)
+            self._set_voters(voters)
         self.leader_id = None if answer["leader"] < 0 else answer["leader"]
         self.term = answer["term"]
         if self.leader_id is not None and self.applied_index >= answer["applied"]:
@@ -184,21 +187,26 @@ class Observer:
             await self._on_disk(lambda journal: journal.sync())
             if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
                 self._snapshot_due_at, self._applied_bytes = self.applied_index + SNAPSHOT_AFTER_ENTRIES, 0
-                snapshot = pack_snapshot(self.applied_index, self._voters, self._machine.snapshot())
-                index, term = self.applied_index, self._last_term
-                await self._on_disk(lambda journal: journal.save_snapshot(index, term, snapshot))
+                index, term, voters = self.applied_index, self._last_term, self._voters
+                encode = self._machine.capture()
+                await self._on_disk(
+                    lambda journal: journal.save_snapshot(index, term, pack_snapshot(index, voters, encode()))
+                )
 
-    def _apply(self, index: int, term: int, data: bytes) -> None:
+    def _apply(self, index: int, term: int, data: bytes) -> int:
+        """Apply an entry; return the units of work that it took."""
+        units = 0
         command = command_in(data)
         if command is not None:
             try:
-                self._machine.apply(index, term, command)
+                units = self._machine.apply(index, term, command) or 0
             except CodecError:
                 raise
             except Exception as error:
                 raise Fatal(f"entry {index} of the metadata log could not be applied: {error!r}") from error
             self._applied_bytes += len(command)
         self.applied_index, self._last_term = index, term
+        return units
 
     async def _on_disk(self, write: Callable[[Journal], object]) -> None:
         journal = self._journal

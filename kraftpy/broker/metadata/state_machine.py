@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.decision import Applied
+from kraftpy.metadata.image import Image
 
 
 class Note(NamedTuple):
@@ -24,22 +25,27 @@ class RecordingMachine:
         self.state = MetadataStateMachine()
         self._notes: list[Note] = []
 
-    def apply(self, index: int, term: int, data: bytes) -> object:
-        """Decide a committed command."""
+    def apply(self, index: int, term: int, data: bytes) -> int:
+        """Decide a committed command; return the units of work, which are its records and itself."""
         applied = self.state.apply(index, term, data)
         self._notes.append(Note(applied))
         if applied.is_unusable and self._unusable is not None:
             self._unusable(index, applied.decision.message or "")
-        return applied
+        return 1 + len(applied.decision.records)
 
-    def snapshot(self) -> bytes:
-        """Encode the whole state."""
-        return self.state.snapshot()
+    def capture(self) -> Callable[[], bytes]:
+        """Capture the whole state; the returned function encodes it, in any thread."""
+        return self.state.capture()
 
-    def restore(self, data: bytes) -> None:
-        """Replace the whole state. Raises CodecError."""
-        self.state.restore(data)
-        self._notes.append(Note(None))
+    def decode(self, data: bytes) -> Callable[[], None]:
+        """Decode a whole state, in any thread; the returned function replaces the state. Raises CodecError."""
+        image = Image.from_bytes(data)
+
+        def replace() -> None:
+            self.state.image = image
+            self._notes.append(Note(None))
+
+        return replace
 
     def take(self) -> list[Note]:
         """Return and clear the notes recorded since the last call."""

@@ -70,10 +70,10 @@ async def change_topics(
     failure: KafkaError | None = None
     for part in parts:
         if failure is None:
-            some = _some(command, part.places)
-            refused = _without_room(some, metadata.image, config, validated)
+            part_command = _with_topics(command, part.places)
+            refused = _without_room(part_command, metadata.image, config, validated)
             try:
-                decided = await _decided(some, refused, metadata, deadline, is_one_of_many=len(parts) > 1)
+                decided = await _decided(part_command, refused, metadata, deadline, is_one_of_many=len(parts) > 1)
             except TimeoutError:
                 failure = KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
@@ -104,7 +104,7 @@ async def _decided(
 ) -> list[TopicResult]:
     """Return one part's results, merged with local refusals, in order. Raises KafkaError or TimeoutError."""
     places = [place for place in range(len(command.topics)) if place not in refused]
-    allowed = _some(command, places)
+    allowed = _with_topics(command, places)
     async with asyncio.timeout_at(deadline):
         if is_one_of_many:
             async with metadata.many_topics:
@@ -117,7 +117,7 @@ async def _decided(
     return [results[place] for place in range(len(command.topics))]
 
 
-def _some(command: TopicCommand, places: Sequence[int]) -> TopicCommand:
+def _with_topics(command: TopicCommand, places: Sequence[int]) -> TopicCommand:
     """Return the command with only the topics at these positions."""
     if len(places) == len(command.topics):
         return command
@@ -133,9 +133,9 @@ def _some(command: TopicCommand, places: Sequence[int]) -> TopicCommand:
 def _parts(command: TopicCommand, image: Image) -> list[_Part]:
     """Split the command's topics. Those that affect each other (duplicates, colliding names) stay together."""
     together: dict[Hashable, list[int]] = {}
-    kin = _kin(command, image)
+    key_of = _dependency_key(command, image)
     for place in range(len(command.topics)):
-        together.setdefault(kin(place), []).append(place)
+        together.setdefault(key_of(place), []).append(place)
     parts: list[_Part] = []
     for places in together.values():
         units = sum(_units(command, place, image) for place in places)
@@ -146,7 +146,7 @@ def _parts(command: TopicCommand, image: Image) -> list[_Part]:
     return parts or [_Part([], 0)]
 
 
-def _kin(command: TopicCommand, image: Image) -> Callable[[int], Hashable]:
+def _dependency_key(command: TopicCommand, image: Image) -> Callable[[int], Hashable]:
     """Return a function from a topic's position to a key, equal for topics that must be decided together."""
     match command:
         case CreateTopics(topics=topics):
@@ -198,7 +198,7 @@ def _without_room(command: TopicCommand, image: Image, config: BrokerConfig, val
         if isinstance(topic, NewPartitions):
             added = _growth(topic, image)
         elif image.topic(topic.name) is not None or topic_name_problem(topic.name) is not None:
-            continue  # refused for that reason
+            continue  # `decide` refuses it for that reason
         else:
             assert isinstance(command, CreateTopics)
             added = _new_partitions(topic, command)

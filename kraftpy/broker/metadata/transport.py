@@ -12,8 +12,11 @@ after `_RETRY_SECONDS`, then with growing pauses of up to `_MAX_RETRY_SECONDS`; 
 `link` describes the handshake, the keep-alive and the limits on a peer; `link_messages` describes the messages. A body
 of the wrong shape is not delivered: a message is dropped, a request is refused, and an answer counts as missing.
 
-Unauthenticated connections are limited to `_MAX_HALF_OPEN`, and to `_MAX_HALF_OPEN_OF_HOST` per address. Beyond that,
-the oldest connection of the address with the most is closed; addresses of previously authenticated nodes come last.
+Unauthenticated connections are limited to `_MAX_HALF_OPEN`, and to `_MAX_HALF_OPEN_OF_HOST` per network (an IPv4
+address, or the /64 of an IPv6 address). Beyond that, one is closed: of networks from which no node has authenticated
+itself, before others; of networks that lately failed to prove themselves, before new ones; of the network that has
+most, its oldest. Among equals chance decides, so that no flood, from however many addresses, can outrun a node that is
+new here. The memory of both kinds of networks is bounded.
 
 Left out: encryption, and authorization: any program that knows the secret is a node of the cluster.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
@@ -41,7 +45,9 @@ MAX_FRAME_BYTES = MAX_ENTRY_BYTES + (1 << 20)
 MAX_BUFFERED_BYTES = 32 << 20
 _MAX_HALF_OPEN = 64
 _MAX_HALF_OPEN_OF_HOST = 32
-_MAX_KNOWN_HOSTS = 256
+_MAX_KNOWN_NETWORKS = 256
+_MAX_FAILED_NETWORKS = 1_024
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _CONNECT_SECONDS = 2.0
 _RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 1.0
@@ -82,8 +88,10 @@ class Links:
         self._secret = secret
         self._complaints = Complaints() if complaints is None else complaints
         self._incidents = Incidents(self._complaints) if incidents is None else incidents
-        self._known_hosts: dict[str, None] = {}
-        """Addresses of nodes that have authenticated themselves, the latest last."""
+        self._known_networks: dict[str, None] = {}
+        """Networks of nodes that have authenticated themselves, the latest last."""
+        self._failed_networks: dict[str, None] = {}
+        """Networks whose connections to this node were closed before any had proved itself, the latest last."""
         self._tasks = tasks
         self._tick_seconds = silence_ms / 1000 / TICKS_OF_SILENCE
         self._voters: dict[int, Address] = {}
@@ -107,7 +115,7 @@ class Links:
 
     @property
     def is_protected(self) -> bool:
-        """Whether this node has a secret, which peers must prove to know."""
+        """True if this node has a secret, which peers must prove to know."""
         return self._secret is not None
 
     def key_for(self, purpose: bytes) -> bytes:
@@ -170,7 +178,7 @@ class Links:
         hosts = [str(each.getsockname()[0]) for server in self._servers for each in server.sockets]
         return next((host for host in hosts if not is_loopback(host)), None)
 
-    def must_not_meet(self, host: str) -> bool:
+    def forbids_links_to(self, host: str) -> bool:
         """Return whether links to an address are forbidden: other machines require a secret."""
         return self._secret is None and not is_loopback(host)
 
@@ -222,7 +230,7 @@ class Links:
 
     # --- for its connections ------------------------------------------------------------------
 
-    def calls(self, peer: int) -> bool:
+    def connects_to(self, peer: int) -> bool:
         """Return whether this node connects to the peer, rather than only knocking."""
         return not self.is_voter or peer not in self._voters or self.node_id > peer
 
@@ -232,28 +240,38 @@ class Links:
             connection.close("this node stops")
             return
         self._half_open[connection] = None
-        hosts = Counter(each.host for each in self._half_open)
-        if hosts[connection.host] > _MAX_HALF_OPEN_OF_HOST:
-            self._close_oldest(connection.host)
+        counts = Counter(network_of(each.host) for each in self._half_open)
+        network = network_of(connection.host)
+        if counts[network] > _MAX_HALF_OPEN_OF_HOST:
+            self._close_oldest(network)
         elif len(self._half_open) > _MAX_HALF_OPEN:
-            self._close_oldest(max(hosts, key=lambda host: (host not in self._known_hosts, hosts[host])))
+            ranks = {each: self._rank(each, count) for each, count in counts.items()}
+            last = max(ranks.values())
+            self._close_oldest(random.choice([each for each, rank in ranks.items() if rank == last]))
 
-    def _close_oldest(self, host: str) -> None:
-        oldest = next(each for each in self._half_open if each.host == host)
+    def _rank(self, network: str, count: int) -> tuple[bool, bool, int]:
+        """Return a rank that is higher the sooner a connection of this network is closed for others."""
+        return network not in self._known_networks, network in self._failed_networks, count
+
+    def _close_oldest(self, network: str) -> None:
+        oldest = next(each for each in self._half_open if network_of(each.host) == network)
         oldest.close("there are too many unauthenticated connections", "too many")
+
+    def failed(self, connection: Link) -> None:
+        """Remember the network of a connection to this node that was closed before it had proved itself."""
+        _remember(self._failed_networks, network_of(connection.host), _MAX_FAILED_NETWORKS)
 
     def knocked(self, peer: int) -> None:
         """Connect at once to a peer that has just knocked."""
         if peer not in self._up and (caller := self._callers.get(peer)) is not None:
-            caller.hurry()
+            caller.retry_soon()
 
     def opened(self, connection: Link, peer: int) -> None:
         """Make this connection the link of its authenticated peer."""
         self._half_open.pop(connection, None)
-        self._known_hosts.pop(connection.host, None)
-        self._known_hosts[connection.host] = None
-        if len(self._known_hosts) > _MAX_KNOWN_HOSTS:
-            del self._known_hosts[next(iter(self._known_hosts))]
+        network = network_of(connection.host)
+        self._failed_networks.pop(network, None)
+        _remember(self._known_networks, network, _MAX_KNOWN_NETWORKS)
         if (older := self._up.get(peer)) is not None:
             older.close("the peer opened a newer one")
         self._up[peer] = connection
@@ -262,7 +280,7 @@ class Links:
             callback(peer, True)
 
     def closed(self, connection: Link, reason: str) -> None:
-        """Forget a connection that is closed."""
+        """Remove a connection that is closed."""
         self._half_open.pop(connection, None)
         peer = connection.peer
         if peer is None or self._up.get(peer) is not connection:
@@ -273,11 +291,11 @@ class Links:
             callback(peer, False)
         for caller in [*self._callers.values(), *self._bootstrap.values()]:
             if caller.peer == peer:
-                caller.hurry()
+                caller.retry_soon()
 
     def note_refusal(self, connection: Link, kind: str, reason: str) -> None:
         """Log that a connection ended before it became a link: each kind of reason once a minute per address."""
-        level = logging.INFO if kind in ("lost", "no node", "too many") else logging.WARNING
+        level = logging.INFO if kind in ("lost", "late", "no node", "too many") else logging.WARNING
         self._complaints.write(
             logger, level, f"link {kind}", connection.host, "a connection of the quorum with %s was closed: %s",
             connection.host or "nobody", printable(reason),
@@ -290,7 +308,7 @@ class Links:
             printable(str(error)),
         )  # fmt: skip
 
-    def arrived(self, peer: int, kind: str, body: Body) -> None:
+    def received_message(self, peer: int, kind: str, body: Body) -> None:
         """Deliver a one-way message."""
         receiver = self._receivers.get(kind)
         if receiver is None:
@@ -303,14 +321,14 @@ class Links:
         except Exception as error:
             self._incidents.note(f"the message {kind} of node {peer}", error, kind=f"link message {kind}")
 
-    def asked(self, connection: Link, number: int, kind: str, body: Body) -> bool:
+    def received_request(self, connection: Link, number: int, kind: str, body: Body) -> bool:
         """Answer a request in its own task. If this node is stopping, close the link instead and return False."""
         answering = self._answer(connection, number, kind, body)
         try:
             self._tasks.create_task(answering, name=f"answer {printable(kind, 40)}")
         except RuntimeError:  # the group takes no more tasks
             answering.close()
-            connection.close("this node is ending")
+            connection.close("this node stops")
             return False
         return True
 
@@ -338,19 +356,40 @@ class Links:
                 connection.tick()
 
 
+def network_of(host: str) -> str:
+    """Return the network that an address counts for: an IPv6 host has as many addresses as it likes in its /64."""
+    if ":" not in host:
+        return host
+    try:
+        address = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    except OSError:
+        return host
+    if address.startswith(_IPV4_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, address[len(_IPV4_MAPPED) :])
+    return address[:8].hex()
+
+
+def _remember(networks: dict[str, None], network: str, most: int) -> None:
+    """Make this network the latest of at most `most`."""
+    networks.pop(network, None)
+    networks[network] = None
+    if len(networks) > most:
+        del networks[next(iter(networks))]
+
+
 class _Dialer:
-    """Connects to one address until there is a link, and again when it is lost."""
+    """Connects to one address until there is a link, and again if the link is lost."""
 
     def __init__(self, links: Links, peer: int | None, address: Address, tasks: Tasks) -> None:
         self.address = address
         self.peer = peer
         self._links = links
-        self._hurry = asyncio.Event()
+        self._retry_soon = asyncio.Event()
         self._task = tasks.create_task(self._run(), name=f"link to {address}")
 
-    def hurry(self) -> None:
-        """Try soon: the link was lost, or the peer has knocked."""
-        self._hurry.set()
+    def retry_soon(self) -> None:
+        """Try again soon: the link was lost, or the peer has knocked."""
+        self._retry_soon.set()
 
     def stop(self) -> None:
         """Stop trying."""
@@ -364,27 +403,27 @@ class _Dialer:
             timeout = None if self._is_connected() else pause * random.uniform(0.8, 1.2)
             try:
                 async with asyncio.timeout(timeout):
-                    await self._hurry.wait()
+                    await self._retry_soon.wait()
             except TimeoutError:
                 pause = min(pause * 1.5, _MAX_RETRY_SECONDS)
             else:
-                self._hurry.clear()
+                self._retry_soon.clear()
                 pause = _RETRY_SECONDS
-                await asyncio.sleep(_RETRY_SECONDS / 2)  # at most this often, however many hints arrive
+                await asyncio.sleep(_RETRY_SECONDS / 2)  # a limit on the rate, however often `retry_soon` is called
 
     def _is_connected(self) -> bool:
         return self.peer is not None and self._links.is_connected(self.peer)
 
     async def _call(self) -> None:
         links, loop = self._links, asyncio.get_running_loop()
-        is_knock = self.peer is not None and not links.calls(self.peer)
+        is_knock = self.peer is not None and not links.connects_to(self.peer)
         made: list[Link] = []
 
         def connection() -> Link:
             made.append(Link(links, is_caller=True, expected=self.peer, is_knock=is_knock))
             return made[0]
 
-        if links.must_not_meet(self.address.host) and is_remote_address(self.address.host):
+        if links.forbids_links_to(self.address.host) and is_remote_address(self.address.host):
             return  # a name is checked once it is resolved
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):

@@ -29,11 +29,11 @@ from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
 from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.codec import CodecError
-from kraftpy.metadata.journal import Journal, JournalError
+from kraftpy.metadata.journal import Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
-from kraftpy.metadata.raft import Message, StateMachine
-from kraftpy.metadata.raft_library import QuorumStoppedError
+from kraftpy.metadata.raft.library import QuorumStoppedError
+from kraftpy.metadata.raft.state import Message, StateMachine
 from kraftpy.ports import Clock, Directory, Failure, failure_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FOLLOW_WAIT_MS = 500
-"""How long an observer's request waits for news."""
+"""The longest that an observer's request waits for new entries or a new leader."""
 FOLLOW_BYTES = 1 << 20
 _REOPEN_MS = 1000
 _RESIGN_SECONDS = 2.0
@@ -58,6 +58,14 @@ def is_transient(error: OSError) -> bool:
 def journal_failed(error: OSError) -> DirectoryFailed:
     """Return the error that stops a node, voter or observer, whose journal failed: its contents are unknown."""
     return DirectoryFailed(f"the metadata journal cannot be written: {error.strerror or error}; this node stops")
+
+
+def _outcome_of(decode: Callable[[], Callable[[], None]]) -> Callable[[], None] | Exception:
+    """Decode a snapshot; return how to install it, or why it is refused."""
+    try:
+        return decode()
+    except Exception as error:
+        return error
 
 
 class Voter:
@@ -102,10 +110,10 @@ class Voter:
         """While the disk is full: the earliest time of the next attempt, whatever peers send meanwhile."""
         self._sessions: dict[int, object] = {}
         """For each connected peer, a token that is new with each connection."""
-        self._told: asyncio.Event = asyncio.Event()
-        """Set and replaced whenever there may be news for observers."""
-        self._last_told: object = None
-        """The state when they were last woken."""
+        self._changed: asyncio.Event = asyncio.Event()
+        """Set and replaced whenever observers may have something new to receive."""
+        self._last_state: object = None
+        """The state when those who wait were last woken."""
         self._running: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.observers: dict[int, tuple[int, int, int]] = {}
@@ -135,7 +143,7 @@ class Voter:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads and its image is up to date."""
+        """True if this node leads and its image is up to date."""
         return self._quorum is not None and self._quorum.is_active
 
     @property
@@ -162,12 +170,12 @@ class Voter:
     async def stop(self) -> None:
         """Hand over leadership if another voter is connected, and close the journal. Raises OSError."""
         if self._quorum is not None and self._quorum.is_leader and self._may_hand_over(self._quorum):
-            self._feed(lambda quorum, _: quorum.resign())
+            self._enqueue(lambda quorum, _: quorum.resign())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESIGN_SECONDS):
                     while self.leader_id in (None, self._node_id) and self._may_hand_over(self._quorum):
-                        told = self._told
-                        await told.wait()
+                        changed = self._changed
+                        await changed.wait()
         self._is_stopping = True
         for task in self._running:
             task.cancel()
@@ -231,26 +239,26 @@ class Voter:
         if reason is not None:
             return reason
         try:
-            changed = quorum.change_voter(add=add, remove=remove)
+            entry = quorum.change_voter(add=add, remove=remove)
         except QuorumStoppedError:
             if not self._is_journal_failing:
                 raise
             return "the disk of this node is full"
-        if changed is None:
+        if entry is None:
             return "the voters cannot be changed now"
         self._wake.wake()
-        index, term = changed
+        index, term = entry
         while quorum.commit_index < index:
             if quorum is not self._quorum:
                 return "this node left the quorum: it is not known whether the voters changed"
             if quorum.term != term or not quorum.is_leader:
                 return "the leader changed: it is not known whether the voters did"
-            told = self._told
-            await told.wait()
+            changed = self._changed
+            await changed.wait()
         return None
 
-    def _feed(self, given: Callable[[Quorum, int], object]) -> None:
-        self._inbox.append(given)
+    def _enqueue(self, process: Callable[[Quorum, int], object]) -> None:
+        self._inbox.append(process)
         self._wake.wake()
 
     def _received(self, peer: int, body: dict[str, Any]) -> None:
@@ -264,16 +272,16 @@ class Voter:
                     assert self._links is not None
                     self._links.refuse_body(peer, error)
 
-        self._feed(receive)
+        self._enqueue(receive)
 
     def _connection(self, peer: int, is_up: bool) -> None:
         if is_up:
             self._sessions[peer] = object()
-            self._feed(lambda quorum, now: quorum.connected(peer, now))
+            self._enqueue(lambda quorum, now: quorum.connected(peer, now))
         else:
             self._sessions.pop(peer, None)
             self.observers.pop(peer, None)
-            self._feed(lambda quorum, now: quorum.disconnected(peer, now))
+            self._enqueue(lambda quorum, now: quorum.disconnected(peer, now))
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -303,26 +311,32 @@ class Voter:
                 if not self._is_journal_failing:
                     raise Fatal(str(error)) from error
                 while self._quorum is quorum:  # `_run_disk` closes it, or ends this node
-                    told = self._told
-                    await told.wait()
+                    changed = self._changed
+                    await changed.wait()
 
     @property
     def _is_journal_failing(self) -> bool:
-        """Whether the journal failed in its thread and refuses writes; `_run_disk` will handle that soon."""
+        """True if the journal has failed in its thread and refuses writes; `_run_disk` handles that soon."""
         return self._journal is not None and self._journal.has_failed
 
     def _step(self, quorum: Quorum) -> None:
         now = self._clock.monotonic_ms()
         while self._inbox:
-            given = self._inbox.popleft()
-            given(quorum, now)
+            process = self._inbox.popleft()
+            process(quorum, now)
         quorum.tick(now)
         self._send(quorum)
-        if quorum.needs_sync or quorum.snapshot_due or quorum.received_snapshot is not None:
+        if (
+            quorum.needs_sync
+            or quorum.snapshot_due
+            or quorum.snapshot_wanted
+            or quorum.snapshot_to_decode is not None
+            or quorum.received_snapshot is not None
+        ):
             self._disk_wanted.set()
-        self._tell()
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._on_change()
         quorum = self._quorum
         state = (
@@ -330,15 +344,15 @@ class Voter:
             if quorum is None
             else (quorum, quorum.applied_index, quorum.commit_index, quorum.leader_id, quorum.term, len(self._sessions))
         )
-        if state == self._last_told:
-            return  # most steps are ticks: there is nothing new for waiters
-        self._last_told = state
+        if state == self._last_state:
+            return  # most steps are ticks, which change nothing
+        self._last_state = state
         self._wake_all()
 
     def _wake_all(self) -> None:
         """Wake all tasks that wait for a change of the quorum."""
-        told, self._told = self._told, asyncio.Event()
-        told.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def _send(self, quorum: Quorum) -> None:
         for message in quorum.take_messages():
@@ -367,7 +381,7 @@ class Voter:
             except OSError as error:
                 if not is_transient(error):
                     raise journal_failed(error) from error
-                await self._give_up(error)
+                await self._leave_quorum(error)
             except QuorumStoppedError as error:
                 raise Fatal(str(error)) from error
 
@@ -382,23 +396,34 @@ class Voter:
         quorum.synced(durable_index)
         self._send_held(held)
         self._wake.wake()
-        self._tell()
+        self._publish()
 
     async def _save_snapshots(self, quorum: Quorum, journal: Journal) -> None:
+        """Do what snapshots need of a thread: those of many partitions take a tenth of a second to encode or decode."""
+        if (decode := quorum.snapshot_to_decode) is not None:
+            quorum.snapshot_decoded(await self._in_disk_thread(_outcome_of, decode))
+            self._wake.wake()
+        if quorum.snapshot_wanted:
+            captured = quorum.capture_snapshot()
+            data = await self._in_disk_thread(captured.encode)
+            quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=data))
+            self._wake.wake()
+            self._wake_all()
         received = quorum.received_snapshot
         if received is not None:
             await self._in_disk_thread(journal.save_snapshot, received.index, received.term, received.data)
             quorum.snapshot_installed()
             self._wake.wake()
         elif quorum.snapshot_due:
-            index, term, data = quorum.begin_snapshot()
-            await self._in_disk_thread(journal.save_snapshot, index, term, data)
-            quorum.snapshot_saved(index)
+            captured = quorum.begin_snapshot()
+            await self._in_disk_thread(lambda: journal.save_snapshot(captured.index, captured.term, captured.encode()))
+            quorum.snapshot_saved(captured.index)
             self._wake.wake()
 
     # --- a full disk -------------------------------------------------------------------------
 
-    async def _give_up(self, error: OSError) -> None:
+    async def _leave_quorum(self, error: OSError) -> None:
+        """Be silent until the journal can be written again."""
         logger.error("the metadata journal cannot be written: %s", error)
         self._disk_trouble = f"the metadata journal cannot be written: {error.strerror or error}"
         journal, self._journal = self._journal, None
@@ -410,7 +435,7 @@ class Voter:
         if self._links is not None:
             for peer in [*self._sessions]:
                 self._links.disconnect(peer)  # so that peers look for another leader at once
-        self._tell()
+        self._publish()
 
     async def reopen(self) -> bool:
         """Try to rejoin the quorum after the disk was full; return whether that worked."""
@@ -434,21 +459,21 @@ class Voter:
     # --- observers ---------------------------------------------------------------------------
 
     async def _follow(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Answer an observer with committed entries after its newest one, and the leader, once there is news."""
+        """Answer an observer with committed entries after its newest one, and the leader, once one of them is new."""
         after, known = body["after"], (body["leader"], body["term"])
         now = self._clock.monotonic_ms()
         caught_up_ms = now if after >= self.applied_index else self.observers.get(peer, (0, 0, -1))[2]
         self.observers[peer] = (after, now, caught_up_ms)
         deadline = asyncio.get_running_loop().time() + FOLLOW_WAIT_MS / 1000
         while True:
-            quorum, told = self._quorum, self._told
+            quorum, changed = self._quorum, self._changed
             if quorum is not None:
                 leader = -1 if quorum.leader_id is None else quorum.leader_id
                 if quorum.applied_index > after or known != (leader, quorum.term):
                     break
             try:
                 async with asyncio.timeout_at(deadline):
-                    await told.wait()
+                    await changed.wait()
             except TimeoutError:
                 quorum = self._quorum
                 break
@@ -460,8 +485,21 @@ class Voter:
         answer["voters"] = [[node_id, address] for node_id, address in sorted(quorum.voters.items())]
         entries = quorum.committed_after(after, FOLLOW_BYTES) if after <= quorum.applied_index else []
         if entries is None:
-            snapshot = quorum.snapshot_for()
-            answer["snapshot"] = [snapshot.index, snapshot.term, snapshot.data]
+            snapshot = await self._snapshot_for_observer(quorum)
+            if snapshot is not None:
+                answer["snapshot"] = [snapshot.index, snapshot.term, snapshot.data]
         else:
             answer["entries"] = [[entry.index, entry.term, entry.data] for entry in entries]
         return answer
+
+    async def _snapshot_for_observer(self, quorum: Quorum) -> Snapshot | None:
+        """Return a snapshot once it is encoded; None if that takes so long that the observer had better ask again."""
+        try:
+            async with asyncio.timeout(FOLLOW_WAIT_MS / 1000):
+                while (snapshot := quorum.snapshot_for()) is None and quorum is self._quorum:
+                    self._disk_wanted.set()
+                    changed = self._changed
+                    await changed.wait()
+        except TimeoutError:
+            return None
+        return snapshot

@@ -1,4 +1,4 @@
-"""Builds responses to Fetch for consumers and followers: what the session must be told, and current leaders."""
+"""Builds responses to Fetch for consumers and followers: partitions of which a session must hear, and leaders."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def respond_long(
 
 
 def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:
-    """Build the response from the partitions that its session must be told about."""
+    """Build the response from the partitions that its session must hear of."""
     topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
     for partition, answer in answers:
         if not fetched.include(partition, answer):

@@ -5,17 +5,18 @@ requests and applies the results to the logs. Appends run on the event loop, tru
 applied completely before the next request, whose fetch offsets tell the leader what this broker has. A flush that the
 topic asks for (`flush.messages`) comes before it too.
 
-If a partition is added while a fetcher's request waits at the leader, a new connection ends that wait: records
-acknowledged with acks=all must not be delayed by it. A partition that backs off after an error shortens the next wait
-instead. A leader that cannot be reached is retried after `replica.fetch.backoff.ms`, and at once when the metadata says
-that it, or any broker, is back.
+If a partition is added while a fetcher's request waits at the leader, a second request on the connection ends that
+wait: records acknowledged with acks=all must not be delayed by it. A partition that backs off after an error shortens
+the next wait instead. A leader that cannot be reached is retried after `replica.fetch.backoff.ms`, and at once when the
+metadata says that it, or any broker, is back.
 
 There is one fetcher per leader, as with `num.replica.fetchers=1`; different leaders are fetched from in parallel. But
 partitions that are synced before they are acknowledged (`kraftpy.flush.before.ack`) have a fetcher of their own, for
 each leader and log directory. It syncs everything it has appended, in one round, before its next request, so that the
 offsets in it acknowledge nothing that is not synced; no other partition waits for that disk. Replicas under a throttle
-pause as long as it asks (`throttle`). Left out: more fetchers than that; moving a partition between this broker's own
-disks.
+pause for as long as it asks (`throttle`).
+
+Left out: more fetchers per leader; moves of a partition between this broker's disks (`upkeep.log_moves`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
@@ -56,12 +57,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_Lane = tuple[BrokerId, str]
-"""A leader, and the log directory whose syncs its fetches wait for ("" if they wait for none)."""
+_FetcherId = tuple[BrokerId, str]
+"""A leader, and the log directory whose syncs the fetches wait for; "" if they wait for no syncs."""
 
 _FIRST_VERSION = 17
 _LET_OTHERS_RUN_AFTER_BYTES = 1 << 20
-_POSITIONS_AT_ONCE = 1_000
+_POSITIONS_AT_ONCE = 500
 """Partitions that get a position, or are looked up for a response, before others get the event loop."""
 
 
@@ -88,7 +89,7 @@ class Fetchers:
         self._tasks = tasks
         self.incidents = tasks.incidents
         self._is_started = False
-        self._fetchers: dict[_Lane, _Fetcher] = {}
+        self._fetchers: dict[_FetcherId, _Fetcher] = {}
         self._fetcher_of: dict[PartitionKey, _Fetcher] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self.throttles = Throttles(
@@ -118,16 +119,16 @@ class Fetchers:
         for replica, leader in changes:
             key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
             before = self._fetcher_of.get(key)
-            lane = (leader, replica.log_directory.path if replica.syncs.comes_before_ack else "")
-            if before is not None and before.lane != lane:
+            fetcher_id = (leader, replica.log_directory.path if replica.syncs.comes_before_ack else "")
+            if before is not None and before.id != fetcher_id:
                 before.forget(key)
                 del self._fetcher_of[key]
                 touched[before] = None
             if leader == NO_LEADER:
                 continue
-            fetcher = self._fetchers.get(lane)
+            fetcher = self._fetchers.get(fetcher_id)
             if fetcher is None:
-                fetcher = self._fetchers[lane] = _Fetcher(self, lane)
+                fetcher = self._fetchers[fetcher_id] = _Fetcher(self, fetcher_id)
             fetcher.add(key, replica)
             self._fetcher_of[key] = fetcher
             touched[fetcher] = None
@@ -143,7 +144,7 @@ class Fetchers:
             fetcher.wake()
 
     def _end(self, fetcher: _Fetcher) -> None:
-        if self._fetchers.pop(fetcher.lane, None) is None:
+        if self._fetchers.pop(fetcher.id, None) is None:
             return
         task = fetcher.end()
         if task is not None:
@@ -152,12 +153,12 @@ class Fetchers:
 
 
 class _Fetcher:
-    """Fetches the partitions of one lane from their leader."""
+    """Fetches some partitions from their leader."""
 
-    def __init__(self, fetchers: Fetchers, lane: _Lane) -> None:
+    def __init__(self, fetchers: Fetchers, fetcher_id: _FetcherId) -> None:
         config = fetchers.config
-        self.lane = lane
-        self.leader = lane[0]
+        self.id = fetcher_id
+        self.leader = fetcher_id[0]
         self.replicas: dict[PartitionKey, Replica] = {}
         self._fetchers = fetchers
         self._plan = FetchPlan(replica_id=BrokerId(config.node_id), broker_epoch=-1)
@@ -169,13 +170,13 @@ class _Fetcher:
         )
         self._due: dict[PartitionKey, None] = {}
         """Partitions whose position the plan does not know yet."""
-        self._resting: dict[PartitionKey, int] = {}
+        self._delayed: dict[PartitionKey, int] = {}
         """Partitions that back off, and until when, on the monotonic clock."""
         self._awake = asyncio.Event()
         self._connection: Connection | None = None
         self._is_waiting = False
-        self._was_interrupted = False
-        """The connection was closed to end a long poll, for a partition that has come."""
+        self._is_hurrying = False
+        """A request was sent to end the long poll, for a partition that has come."""
         self._task: asyncio.Task[None] | None = None
         self._has_complained = False
         self._complaints: dict[TopicPartition, tuple[str, tuple[object, ...]]] = {}
@@ -197,23 +198,31 @@ class _Fetcher:
     def add(self, key: PartitionKey, replica: Replica) -> None:
         """Fetch another partition, or a known one in a new leader epoch."""
         self.replicas[key] = replica
-        self._resting.pop(key, None)
+        self._delayed.pop(key, None)
         self._due[key] = None
         self._awake.set()
-        if self._is_waiting and self._connection is not None:
-            self._was_interrupted = True
-            self._connection.close()
+        if self._is_waiting and not self._is_hurrying and self._connection is not None:
+            self._hurry(self._connection)
+
+    def _hurry(self, connection: Connection) -> None:
+        """End the long poll: the leader answers it when it gets another request, here one about nothing."""
+        from kraftpy.protocol.messages.list_offsets import ListOffsetsRequest  # here: as in `_connect`
+
+        self._is_hurrying = True
+        with contextlib.suppress(KafkaError):  # a connection that is lost has ended the poll
+            version = connection.version(ApiKey.LIST_OFFSETS)
+            connection.send(ApiKey.LIST_OFFSETS, ListOffsetsRequest(), version).add_done_callback(_forget_outcome)
 
     def forget(self, key: PartitionKey) -> None:
         """Stop fetching a partition."""
         self.replicas.pop(key, None)
         self._plan.forget(key)
         self._due.pop(key, None)
-        self._resting.pop(key, None)
+        self._delayed.pop(key, None)
 
     def wake(self) -> None:
         """End all back-offs: the situation may have changed."""
-        self._due.update(dict.fromkeys(self._resting))
+        self._due.update(dict.fromkeys(self._delayed))
         self._awake.set()
 
     # --- the task ----------------------------------------------------------------------------
@@ -224,16 +233,14 @@ class _Fetcher:
                 await self._fetch()
             except KafkaError as error:
                 self._plan.lost()
-                if self._was_interrupted:  # even if the partition that was added has left again
-                    continue
                 if not self._has_complained:
                     logger.warning("broker %d: cannot fetch from it: %s", self.leader, error)
                     self._has_complained = True
-                await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
+                await self._pause(self._fetchers.config.replica_fetch_backoff_ms / 1000)
             except Exception as error:
                 self._plan.lost()
                 self._fetchers.incidents.note(f"fetcher of broker {self.leader}", error)
-                await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
+                await self._pause(self._fetchers.config.replica_fetch_backoff_ms / 1000)
             finally:
                 if self._connection is not None:
                     self._connection.close()
@@ -242,7 +249,6 @@ class _Fetcher:
     async def _fetch(self) -> None:
         """Connect, and fetch for as long as that succeeds. Raises KafkaError."""
         self._awake.clear()
-        self._was_interrupted = False
         epoch = self._fetchers.broker_epoch()
         connection = self._connection = await self._connect()
         version = connection.version(ApiKey.FETCH, low=_FIRST_VERSION)
@@ -251,7 +257,7 @@ class _Fetcher:
             self._has_complained = False
         while True:
             self._awake.clear()
-            self._end_rests()  # before the syncs: a resting partition may need one
+            self._end_delays()  # before the syncs: a partition whose back-off ends may need one
             await self._sync()
             now = self._fetchers.clock.monotonic_ms()
             await self._set_positions(now)
@@ -259,17 +265,17 @@ class _Fetcher:
             if self._plan.broker_epoch != epoch:  # the epoch is proved by the connection, so a new one is needed
                 self._plan.lost()
                 return
-            rest_ms = min((until - now for until in self._resting.values()), default=self._limits.max_wait_ms)
-            request = self._plan.request(self._limits, max(1, min(rest_ms, self._limits.max_wait_ms)))
+            pause_ms = min((until - now for until in self._delayed.values()), default=self._limits.max_wait_ms)
+            request = self._plan.request(self._limits, max(1, min(pause_ms, self._limits.max_wait_ms)))
             if request is None:
-                await self._rest(rest_ms / 1000)
+                await self._pause(pause_ms / 1000)
                 continue
-            self._is_waiting = True
+            self._is_waiting, self._is_hurrying = True, False
             try:
                 response = await connection.send(ApiKey.FETCH, request, version)
             finally:
                 self._is_waiting = False
-            await self._carry_out(self._plan.digest(response))
+            await self._apply(self._plan.handle_response(response))
 
     async def _connect(self) -> Connection:
         from kraftpy.client.connection import BrokerUnreachable, Connection  # here: a broker that is alone needs none
@@ -291,15 +297,15 @@ class _Fetcher:
             limit=response_limit(config),
         )
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._awake.wait()
 
-    def _end_rests(self) -> None:
+    def _end_delays(self) -> None:
         now = self._fetchers.clock.monotonic_ms()
-        for key in [key for key, until in self._resting.items() if until <= now]:
-            del self._resting[key]
+        for key in [key for key, until in self._delayed.items() if until <= now]:
+            del self._delayed[key]
             self._due[key] = None
 
     async def _set_positions(self, now: int) -> None:
@@ -321,19 +327,19 @@ class _Fetcher:
         position = replica.following.next_fetch(self._fetchers.clock.monotonic_ms())
         if replica.syncs.comes_before_ack and replica.syncs.is_due(replica.log_end_offset):
             self._plan.forget(key)  # it was added while others were synced, or could not be synced
-            self._resting[key] = replica.following.retry_at or now
+            self._delayed[key] = replica.following.retry_at or now
         elif throttled_ms := self._fetchers.throttles.follower_wait_ms(replica):
             self._plan.forget(key)
-            self._resting[key] = now + throttled_ms
+            self._delayed[key] = now + throttled_ms
         elif position is None:
             self._plan.forget(key)
-            self._resting[key] = replica.following.retry_at or now
+            self._delayed[key] = replica.following.retry_at or now
         else:
             self._plan.set(key, position)
 
     # --- applying a response -----------------------------------------------------------------
 
-    async def _carry_out(self, answers: list[Fetched]) -> None:
+    async def _apply(self, answers: list[Fetched]) -> None:
         done_bytes = done = 0
         slow: list[Awaitable[None]] = []
         flushes: list[Replica] = []
@@ -356,7 +362,7 @@ class _Fetcher:
             if isinstance(effects[0], TruncateTo | StartOver):
                 slow.append(self._truncate(replica, follower, effects))
                 continue
-            self._do(replica, follower, effects, flushes)
+            self._carry_out(replica, follower, effects, flushes)
             done_bytes += len(fetched.answer.records)
             if done_bytes >= _LET_OTHERS_RUN_AFTER_BYTES:
                 done_bytes = 0
@@ -366,7 +372,9 @@ class _Fetcher:
         if flushes:
             await asyncio.gather(*(self._flush(replica) for replica in flushes))
 
-    def _do(self, replica: Replica, follower: Follower, effects: list[FollowerEffect], flushes: list[Replica]) -> None:
+    def _carry_out(
+        self, replica: Replica, follower: Follower, effects: list[FollowerEffect], flushes: list[Replica]
+    ) -> None:
         """Carry out the effects that need no thread, up to the first that fails."""
         try:
             for effect in effects:
@@ -426,15 +434,15 @@ class _Fetcher:
                         effect.offset,
                         self.leader,
                     )
-                is_lower = await replica.truncate(effect.offset)
+                is_lower = await replica.operations.truncate(effect.offset)
             else:
                 assert isinstance(effect, StartOver)
                 logger.info("%s: starts over at %d", replica.topic_partition, effect.offset)
-                is_lower = await replica.start_over(effect.offset)
+                is_lower = await replica.operations.start_over(effect.offset)
             if is_lower:
                 await self._fetchers.checkpoint()
         except OSError as error:
-            self._failed(replica, follower, replica.truncation_failed(error))
+            self._failed(replica, follower, replica.errors.failed("truncate", error))
         except Exception as error:
             self._unexpected(replica, follower, error)
 
@@ -445,8 +453,8 @@ class _Fetcher:
             tried.update(unsynced)
             await asyncio.gather(*(self._flush(replica) for replica in unsynced.values()))
 
-    def _unsynced(self, but: Collection[PartitionKey]) -> dict[PartitionKey, Replica]:
-        due = {key: self.replicas[key] for key in self._due if key in self.replicas and key not in but}
+    def _unsynced(self, tried: Collection[PartitionKey]) -> dict[PartitionKey, Replica]:
+        due = {key: self.replicas[key] for key in self._due if key in self.replicas and key not in tried}
         return {
             key: replica
             for key, replica in due.items()
@@ -463,3 +471,9 @@ class _Fetcher:
         except Exception as error:
             if follower is not None and replica.following is follower:
                 self._unexpected(replica, follower, error)
+
+
+def _forget_outcome(answer: asyncio.Future[Any]) -> None:
+    """Look at a failure that is of no interest, so that the loop does not log it."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,13 +1,15 @@
-"""The interface of the broker towards the replicas it holds."""
+"""The means that a broker gives to each of its replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kraftpy.broker.containment import Complaints
+from kraftpy.broker.replication.log_holder import StorageFailed
 from kraftpy.broker.storage.group_commit import Syncs
-from kraftpy.ports import Directory
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.replication.events import ProposeIsr
 from kraftpy.types import BrokerId, Millis
 
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
     from kraftpy.broker.replication.replica import Replica
 
 
-class ReplicaHost(Protocol):
-    """The interface of the broker towards the replicas it holds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaHost:
+    """The means that a broker gives to each of its replicas."""
 
     broker_id: BrokerId
     lag_time_max_ms: int
@@ -29,7 +32,6 @@ class ReplicaHost(Protocol):
     complaints: Complaints
     propose: Callable[[Replica, ProposeIsr], None]
     """Ask the cluster to agree on a new ISR."""
-
-    def storage_failed(self, directory: Directory, what: str, error: OSError, *, is_lasting: bool = False) -> bool:
-        """Handle a storage error in a log directory; return whether it takes the directory offline (`storage.disk`)."""
-        ...
+    storage_failed: StorageFailed
+    write_log_start: Callable[[PartitionLog, int], Awaitable[None]]
+    """Return once a log start of at least this offset is in the checkpoint. Raises OSError."""

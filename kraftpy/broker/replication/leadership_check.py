@@ -102,7 +102,7 @@ class Confirmations:
         question = _Question(replica)
         self._open[question] = None
         quorum: asyncio.Task[bool] | None = None
-        is_quorum_to_be_asked = leading is not None and leading.is_under_min_isr
+        must_ask_quorum = leading is not None and leading.is_under_min_insync_replicas
         try:
             while True:
                 leading = replica.leading
@@ -113,21 +113,21 @@ class Confirmations:
                         return True
                     quorum = None
                 missing = leading.maximal_isr - question.confirmed - {leading.broker_id}
-                if not missing and not leading.is_under_min_isr:
+                if not missing and not leading.is_under_min_insync_replicas:
                     return True
                 if loop.time() >= deadline:
                     return False
-                if quorum is None and is_quorum_to_be_asked:
-                    is_quorum_to_be_asked = False
+                if quorum is None and must_ask_quorum:
+                    must_ask_quorum = False
                     quorum = asyncio.create_task(self._is_up_to_date(deadline), name="ask the quorum for the leader")
                     quorum.add_done_callback(lambda _: question.changed.set())
-                replica.wake_followers()
+                replica.change_reports.send()  # nothing has changed, but followers must ask again
                 question.changed.clear()
                 try:
                     async with asyncio.timeout_at(min(deadline, loop.time() + _LOOK_AGAIN_S)):
                         await question.changed.wait()
                 except TimeoutError:
-                    is_quorum_to_be_asked = True
+                    must_ask_quorum = True
         finally:
             del self._open[question]
             if quorum is not None:

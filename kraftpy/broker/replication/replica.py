@@ -1,15 +1,15 @@
 """One partition replica on this broker: its log, its role, its high watermark, and the requests that wait for it.
 
 The role follows the metadata: leader, follower, or neither while there is no leader. The rules of leaders and followers
-are in `replication`; this carries them out on the log and wakes waiters. `lead`, `follow` and `stand_by` change the
-role at once and do not block, so that a thousand of them change in one go.
+are in `kraftpy.replication`; this module applies their effects to the log and wakes waiters. `lead`, `follow` and
+`stand_by` change the role immediately and do not block, so that a thousand roles can change in one turn of the loop.
 
 Rule 1: a leader epoch begins at the log's end and is in the epoch cache before anything is served in it. It reaches the
 disk with the next flush of the log; an entry without records behind it would be dropped at the next start anyway, and
 one with records is recovered from them (`log.epochs`).
 
-A truncation is durable before anything is appended again. It runs in a thread that has exclusive use of the log: until
-it is done the partition can be neither read nor led.
+Truncation and compaction are in `log_operations`: a log that is being truncated can be neither read nor led. Searches
+by time are in `log_search`.
 
 A failed disk costs the partitions on it, not the broker: requests that cannot be written are answered with
 KAFKA_STORAGE_ERROR, and any failure but a full disk or a process out of descriptors takes the whole log directory
@@ -17,43 +17,37 @@ offline (`storage.disk`). So does every failed sync: data that the kernel droppe
 recovers.
 
 Reads are verified (`log.verifying`). Damage is answered with CORRUPT_MESSAGE, to consumers, followers and coordinators
-alike, and logged once.
+alike, and logged once (`log_errors`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
-from kraftpy.broker.patience import patiently
+from kraftpy.broker.replication.change_reports import ChangeReports
 from kraftpy.broker.replication.fetch_sessions import PartitionKey
 from kraftpy.broker.replication.host import ReplicaHost
-from kraftpy.broker.storage.compaction_runner import CleaningWork, carry_out
+from kraftpy.broker.replication.log_errors import LogErrors
+from kraftpy.broker.replication.log_operations import LogOperations
 from kraftpy.broker.storage.partition_sync import LogSyncs
-from kraftpy.broker.waiting import ChangedKeys, Watch, wake_all
-from kraftpy.log import compaction
+from kraftpy.broker.waiting import Watch, wake_all
+from kraftpy.config import TopicConfig
 from kraftpy.log.appending import Prepared
-from kraftpy.log.compaction import CompactionJob, CompactionResult, Dirtiness, Limits
-from kraftpy.log.files import FileCache
-from kraftpy.log.partition_log import AppendResult, LogSlice, Origin, PartitionLog, ReadResult, TimestampAndOffset
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult
 from kraftpy.log.segment import CorruptSegment
-from kraftpy.log.work import Work
-from kraftpy.ports import Buffer, Directory, Failure, failure_of
+from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.record_batch import BatchHeader
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect, ProposeIsr
 from kraftpy.replication.follower import Follower
 from kraftpy.replication.leader import Leader, PartitionState
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicPartition
 
-logger = logging.getLogger(__name__)
-
 NO_LEADER = BrokerId(-1)
 NEVER = 1 << 62
-_FILES_IN_A_THREAD = 8
 
 
 class AbortedTransaction(NamedTuple):
@@ -95,45 +89,43 @@ class Replica:
         self.is_offline = False
         """Its log directory failed."""
         self.lacks_records = False
-        """When opened, the log was shorter than it was known to be."""
+        """The log was found shorter than expected when it was opened."""
         self.is_alone = False
         """The partition has no other replica: everything appended is committed."""
         self.leadership = 0
-        """How often it began to lead. Waiters for a commit compare it: meanwhile, another leader may have truncated."""
+        """The number of times that it became the leader.
+
+        A request that waits for a commit compares it: another leader may have truncated the log in between.
+        """
         self.high_watermark = Offset(0)
-        """Everything before it is committed, as far as this broker knows."""
-        self.damage: set[tuple[str, int]] = set()
-        """Segments and positions at which a reader found damage since the start."""
+        """Everything before it is known to be committed."""
         self.watches: dict[Watch, None] = {}
         """Requests that wait for records to be committed."""
         self.session_key: PartitionKey = ("", topic_id, topic_partition.partition)
         """The partition's key in followers' fetch sessions."""
+        self.change_reports = ChangeReports(self.session_key)
+        """Followers' fetch sessions that hear of each change."""
         self.flushed_at_ms = Millis(0)
-        self.clean_until = Offset(0)
-        """The start of the part that was not compacted yet."""
         self._host = host
+        self.errors = LogErrors(self, host.storage_failed, host.complaints)
+        """Storage errors of the log, and the damage found in it."""
         self.syncs = LogSyncs(
             topic_partition,
             log,
             lambda: host.syncs.of(self.log_directory.path),
             synced=self._synced,
-            failed=lambda error: self._storage_error("sync", error),
+            failed=lambda error: self.errors.failed("sync", error),
         )
-        """Which part of the log is synced, and when more of it will be."""
-        self._reports_to: dict[ChangedKeys[PartitionKey], None] = {}
-        self._compacting = asyncio.Lock()
-        self._compaction: CompactionJob | None = None
-        self._truncation: asyncio.Future[None] | None = None
-        self.lowest_truncation: int | None = None
-        """The lowest offset the log was truncated to since a copy of it (`upkeep.log_moves`) last looked."""
+        """Syncs of the log, and the offset up to which it is synced."""
+        self.operations = LogOperations(self, self.syncs, host.complaints, self._truncated)
+        """Truncations and compactions of the log."""
         self._low_watermark_awaited = 0
-        self._has_complained = False
 
     # --- role --------------------------------------------------------------------------------
 
-    def lead(self, state: PartitionState, brokers: Mapping[BrokerId, int], min_isr: int) -> None:
+    def lead(self, state: PartitionState, brokers: Mapping[BrokerId, int], min_insync_replicas: int) -> None:
         """Become the leader, or continue with new metadata. `brokers` are those that may be in sync."""
-        assert self._truncation is None, "a log that is being truncated cannot be led"
+        assert not self.operations.is_truncating, "a log that is being truncated cannot be led"
         now = self._host.monotonic_ms()
         self.partition_epoch = state.partition_epoch
         self.is_alone = len(state.replicas) == 1
@@ -156,7 +148,7 @@ class Replica:
             state=state,
             log_end_offset=self.log.log_end_offset,
             high_watermark=min(self.high_watermark, self.log.log_end_offset),
-            min_isr=min_isr,
+            min_insync_replicas=min_insync_replicas,
             lag_time_max_ms=self._host.lag_time_max_ms,
             brokers=brokers,
             now=now,
@@ -166,7 +158,7 @@ class Replica:
         self._changed_role()
         self.syncs.request_what_counts()
         if state.is_recovering:
-            asyncio.get_running_loop().call_soon(self.look_after_followers)
+            asyncio.get_running_loop().call_soon(self.check_lagging_followers)
 
     def follow(self, leader_id: BrokerId, leader_epoch: LeaderEpoch, partition_epoch: int) -> bool:
         """Follow this leader from now on; return whether that is a change."""
@@ -183,7 +175,7 @@ class Replica:
         return True
 
     def stand_by(self, leader_epoch: LeaderEpoch, partition_epoch: int) -> None:
-        """Neither lead nor follow: the partition has no leader now, or is about to be deleted."""
+        """Neither lead nor follow, because the partition has no leader now, or is about to be deleted."""
         self.partition_epoch = partition_epoch
         if self.leading is None and self.following is None and self.leader_epoch == leader_epoch:
             return
@@ -200,19 +192,26 @@ class Replica:
 
     def _changed_role(self) -> None:
         wake_all(self.watches)
-        self._tell_followers()
+        self.change_reports.send()
 
     def brokers_changed(self, brokers: Mapping[BrokerId, int]) -> None:
         """Handle a change of brokers; `brokers` are those that may be in sync, with their epochs."""
         if self.leading is not None:
             self._perform(self.leading.brokers_changed(brokers, self._host.monotonic_ms()))
 
-    def min_isr_changed(self, min_isr: int) -> None:
-        """Handle a change of the topic's `min.insync.replicas`."""
-        if self.leading is not None:
-            self._perform(self.leading.min_isr_changed(min_isr, self._host.monotonic_ms()))
+    def configure(self, config: TopicConfig) -> None:
+        """Apply new settings of the topic."""
+        is_synced_otherwise = config.kraftpy_flush_before_ack != self.syncs.comes_before_ack
+        self.log.config = config
+        if self.leading is None:
+            return
+        now = self._host.monotonic_ms()
+        self._perform(self.leading.min_insync_replicas_changed(config.min_insync_replicas, now))
+        if is_synced_otherwise:
+            self._perform(self.leading.synced(self.syncs.counted_end_offset, now))
+            self.syncs.request_what_counts()
 
-    def look_after_followers(self) -> None:
+    def check_lagging_followers(self) -> None:
         """Propose to drop followers that lag for too long (rule 12); must be called every half of that time."""
         if self.leading is not None:
             self._perform(self.leading.tick(self._host.monotonic_ms()))
@@ -230,12 +229,7 @@ class Replica:
         self._perform(leader.proposal_refused(error, now, partition_epoch=proposal.partition_epoch))
         if leader.retry_at is not None:
             loop = asyncio.get_running_loop()
-            loop.call_later(max(0, leader.retry_at - now + 1) / 1000, self.look_after_followers)
-
-    def check_follower(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """Check that this broker may replicate from here. Raises KafkaError (rules 13 and 49)."""
-        assert self.leading is not None
-        self.leading.check_follower(broker_id, broker_epoch)
+            loop.call_later(max(0, leader.retry_at - now + 1) / 1000, self.check_lagging_followers)
 
     def fetched(self, broker_id: BrokerId, broker_epoch: int, offset: int, log_start_offset: int) -> None:
         """Record that a follower has everything before `offset`. Raises KafkaError if it is not a follower."""
@@ -252,6 +246,19 @@ class Replica:
             self._perform(effects)
         if self._low_watermark_awaited and log_start_offset >= self.log.log_start_offset:
             wake_all(self.watches)
+
+    async def delete_records(self, before: Offset) -> None:
+        """Hide the records before an offset, durably (DeleteRecords).
+
+        Concurrent requests for the same offset share a checkpoint. Raises KafkaError (OFFSET_OUT_OF_RANGE,
+        KAFKA_STORAGE_ERROR).
+        """
+        self.advance_log_start(before)
+        if self.log.written_log_start < before:
+            try:
+                await self._host.write_log_start(self.log, before)
+            except OSError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start cannot be written: {error}") from error
 
     async def low_watermark_at(self, offset: int, deadline: float) -> int:
         """Wait until no live replica has records before an offset (DeleteRecords); return the lowest log start offset.
@@ -278,31 +285,11 @@ class Replica:
                 case HighWatermarkAdvanced():
                     self.high_watermark = Offset(effect.offset)
                     wake_all(self.watches)
-                    self._tell_followers()
+                    self.change_reports.send()
                 case ProposeIsr():
                     self._host.propose(self, effect)
                 case _:
                     assert_never(effect)
-
-    # --- followers' sessions -----------------------------------------------------------------
-
-    def report_changes_to(self, changed_keys: ChangedKeys[PartitionKey]) -> None:
-        """Report every change of this partition to a follower's fetch session, until that is over."""
-        self._reports_to[changed_keys] = None
-
-    def stop_reporting_to(self, changed_keys: ChangedKeys[PartitionKey]) -> None:
-        """Stop reporting to a session that no longer fetches this partition."""
-        self._reports_to.pop(changed_keys, None)
-
-    def wake_followers(self) -> None:
-        """Make followers' sessions look at this partition, though nothing has changed."""
-        self._tell_followers()
-
-    def _tell_followers(self) -> None:
-        for each in [each for each in self._reports_to if each.is_over]:
-            del self._reports_to[each]
-        for each in self._reports_to:
-            each.add(self.session_key)
 
     # --- offsets -----------------------------------------------------------------------------
 
@@ -334,12 +321,14 @@ class Replica:
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {current_leader_epoch} is over")
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {current_leader_epoch} is not known here yet")
-
-    def epoch_of(self, offset: Offset) -> int:
-        """Return the leader epoch of a record, or the current one at the log's end."""
-        return self.leader_epoch if offset >= self.log.log_end_offset else self.log.leader_epoch_of(offset)
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"leader epoch {current_leader_epoch} is older than the current one, {self.leader_epoch}",
+            )
+        raise KafkaError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"leader epoch {current_leader_epoch} is newer than the known one, {self.leader_epoch}",
+        )
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) if there is none."""
@@ -350,7 +339,10 @@ class Replica:
         """Return where the reader's log diverges, if it does (rule 3). Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
         epoch, end_offset = self.end_offset_for_epoch(last_fetched_epoch)
         if end_offset < 0 or fetch_offset < self.log.log_start_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"epoch {last_fetched_epoch} is not known here any more")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the log no longer has epoch {last_fetched_epoch}, or the offset {fetch_offset}",
+            )
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None
@@ -391,70 +383,45 @@ class Replica:
     ) -> ReadResult | LogSlice:
         if self.is_offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline")
-        if self._truncation is not None:
+        if self.operations.truncation is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is being truncated")
         try:
             return self.log.read_or_slice(
                 offset, max_bytes, slice_from, end_offset=end_offset, min_one_batch=min_one_batch
             )
         except OSError as error:
-            raise self._storage_error("read", error) from error
+            raise self.errors.failed("read", error) from error
         except CorruptSegment as error:
-            raise self._damaged(error) from error
-
-    def search_timestamp(self, timestamp: Millis, end_offset: Offset) -> Work[TimestampAndOffset | None]:
-        """Return the work that finds the first record of that time or later, before `end_offset`.
-
-        Raises KafkaError as `read` does, and NOT_LEADER_OR_FOLLOWER if the log is lost between two steps.
-        """
-        return self._searching(self.log.search_timestamp(timestamp, end_offset=end_offset))
-
-    def search_max_timestamp(self) -> Work[TimestampAndOffset | None]:
-        """Return the work that finds the first record with the largest timestamp. Raises as `search_timestamp`."""
-        return self._searching(self.log.search_max_timestamp())
-
-    def _searching(self, work: Work[TimestampAndOffset | None]) -> Work[TimestampAndOffset | None]:
-        log, leadership = self.log, self.leadership
-        try:
-            step = next(work)
-            while True:
-                result = yield step
-                self._check(log, leadership)
-                step = work.send(result)
-        except StopIteration as done:
-            found: TimestampAndOffset | None = done.value
-            return found
-        except OSError as error:
-            raise self._storage_error("read", error) from error
-        except CorruptSegment as error:
-            raise self._damaged(error) from error
-
-    def _check(self, log: PartitionLog, leadership: int) -> None:
-        if self.is_offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline")
-        if log is not self.log or log.is_closed or self._truncation is not None or self.leadership != leadership:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is led by another broker")
+            raise self.errors.damaged(error) from error
 
     def check_in_sync(self) -> None:
         """Check that acks=all can be promised now (rule 17). Raises KafkaError (NOT_ENOUGH_REPLICAS)."""
         leading = self.leading
-        if leading is not None and not self.is_alone and leading.is_under_min_isr:
+        if leading is not None and not self.is_alone and leading.is_under_min_insync_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(leading.state.isr)} in-sync replicas, but {leading.effective_min_isr} are required",
+                f"The size of the current ISR {sorted(leading.state.isr)} is insufficient to satisfy the min.isr "
+                f"requirement of {leading.effective_min_insync_replicas} for partition {self.topic_partition}",
             )
 
-    def append(self, records: Buffer, origin: Origin, now: Millis, batch: Prepared | None = None) -> AppendResult:
+    def append(
+        self,
+        records: Buffer,
+        origin: Origin,
+        now: Millis,
+        batch: Prepared | None = None,
+        header: BatchHeader | None = None,
+    ) -> AppendResult:
         """Append one batch as the leader, assign its offsets and wake waiters. Raises KafkaError.
 
-        `batch` is a producer's batch as `log.prepare` returned it.
+        `batch` is a producer's batch as `log.prepare` returned it; `header` is its header, if the caller has read it.
         """
         leading = self.leading
         if leading is None:
             if self.is_offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline")
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is led by another broker")
-        appended = self._append(records, self.leader_epoch, origin, now, batch)
+        appended = self._append(records, self.leader_epoch, origin, now, batch, header)
         if appended.flush_due:
             self.syncs.request()
         if not appended.is_duplicate:
@@ -466,8 +433,8 @@ class Replica:
                         wake_all(self.watches)
             else:
                 self._perform(leading.appended(appended.log_end_offset, self._host.monotonic_ms()))
-            if self._reports_to:
-                self._tell_followers()
+            if self.change_reports.sessions:
+                self.change_reports.send()
         return appended
 
     def append_copies(self, records: Buffer, leader_epoch: LeaderEpoch) -> AppendResult:
@@ -475,15 +442,23 @@ class Replica:
         return self._append(records, leader_epoch, Origin.REPLICA, self._host.now())
 
     def _append(
-        self, records: Buffer, leader_epoch: LeaderEpoch, origin: Origin, now: Millis, batch: Prepared | None = None
+        self,
+        records: Buffer,
+        leader_epoch: LeaderEpoch,
+        origin: Origin,
+        now: Millis,
+        batch: Prepared | None = None,
+        header: BatchHeader | None = None,
     ) -> AppendResult:
         if self.log.is_failed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "an earlier sync of the log failed; restart the broker")
         try:
-            appended = self.log.append(records, leader_epoch=leader_epoch, now=now, origin=origin, batch=batch)
+            appended = self.log.append(
+                records, leader_epoch=leader_epoch, now=now, origin=origin, batch=batch, header=header
+            )
         except OSError as error:
-            raise self._storage_error("append to", error) from error
-        self._has_complained = False
+            raise self.errors.failed("append to", error) from error
+        self.errors.has_complained = False
         return appended
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -502,82 +477,21 @@ class Replica:
     def log_start_advanced(self) -> None:
         """Tell followers that old records have left the log."""
         self.high_watermark = Offset(max(self.high_watermark, self.log.log_start_offset))
-        self._tell_followers()
+        self.change_reports.send()
 
-    async def truncate(self, offset: int) -> bool:
-        """Truncate the log durably; return whether the checkpoints must be written before anything is appended.
-
-        Continues if the caller is cancelled. Raises OSError.
-        """
-        if offset >= self.log.log_end_offset:
-            return self.log.truncate_to(offset)  # at most epochs without records: quick (rule 5)
-        if offset < self.high_watermark:
-            logger.warning(
-                "%s: truncated to %d, below its high watermark %d", self.topic_partition, offset, self.high_watermark
-            )
-        return await self._begin_truncation(offset, start_over=False)
-
-    async def start_over(self, offset: int) -> bool:
-        """Drop everything and continue at an offset; the records in between are not available. As `truncate`."""
-        return await self._begin_truncation(offset, start_over=True)
-
-    def _begin_truncation(self, offset: int, *, start_over: bool) -> Awaitable[bool]:
-        """Make the log unreadable and unable to lead immediately, not only once the task runs."""
-        assert self.leading is None, "a leader's log is never truncated"
-        done = self._truncation = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._truncate(offset, done, start_over=start_over))
-
-    async def _truncate(self, offset: int, done: asyncio.Future[None], *, start_over: bool) -> bool:
-        try:
-            await self.end_background_work()
-            async with self.undisturbed():
-                if self.log.is_closed:
-                    return False
-                shared = self.log.files
-                self.log.move_to(FileCache(_FILES_IN_A_THREAD))  # a cache belongs to one thread
-                try:
-                    is_lower = await patiently(
-                        lambda: asyncio.to_thread(self._truncate_log, offset, start_over=start_over),
-                        f"truncate {self.topic_partition}",
-                        self._host.complaints,
-                        is_sync=True,
-                    )
-                finally:
-                    self.log.move_to(shared)
-                self.lowest_truncation = min(self.lowest_truncation or offset, -1 if start_over else offset)
-                if start_over:
-                    self.high_watermark = Offset(offset)
-                self.high_watermark = Offset(min(self.high_watermark, self.log.log_end_offset))
-                self.clean_until = Offset(min(self.clean_until, self.log.log_end_offset))
-                return is_lower
-        finally:
-            self._truncation = None
-            done.set_result(None)
-
-    def _truncate_log(self, offset: int, *, start_over: bool) -> bool:
-        if start_over:
-            self.log.truncate_fully_and_start_at(offset)
-            return True
-        return self.log.truncate_to(offset)
+    def _truncated(self, is_empty: bool) -> None:
+        """Handle a truncation of the log, which may have dropped all of it."""
+        end_offset = self.log.log_end_offset
+        self.high_watermark = Offset(end_offset if is_empty else min(self.high_watermark, end_offset))
 
     def moved(self, log: PartitionLog, log_directory: Directory, clean_until: Offset) -> PartitionLog:
-        """Switch to a copy of the log in another directory; return the old log. Call it only while `undisturbed`."""
+        """Switch to a copy of the log in another directory; return the old log. Call it only within `undisturbed`."""
         old, self.log = self.log, log
         log.limits, log.checks_reads = old.limits, old.checks_reads
         self.log_directory, before = log_directory, self.log_directory
         self.syncs.moved(log, self._host.syncs.of(before.path))
-        self.clean_until = Offset(min(clean_until, self.clean_until))
+        self.operations.clean_until = Offset(min(clean_until, self.operations.clean_until))
         return old
-
-    @property
-    def is_being_truncated(self) -> bool:
-        """Whether a truncation has exclusive use of the log."""
-        return self._truncation is not None
-
-    async def truncated(self) -> None:
-        """Wait for a truncation in progress."""
-        if self._truncation is not None:
-            await asyncio.shield(self._truncation)
 
     def outcome(self, end_offset: int, leadership: int) -> ErrorCode | None:
         """Return the outcome of an append with acks=all (rule 17); None while it is open."""
@@ -606,113 +520,16 @@ class Replica:
                     return ErrorCode.REQUEST_TIMED_OUT if outcome is None else outcome
         return outcome
 
-    @property
-    def lacks_promise(self) -> bool:
-        """Whether the log must promise to sync before it acknowledges, by its settings, but does not say so yet."""
-        log = self.log
-        return self.syncs.comes_before_ack and not (log.promises_synced or log.metadata is None or log.is_closed)
-
     async def flush(self, end_offset: int) -> None:
         """Sync everything before `end_offset`, in a round with others (`storage.group_commit`). Raises KafkaError."""
         await self.syncs.wait(end_offset)
-
-    def flush_before_ack_changed(self) -> None:
-        """Handle a change of the topic's `kraftpy.flush.before.ack`."""
-        if self.leading is not None:
-            self._perform(self.leading.synced(self.syncs.counted_end_offset, self._host.monotonic_ms()))
-            self.syncs.request_what_counts()
 
     def _synced(self) -> None:
         self.flushed_at_ms = self._host.now()
         if self.leading is not None and self.syncs.comes_before_ack:
             self._perform(self.leading.synced(self.log.recovery_point, self._host.monotonic_ms()))
 
-    @contextlib.asynccontextmanager
-    async def undisturbed(self) -> AsyncIterator[None]:
-        """Keep compaction and syncs away meanwhile; appends and reads continue."""
-        async with self._compacting, self.syncs.none():
-            yield
-
-    def dirtiness(self, now: Millis) -> Dirtiness:
-        """Return how urgently the log needs compaction (`log.compaction`). Raises OSError, CorruptSegment."""
-        return compaction.dirtiness(self.log, self.clean_until, now, stable_offset=self.last_stable_offset)
-
-    async def compact(
-        self, now: Millis, limits: Limits, work: CleaningWork, discard: Callable[[list[str]], None]
-    ) -> CompactionResult | None:
-        """Compact the log with `work`, if that is due; return None if nothing was done. Old files go to `discard`.
-
-        Continues if the caller is cancelled; `end_background_work` ends it. Raises OSError, KafkaError, and what `work`
-        raises.
-        """
-        return await asyncio.shield(self._compact(now, limits, work, discard))
-
-    async def _compact(
-        self, now: Millis, limits: Limits, work: CleaningWork, discard: Callable[[list[str]], None]
-    ) -> CompactionResult | None:
-        log = self.log
-        async with self._compacting:
-            if log.is_closed or log.is_failed or self.is_being_truncated:
-                return None
-            decided = compaction.decide(log, self.high_watermark)
-            await self.flush(decided.log_end_offset)
-            job = compaction.begin(log, self.clean_until, now, decided, limits)
-            if job is None:
-                return None
-            self._compaction = job
-            try:
-                result = await carry_out(log, job, work, discard, self._host.complaints)
-            finally:
-                self._compaction = None
-            if result is not None:
-                self.clean_until = Offset(result.end_offset)
-            return result
-
-    def compaction_failed(self, error: OSError) -> None:
-        """Handle a disk failure during a compaction."""
-        self._storage_error("compact", error)
-
-    async def end_background_work(self) -> None:
-        """Wait for a sync in progress, and end a compaction."""
-        if self._compaction is not None:
-            self._compaction.abandon()
-        async with self.undisturbed():
-            pass
-
-    async def close(self, pool: Executor) -> None:
-        """Make everything durable and close the files, so that the log opens without a scan."""
-        await self.end_background_work()
-        async with self.undisturbed():
-            await asyncio.get_running_loop().run_in_executor(pool, self.log.close)
-
     async def release(self) -> None:
         """Close the files without writing anything, for a partition that is deleted."""
         self.stand_by(self.leader_epoch, self.partition_epoch)
-        await self.truncated()
-        await self.end_background_work()
-        async with self.undisturbed():
-            self.log.release()
-
-    def truncation_failed(self, error: OSError) -> KafkaError:
-        """Return the error for a truncation that raised."""
-        return self._storage_error("truncate", error)
-
-    def _damaged(self, error: CorruptSegment) -> CorruptSegment:
-        """Log damage that a read found, once per place, however often it is read."""
-        place = error.name, error.position
-        if place not in self.damage:
-            self.damage.add(place)
-            logger.error("%s: damaged: %s/%s", self.topic_partition, self.log.directory.path, error.message)
-        return error
-
-    def _storage_error(self, what: str, error: OSError) -> KafkaError:
-        is_lasting = self.log.is_failed
-        is_told = self._host.storage_failed(self.log_directory, f"{what} a log in", error, is_lasting=is_lasting)
-        if not is_told and failure_of(error) is Failure.RESOURCES:
-            text = "%s: cannot %s the log for now: %s"
-            self._host.complaints.write(logger, logging.ERROR, what, "", text, self.topic_partition, what, error)
-            is_told = True
-        if not self._has_complained and not is_told:
-            logger.error("%s: cannot %s the log: %s", self.topic_partition, what, error)
-            self._has_complained = True  # a full disk fails every request until there is room
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {what} the log: {error.strerror or error}")
+        await self.operations.release()

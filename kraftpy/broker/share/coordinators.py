@@ -196,7 +196,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
 
     async def _prune(self, shard: Shard[ShareCoordinator], before: Offset) -> None:
         try:
-            await self._replicas.delete_records(shard.replica, before)
+            await shard.replica.delete_records(before)
         except KafkaError as error:
             logger.warning("cannot prune %s: %s", shard.replica.topic_partition, error)
         else:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
+from kraftpy.broker.replication.log_search import search_timestamp
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.share.coordinator_client import ShareStates
@@ -232,7 +233,8 @@ class SharePartitions:
         since = self._clock.now() - duration_ms(reset.partition(":")[2])
         if since <= 0:
             return replica.log_start_offset
-        found = await self._replicas.decoding.carry_out(replica.search_timestamp(Millis(since), replica.high_watermark))
+        search = search_timestamp(replica, Millis(since), replica.high_watermark)
+        found = await self._replicas.decoding.carry_out(search)
         return replica.high_watermark if found is None else found.offset
 
     # --- the loop around the machines --------------------------------------------------------

@@ -5,12 +5,11 @@ The caller keeps the log from being closed or truncated meanwhile; appends, read
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from kraftpy.broker.containment import Complaints
-from kraftpy.broker.patience import patiently
+from kraftpy.broker.patience import sync_patiently
 from kraftpy.log import compaction
 from kraftpy.log.compaction import CompactionJob, CompactionResult
 from kraftpy.log.compaction_work import Cleaned, Done
@@ -33,10 +32,6 @@ async def carry_out(
     """
     done: Done | None = None
 
-    async def sync() -> None:
-        path = log.directory.path
-        await patiently(lambda: asyncio.to_thread(log.directory.sync), f"sync {path}", complaints, is_sync=True)
-
     try:
         async with aclosing(work(job, log.directory.path)) as steps:
             async for step in steps:
@@ -45,11 +40,11 @@ async def carry_out(
                 elif job.is_abandoned or not compaction.stage(log, job, step):
                     break
                 else:
-                    await sync()
+                    await sync_patiently(log.directory, complaints)
                     gone = compaction.put_in_place(log, job)
                     if gone is None:
                         break
-                    await sync()
+                    await sync_patiently(log.directory, complaints)
                     compaction.complete(log, job)
                     discard(gone)
     finally:

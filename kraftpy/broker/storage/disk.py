@@ -1,4 +1,4 @@
-"""One log directory of a broker: the partitions it holds, and their checkpoints.
+"""The log directories of a broker: the partitions that each holds, and their checkpoints.
 
 A damaged checkpoint costs only what it would have saved: a scan, a look at deleted records, a cleaning from the start,
 or learning the high watermark again.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kraftpy.broker.storage.directories import LogDirectories
@@ -74,6 +75,51 @@ class Disk:
         """Write the recovery points and log start offsets of its logs. Raises OSError."""
         layout.write_offsets(self.directory, layout.RECOVERY_POINTS, recovery_points)
         layout.write_offsets(self.directory, layout.LOG_START_OFFSETS, log_start_offsets)
+
+
+class Disks:
+    """The log directories that could be used at start, in order. Each stays here if it fails later."""
+
+    def __init__(self) -> None:
+        self._disks: list[Disk] = []
+
+    def __iter__(self) -> Iterator[Disk]:
+        return iter(self._disks)
+
+    def __len__(self) -> int:
+        return len(self._disks)
+
+    def read(self, directories: LogDirectories) -> None:
+        """Read the directories, at start. Blocks. Raises OSError as `read_disks` does."""
+        self._disks = read_disks(directories)
+
+    @property
+    def usable(self) -> list[Disk]:
+        """The directories that have not failed."""
+        return [disk for disk in self._disks if disk.failure is None]
+
+    def at(self, path: str) -> Disk | None:
+        """Return the directory with this path."""
+        return next((disk for disk in self._disks if disk.directory.path == path), None)
+
+    def holding(self, key: TopicPartition) -> Disk | None:
+        """Return the first directory that holds a partition, or is about to."""
+        return next((disk for disk in self._disks if key in disk.partitions), None)
+
+    def place(self, key: TopicPartition, requested: str | None) -> Disk:
+        """Choose the directory of a new partition: the requested one, or the one with the fewest partitions."""
+        usable = self.usable
+        chosen = [disk for disk in usable if disk.directory.path == requested]
+        disk = min(chosen or usable, key=lambda disk: len(disk.partitions))
+        disk.partitions.add(key)
+        disk.new.add(key)
+        return disk
+
+    def forget(self, key: TopicPartition) -> None:
+        """Forget a partition that was deleted."""
+        for disk in self._disks:
+            disk.partitions.discard(key)
+            disk.forget(key)
 
 
 def read_disks(directories: LogDirectories) -> list[Disk]:

@@ -22,7 +22,7 @@ import time
 
 from kraftpy.broker.containment import Incidents
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.storage.cleaning_process import CleanerGone, CleaningProcess, SegmentsGone
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
@@ -40,9 +40,10 @@ _LONGEST_PAUSE_SECONDS = 86_400.0
 class Cleaner:
     """Compacts the logs that are due among a broker's partitions."""
 
-    def __init__(self, replicas: Replicas, clock: Clock, config: BrokerConfig, incidents: Incidents) -> None:
+    def __init__(self, manager: ReplicaManager, clock: Clock, config: BrokerConfig, incidents: Incidents) -> None:
         self._incidents = incidents
-        self._replicas = replicas
+        self._manager = manager
+        self._replicas = manager.replicas
         self._clock = clock
         self._threads = config.log_cleaner_threads
         self._backoff_seconds = config.log_cleaner_backoff_ms / 1000
@@ -92,12 +93,12 @@ class Cleaner:
         for number, replica in enumerate(known):
             if number % _LOOK_AT_ONCE == _LOOK_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if not replica.log.config.is_compacted or replica.log.is_closed or replica.is_being_truncated:
+            if not replica.log.config.is_compacted or replica.log.is_closed or replica.operations.is_truncating:
                 continue
             if replica in self._in_progress or replica in self._uncleanable or replica in self._postponed:
                 continue
             try:
-                found = replica.dirtiness(now)
+                found = replica.operations.dirtiness(now)
             except Exception as error:
                 self._failed(replica, error)
                 continue
@@ -109,13 +110,13 @@ class Cleaner:
         """Clean one partition; a failure leaves it as it was."""
 
         def discard(files: list[str]) -> None:
-            self._replicas.delete_files_later(replica, files)
+            self._manager.deletions.delete_files(replica.log, files)
 
         if replica in self._in_progress:
             return  # another worker was faster
         self._in_progress.add(replica)
         try:
-            result = await replica.compact(self._clock.now(), self._limits, process.clean, discard)
+            result = await replica.operations.compact(self._clock.now(), self._limits, process.clean, discard)
             if result is None:
                 self._postponed.add(replica)
             else:
@@ -133,18 +134,20 @@ class Cleaner:
         directory = replica.log_directory
         async with self._writing:
             offsets = {
-                each.topic_partition: each.clean_until for each in self._replicas if each.log_directory is directory
+                each.topic_partition: each.operations.clean_until
+                for each in self._replicas
+                if each.log_directory is directory
             }
             try:
                 await asyncio.to_thread(layout.write_offsets, directory, layout.CLEANER_OFFSETS, offsets)
             except OSError as error:
-                if not self._replicas.storage_failed(directory, "write the cleaner's checkpoint in", error):
+                if not self._manager.failures.storage_failed(directory, "write the cleaner's checkpoint in", error):
                     logger.error("%s: the cleaner's checkpoint cannot be written: %s", directory.path, error)
 
     def _failed(self, replica: Replica, error: Exception) -> None:
         if isinstance(error, OSError):
             self._postponed.add(replica)
-            replica.compaction_failed(error)
+            replica.errors.failed("compact", error)
         elif isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             self._postponed.add(replica)
         elif not isinstance(error, KafkaError):

@@ -1,8 +1,8 @@
 """Reports to the cluster how failed disks affected this broker's replicas, until the metadata agrees.
 
 It compares states instead of reacting to events: every second, and at once when a log directory fails, the actual
-states (`Replicas.reports`) are compared with the image, and the difference is submitted as one `ChangeReplicas`. So
-nothing is lost when a command is refused, or the quorum has no leader for a while. Kafka's broker names its failed
+states (`ReplicaManager.reports`) are compared with the image, and the difference is submitted as one `ChangeReplicas`.
+So nothing is lost when a command is refused, or the quorum has no leader for a while. Kafka's broker names its failed
 directories in its heartbeats (KIP-858); here the broker names the replicas, in a command of its own, as leaders do with
 their in-sync replicas.
 """
@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 
 from kraftpy.broker.metadata.log import MetadataLog
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.metadata.commands import ChangeReplicas, ReplicaChange
 from kraftpy.ports import Clock, Failure, failure_of
@@ -39,14 +39,14 @@ class ReplicaReports:
         metadata: MetadataLog,
         clock: Clock,
         directories: LogDirectories,
-        replicas: Replicas,
+        manager: ReplicaManager,
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._metadata = metadata
         self._clock = clock
         self._directories = directories
-        self._replicas = replicas
+        self._manager = manager
         self._due = asyncio.Event()
         self._is_accounted = False
         self._has_complained = False
@@ -66,7 +66,7 @@ class ReplicaReports:
 
     async def report(self) -> None:
         """Tell the cluster what it does not know yet. A report that fails is repeated with the next."""
-        reports = self._replicas.reports()
+        reports = self._manager.reports()
         if not reports:
             await self._account()
             return
@@ -91,7 +91,7 @@ class ReplicaReports:
         self._has_complained = False
         for number, state in some.items():
             logger.info("topic %s partition %d: told the cluster that it is %s", *number, state.name)
-            self._replicas.offline.reported(number, self._metadata.image)
+            self._manager.offline.reported(number, self._metadata.image)
         if len(reports) > len(some):
             self._due.set()
 

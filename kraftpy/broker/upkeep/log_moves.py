@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kraftpy.broker.containment import Incidents
+from kraftpy.broker.patience import sync_patiently
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.replication.throttle import Allowance
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.storage.disk import Disk
@@ -35,7 +36,8 @@ from kraftpy.config import BrokerConfig
 from kraftpy.config.settings import whole_number
 from kraftpy.log import layout
 from kraftpy.log.files import FileCache
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.metadata.image import Image
 from kraftpy.ports import Clock
@@ -77,7 +79,7 @@ class _Move:
         self.is_busy = False
         """The copy is in use and must not be removed now."""
         self.unsynced_bytes = 0
-        self.clean_until = replica.clean_until
+        self.clean_until = replica.operations.clean_until
         self.has_complained = False
 
     def goes_on(self) -> bool:
@@ -96,13 +98,19 @@ class LogMoves:
     """Every move of one broker."""
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, image: Callable[[], Image], replicas: Replicas, incidents: Incidents
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        image: Callable[[], Image],
+        manager: ReplicaManager,
+        incidents: Incidents,
     ) -> None:
         self._incidents = incidents
         self._config = config
         self._clock = clock
         self._image = image
-        self._replicas = replicas
+        self._manager = manager
+        self._replicas = manager.replicas
         self._moves: dict[TopicPartition, _Move] = {}
         self._awake = asyncio.Event()
         self._allowance = Allowance()
@@ -112,17 +120,17 @@ class LogMoves:
     async def alter(self, path: str, key: TopicPartition) -> ErrorCode:
         """Move a replica to a log directory; return the code to answer AlterReplicaLogDirs with."""
         path = str(Path(path))
-        replicas = self._replicas
-        if path not in replicas.directories:
+        manager, replicas = self._manager, self._replicas
+        if path not in manager.directories.paths:
             return ErrorCode.LOG_DIR_NOT_FOUND
-        disk = next((disk for disk in replicas.disks if disk.directory.path == path), None)
+        disk = manager.disks.at(path)
         if disk is None or disk.failure is not None or key in replicas.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         replica = replicas.held(key)
         if replica is None:
-            replicas.requested_directories[key] = path
-            while len(replicas.requested_directories) > MOST_REQUESTED:
-                del replicas.requested_directories[next(iter(replicas.requested_directories))]
+            manager.opener.requested_directories[key] = path
+            while len(manager.opener.requested_directories) > MOST_REQUESTED:
+                del manager.opener.requested_directories[next(iter(manager.opener.requested_directories))]
             is_known = self._image().partition(*key) is not None
             return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         name = layout.future_partition_name(key, uuid.uuid4().hex)
@@ -138,7 +146,7 @@ class LogMoves:
         try:
             await asyncio.to_thread(_make, disk, name, replica)
         except OSError as error:
-            if not replicas.storage_failed(disk.directory, "make a log in", error):
+            if not manager.failures.storage_failed(disk.directory, "make a log in", error):
                 logger.error("%s cannot be moved to %s: %s", key, path, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._begin(replica, disk, name)
@@ -146,7 +154,7 @@ class LogMoves:
 
     def resume(self) -> None:
         """Restart the moves that were in progress when the broker stopped: the copies found in the directories."""
-        for disk in self._replicas.disks:
+        for disk in self._manager.disks:
             for name, key in sorted(disk.futures.items()):
                 replica = self._replicas.held(key)
                 if replica is not None and replica.log_directory is not disk.directory and key not in self._moves:
@@ -160,7 +168,7 @@ class LogMoves:
             move = self._moves[key]
             if move.disk.directory.path == path:
                 end_offset = move.replica.log.log_start_offset if move.log is None else move.log.log_end_offset
-                size = 0 if move.log is None else move.log.size_bytes
+                size = 0 if move.log is None else move.log.segments.size_bytes
                 yield Future(key, size, max(0, move.replica.log_end_offset - end_offset))
 
     def _begin(self, replica: Replica, disk: Disk, name: str) -> None:
@@ -220,7 +228,7 @@ class LogMoves:
         except (_RetryLater, OSError, KafkaError) as error:
             if not move.goes_on():
                 return
-            if isinstance(error, OSError) and self._replicas.storage_failed(
+            if isinstance(error, OSError) and self._manager.failures.storage_failed(
                 move.disk.directory, "copy a log to", error
             ):
                 self._give_up(move)
@@ -250,8 +258,8 @@ class LogMoves:
         """Begin an empty copy at the log's start offset."""
         replica = move.replica
         start = replica.log.log_start_offset
-        replica.lowest_truncation = None
-        move.clean_until = replica.clean_until
+        replica.operations.lowest_truncation = None
+        move.clean_until = replica.operations.clean_until
         log = await asyncio.to_thread(self._open_empty, move, start)
         log.move_to(replica.log.files)
         move.log = log
@@ -297,10 +305,11 @@ class LogMoves:
         """
         log, replica = move.log, move.replica
         assert log is not None
-        if replica.is_being_truncated:
+        if replica.operations.is_truncating:
             raise _RetryLater("the log is being truncated")
         source = replica.log
-        lowest, replica.lowest_truncation = replica.lowest_truncation, None
+        operations = replica.operations
+        lowest, operations.lowest_truncation = operations.lowest_truncation, None
         is_truncated = lowest is not None and lowest < log.log_end_offset
         if is_truncated or source.log_start_offset > log.log_end_offset:  # rare: start over rather than truncate a copy
             log.release()
@@ -313,7 +322,7 @@ class LogMoves:
         try:
             records = source.read(log.log_end_offset, _PIECE_BYTES, min_one_batch=True).records
         except OSError as error:
-            self._replicas.storage_failed(replica.log_directory, "read a log in", error)
+            self._manager.failures.storage_failed(replica.log_directory, "read a log in", error)
             raise _RetryLater(f"it cannot be read: {error}") from error
         if not records:
             raise _RetryLater("the log gives nothing behind what is copied")
@@ -348,14 +357,14 @@ class LogMoves:
         """Replace the log with the copy, if the copy is still complete; return whether that was done."""
         assert move.log is not None
         await self._flush(move)
-        async with self._replicas.changing:  # no partitions are opened or deleted meanwhile
+        async with self._manager.changing:  # no partitions are opened or deleted meanwhile
             if move.is_over or self._is_pointless(move):
                 return False
-            async with move.replica.undisturbed():
+            async with move.replica.operations.undisturbed():
                 if not await self._has_all(move):
                     return False
                 old = self._swap(move)
-                await self._replicas.sync_names(move.disk.directory)
+                await sync_patiently(move.disk.directory, self._incidents.complaints)
             await self._drop(move, old)
         return True
 
@@ -378,12 +387,12 @@ class LogMoves:
                 continue
             if written == (log.recovery_point, log.log_start_offset):
                 return not self._is_pointless(move)
-            self._replicas.moving_in[replica.topic_partition] = (disk, log)
+            self._manager.checkpoints.moving_in[replica.topic_partition] = (disk, log)
             try:
                 written = (log.recovery_point, log.log_start_offset)
-                await self._replicas.checkpoint()
+                await self._manager.checkpoints.write()
             finally:
-                del self._replicas.moving_in[replica.topic_partition]
+                del self._manager.checkpoints.moving_in[replica.topic_partition]
         return False
 
     def _swap(self, move: _Move) -> PartitionLog:
@@ -402,7 +411,7 @@ class LogMoves:
     async def _drop(self, move: _Move, old: PartitionLog) -> None:
         """Delete the old log, which nothing needs any more."""
         key, new = move.replica.topic_partition, move.replica.log
-        source = next(disk for disk in self._replicas.disks if key in disk.partitions)
+        source = next(disk for disk in self._manager.disks if key in disk.partitions)
         source.partitions.discard(key)
         source.forget(key)
         move.disk.partitions.add(key)
@@ -411,13 +420,13 @@ class LogMoves:
         try:
             await asyncio.to_thread(_set_aside, source, key, aside)
         except OSError as error:  # the next start finds both, and the note tells which one counts
-            if not self._replicas.storage_failed(source.directory, "rename in", error):
+            if not self._manager.failures.storage_failed(source.directory, "rename in", error):
                 logger.error("%s: cannot delete its old files in %s: %s", key, source.directory.path, error)
         else:
             await asyncio.to_thread(new.directory.delete, layout.MOVED_FROM)
-            self._replicas.delete_later(move.replica, source, aside)
+            self._manager.deletions.delete_directory(new, source.directory, aside)
         logger.info("%s: has moved from %s to %s", key, source.directory.path, move.disk.directory.path)
-        await self._replicas.checkpoint()
+        await self._manager.checkpoints.write()
 
 
 def _make(disk: Disk, name: str, replica: Replica) -> OsDirectory:

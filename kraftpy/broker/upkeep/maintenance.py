@@ -15,8 +15,10 @@ from kraftpy.broker.connection import Connection
 from kraftpy.broker.containment import Incidents
 from kraftpy.broker.coordinator_shards import Shards
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.upkeep.cleaner import Cleaner
+from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
+from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import BrokerConfig
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import KafkaError
@@ -40,18 +42,20 @@ class Maintenance:
         self,
         config: BrokerConfig,
         clock: Clock,
-        replicas: Replicas,
+        manager: ReplicaManager,
         coordinators: Sequence[Shards[Any]],
         connections: Callable[[], Sequence[Connection]],
         incidents: Incidents,
     ) -> None:
         self._config = config
         self._clock = clock
-        self._replicas = replicas
+        self._manager = manager
+        self._replicas = manager.replicas
         self._coordinators = coordinators
         self._connections = connections
         self._incidents = incidents
         self._complaints = incidents.complaints
+        self._retention = Retention(manager, clock, incidents)
 
     def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the loops by name; each must be kept running until it is cancelled."""
@@ -67,7 +71,7 @@ class Maintenance:
             "log directories": self.directories,
         }
         if self._config.log_cleaner_enable:
-            loops["log cleaner"] = Cleaner(self._replicas, self._clock, self._config, self._incidents).run
+            loops["log cleaner"] = Cleaner(self._manager, self._clock, self._config, self._incidents).run
         return loops
 
     async def retention(self) -> None:
@@ -76,7 +80,7 @@ class Maintenance:
         await _pause(config.log_initial_task_delay_ms)
         while True:
             try:
-                await self._replicas.delete_old_segments()
+                await self._retention.delete_old_segments()
             except OSError as error:
                 self._complaints.own(
                     logger, "retention", "no segments are deleted: the checkpoints cannot be written: %s", error
@@ -102,7 +106,7 @@ class Maintenance:
                     await asyncio.sleep(0)
                 with self._incidents.contained_in(replica.topic_partition, "flush"):
                     is_news |= await self._flush(replica, now)
-            await self._replicas.promise_what_is_synced()
+            await self._manager.topic_configs.promise_synced()
             if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
                 is_news = not await self._checkpoint()
                 written_at = self._clock.monotonic_ms()
@@ -110,7 +114,7 @@ class Maintenance:
     async def _flush(self, replica: Replica, now: Millis) -> bool:
         """Sync the log if it is due; return whether it had unsynced sealed segments."""
         log = replica.log
-        if log.is_failed or log.is_closed or replica.is_being_truncated:
+        if log.is_failed or log.is_closed or replica.operations.is_truncating:
             return False
         if log.recovery_point >= log.log_end_offset:
             replica.flushed_at_ms = now
@@ -131,14 +135,14 @@ class Maintenance:
 
     async def _checkpoint(self) -> bool:
         try:
-            await self._replicas.checkpoint()
+            await self._manager.checkpoints.write()
         except OSError as error:
             self._complaints.own(logger, "checkpoint", "the checkpoints cannot be written: %s", error)
             return False
         return True
 
     async def _bring_online(self) -> None:
-        for topic, partition in await self._replicas.retry_offline():
+        for topic, partition in await self._manager.retry_offline():
             for shards in self._coordinators:
                 if topic == shards.topic:
                     shards.follow_leadership(partition)
@@ -162,7 +166,7 @@ class Maintenance:
             for number, replica in enumerate(self._replicas):
                 if number % _BEFORE_A_PAUSE == 0:
                     await asyncio.sleep(0)
-                if replica.is_being_truncated:
+                if replica.operations.is_truncating:
                     continue
                 with self._incidents.contained_in(replica.topic_partition, "expiry of producers"):
                     replica.log.expire_producers(self._clock.now())
@@ -172,7 +176,7 @@ class Maintenance:
         limit = self._config.kraftpy_max_producers
         while True:
             await _pause(_PRODUCERS_CHECK_MS)
-            gone = await self._replicas.forget_producers_beyond(limit)
+            gone = await forget_producers_beyond(self._replicas, limit)
             if gone:
                 logger.info("%d producers are forgotten early: kraftpy.max.producers=%d", gone, limit)
 
@@ -180,14 +184,14 @@ class Maintenance:
         """Propose to drop replicas from the ISR that lag for longer than `replica.lag.time.max.ms` (rule 12)."""
         while True:
             await _pause(max(1, self._config.replica_lag_time_max_ms // 2))
-            await self._replicas.look_after_followers()
+            await self._manager.check_lagging_followers()
 
     async def high_watermarks(self) -> None:
         """Write the high watermarks, every `replica.high.watermark.checkpoint.interval.ms`."""
         while True:
             await _pause(max(1, self._config.replica_high_watermark_checkpoint_interval_ms))
             try:
-                await self._replicas.checkpoint_high_watermarks()
+                await self._manager.checkpoints.write_high_watermarks()
             except OSError as error:
                 self._complaints.own(logger, "high watermarks", "the high watermarks cannot be written: %s", error)
 
@@ -195,7 +199,7 @@ class Maintenance:
         """Check whether the log directories are still there."""
         while True:
             await _pause(_DIRECTORY_CHECK_MS)
-            await self._replicas.look_after_directories()
+            await self._manager.failures.check_directories()
 
     async def idle_connections(self) -> None:
         """Close connections that are idle for `connections.max.idle.ms`, or whose requests or responses are stuck."""

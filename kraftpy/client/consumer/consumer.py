@@ -300,7 +300,7 @@ class Consumer:
         self._buffer.fetcher.wake()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`. What was fetched is kept."""
+        """Hand out nothing of these partitions until `resume`. Records already fetched are kept."""
         self._buffer.interrupt()
         for name in partitions:
             self._reader(name).paused = True

@@ -59,19 +59,20 @@ def why_not_upgraded(group: ClassicGroup, config: GroupConfig) -> str | None:
     """Explain why this classic group with members cannot become a consumer group; None if it can."""
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return f"Group {group.group_id} is not a consumer group."
+    cannot = f"Cannot upgrade classic group {group.group_id} to consumer group because"
     if config.group_consumer_migration_policy.lower() not in _UPGRADING:
-        return f"Cannot upgrade classic group {group.group_id}: group.consumer.migration.policy does not allow it."
+        return f"{cannot} the online upgrade is disabled."
     if len(group.members) >= config.group_consumer_max_size:
-        return f"Cannot upgrade classic group {group.group_id}: it has too many members for a consumer group."
+        return f"{cannot} the group size exceeds the consumer group maximum size."
     try:
         for member in group.members.values():
             _subscription(group, member)
             decode_assignment(member.assignment or b"")
             has_user_data = bool(assignment_user_data(member.assignment or b""))
             if has_user_data and group.protocol_name not in _STANDARD_ASSIGNORS:
-                return f"Cannot upgrade classic group {group.group_id}: it uses a custom assignor."
+                return f"{cannot} an unsupported custom assignor is in use."
     except ProtocolError as error:
-        return f"Cannot upgrade classic group {group.group_id}: a member's metadata cannot be parsed: {error}."
+        return f"{cannot} the embedded consumer protocol is malformed: {error}."
     return None
 
 

@@ -13,16 +13,17 @@ _KEPT_BYTES = 1 << 20  # of entries before a snapshot, for followers that are sl
 
 
 class RaftLog:
-    """The library's view of the log.
+    """The entries that are in memory.
 
-    Position 0 is the entry before the first one: that of a snapshot, or of index and term 0.
+    Position 0 holds the entry before the first one: a snapshot's last one, or index 0 of term 0.
     """
 
     def __init__(self, journal: Journal, base_index: int, base_term: int, voters: Mapping[int, str]) -> None:
         self.journal = journal
         self.entries: list[tuple[bytes, int, int]] = [(messages.NO_OP, base_index, base_term)]
         self.configured = dict(voters)
-        self.voters: list[tuple[int, dict[int, str]]] = [(0, self.configured)]  # since which index, ascending
+        self.voters: list[tuple[int, dict[int, str]]] = [(0, self.configured)]
+        """The entries that set voters, as index and voters, ascending; index 0 is the configuration."""
         self.term = max(journal.term, journal.last_term)
         self.voted_for = journal.voted_for if journal.term == self.term else None
         self.on_commit: Callable[[int], None] = lambda index: None
@@ -33,9 +34,19 @@ class RaftLog:
         return self.entries[0][1]
 
     @property
+    def first_term(self) -> int:
+        """The term of the entry before the first one held here."""
+        return self.entries[0][2]
+
+    @property
     def last_index(self) -> int:
         """The newest entry."""
         return self.entries[-1][1]
+
+    @property
+    def last_term(self) -> int:
+        """The term of the newest entry."""
+        return self.entries[-1][2]
 
     def term_at(self, index: int) -> int | None:
         """Return an entry's term, if it is held here."""
@@ -44,7 +55,7 @@ class RaftLog:
         return self.entries[index - self.first_index][2]
 
     def load(self, entry: tuple[bytes, int, int]) -> None:
-        """Load the journal's entries."""
+        """Add an entry that is in the journal."""
         self.entries.append(entry)
         voters = messages.voters_in(entry[0])
         if voters is not None:
@@ -78,10 +89,10 @@ class RaftLog:
             self.entries[: position + 1] = [(messages.NO_OP, base_index, base_term)]
         self.voters = [self.voters_at(index), *(voters for voters in self.voters if voters[0] > index)]
 
-    # the library's interface
+    # -- the library's interface
 
     def add(self, command: bytes, index: int, term: int) -> None:
-        """Append a leader's entry."""
+        """Append an entry: this leader's own, or one that this follower received."""
         added = self.journal.append(term, command)
         assert added == index, (added, index)
         self.load((command, index, term))
@@ -115,10 +126,10 @@ class RaftLog:
             self.journal.note_vote(self.term, self.voted_for)
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
     def getCurrentTerm(self) -> int:  # noqa: N802
-        """As the journal has it."""
+        """Return the newest term, for which the journal has the vote."""
         return self.term
 
     def getVotedForNodeId(self) -> int | str | None:  # noqa: N802
