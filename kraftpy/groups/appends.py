@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kraftpy.groups.assignment import NOTHING, Assignment
 from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.records import Record
-from kraftpy.groups.share.group import ShareGroup
+from kraftpy.groups.share.group import ShareDraft, ShareGroup
 from kraftpy.groups.share.operations import Operation
 from kraftpy.groups.streams.group import Volatile
 from kraftpy.protocol.errors import ErrorCode
@@ -228,7 +228,8 @@ class Appends:
             return ErrorCode.NONE
         if isinstance(group.kind, ShareGroup):
             return ErrorCode.GROUP_ID_NOT_FOUND
-        is_becoming = group.is_changing and self.stores(group.group_id, StoreShareGroup)
+        is_deciding = group.decision is not None and isinstance(group.decision.draft, ShareDraft)
+        is_becoming = is_deciding or (group.is_changing and self.stores(group.group_id, StoreShareGroup))
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_becoming else ErrorCode.NONE
 
     def add(self, records: tuple[Record, ...], purpose: Purpose) -> Append:

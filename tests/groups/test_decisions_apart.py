@@ -27,6 +27,13 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from kraftpy.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 
 MANY = UNITS_AT_ONCE + 100
 
@@ -159,6 +166,23 @@ def test_topics_that_change_during_a_computation_are_looked_at_again(world: Step
     group = world.coordinator.groups["large"].kind
     assert isinstance(group, ConsumerGroup)
     assert len(group.current("a").assigned) == MANY + 1
+
+
+def test_a_group_that_is_about_to_become_a_share_group_takes_no_offsets(world: Steps) -> None:
+    world.is_busy = True
+    world.request(
+        ShareGroupHeartbeatRequest(group_id="large", member_id="a", member_epoch=0, subscribed_topic_names=["many"]), 1
+    )
+    assert len(world.computing) == 1
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+    topics = [OffsetCommitRequestTopic(name="few", partitions=partitions)]
+    commit = world.request(OffsetCommitRequest(group_id="large", member_id="", topics=topics), 8)
+    answer = world.answers[commit]
+    assert isinstance(answer, OffsetCommitResponse)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.is_busy = False
+    world.go_on()
+    world.check_replay()
 
 
 def test_heartbeats_that_change_nothing_are_answered_at_once_in_large_groups(world: Steps) -> None:

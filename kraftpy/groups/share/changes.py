@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from kraftpy.groups.apart import Deciding
+from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.appends import Answers, StoreShareGroup
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
@@ -135,7 +135,6 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         return (yield from self.protocol.heartbeat(draft, event, message, step.timestamp))
 
     def _on_due(self, group: Group, draft: ShareDraft, key: Key, step: Step) -> Deciding[None]:
-        yield from ()
         if key.kind == STATE_CHANGED:
             asked = self._answered.pop(int(key.member_id))
             failed = frozenset(each for each in asked.partitions if each in asked.failed)
@@ -143,7 +142,11 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
                 error = asked.failed[each].name
                 step.note(group, f"{len(failed)} partitions could not be initialized, the first because of {error}")
             done = asked.partitions - failed
-            draft.put_partitions(share_partitions.asked(draft.group.partitions, done, failed))
+
+            def record() -> None:
+                draft.put_partitions(share_partitions.asked(draft.group.partitions, done, failed))
+
+            yield Work(len(asked.partitions), record)
         elif key.kind == TOPICS_GONE:
             gone = self._gone.pop(group.group_id, ())
             draft.put_partitions(share_partitions.deleted(draft.group.partitions, gone))

@@ -95,19 +95,20 @@ class ShareProtocol:
         if draft.group.epoch != draft.group.assignment_epoch:
             members, partitions = self._question(draft)
             units = len(members) + len(partitions)
-            targets = yield Work(units, partial(assign_simple, members, partitions))
-            self._retarget(draft, targets)
+            yield Work(units, lambda: self._retarget(draft, assign_simple(members, partitions)))
         after = _reconciled(draft.group, member_id)
         if after != before or member_id not in draft.group.currents:
             draft.put(ShareCurrentKey(group_id, member_id), after)
-        self._initialize(draft, timestamp)
+        yield Work(self._lacking_units(draft.group), partial(self._initialize, draft, timestamp))
         is_late = message.member_epoch != before.member_epoch  # it joins, or the response with its epoch was lost
-        whole = is_late or message.subscribed_topic_names is not None
+        assignment: ShareGroupHeartbeatResponseAssignment | None = None
+        if is_late or message.subscribed_topic_names is not None or after.assigned != before.assigned:
+            assignment = yield Work(len(after.assigned), partial(_answer, after.assigned))
         return ShareGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self.settings(group_id).share_heartbeat_interval_ms,
-            assignment=_answer(after.assigned) if whole or after.assigned != before.assigned else None,
+            assignment=assignment,
         )
 
     def _admit(self, group: ShareGroup, message: ShareGroupHeartbeatRequest) -> None:
@@ -179,6 +180,13 @@ class ShareProtocol:
                 draft.put(ShareTargetMemberKey(group.group_id, member_id), ShareTargetMemberValue(partitions=target))
         draft.put(ShareTargetMetadataKey(group.group_id), ShareTargetMetadataValue(assignment_epoch=group.epoch))
         draft.group.assigned = draft.group.partitions
+
+    def _lacking_units(self, group: ShareGroup) -> int:
+        """Return how many partitions are looked at to find those that lack state; 0 if none can."""
+        if group.complete_for == (self.topics.version, group.epoch):
+            return 0
+        infos = (self.topics.topic(name) for name in group.subscribed_topics())
+        return sum(info.partition_count for info in infos if info is not None)
 
     def _initialize(self, draft: ShareDraft, timestamp: Millis) -> None:
         """Request state for subscribed partitions that have none."""
