@@ -82,12 +82,12 @@ def produce_and_consume(arguments: argparse.Namespace) -> Lines:
     return [
         *lines,
         "",
-        "Method: each run of producing has a fresh broker, to which 20 MB are sent first that do not count. Right "
-        "before the run as much memory as it needs is touched by writing a file and deleting it, until that goes at "
-        "1.5 GB/s: the host of a virtual machine may back memory only when it is touched, at a tenth of the speed, "
-        "and take it back seconds after it is freed. The mock keeps "
-        "5 MB of each partition and uses that memory again; ours keeps all, and pays for what is not there after all. "
-        "Consuming reads the same records from both, 20 topics of 4 partitions, each below what the mock keeps; "
+        "Method: each produce run has a fresh broker, to which 20 MB are first sent that are not counted. Right before "
+        "the run, as much memory as it needs is touched by writing and deleting a file, until this reaches 1.5 GB/s: "
+        "the host of a virtual machine may provide memory only when it is touched, at a tenth of the speed, and "
+        "reclaim it seconds after it is freed. The mock keeps 5 MB of each partition and reuses that memory; ours "
+        "keeps everything, and pays for memory that is missing after all. Consume runs read the same records from "
+        "both, 20 topics of 4 partitions, each smaller than what the mock keeps; "
         f"{', '.join(f'{name}={value}' for name, value in throughput.CONSUMER_SETTINGS.items())}, so that librdkafka "
         "does not pause for a second whenever its queue is full. Client and broker share the machine.",
     ]
@@ -104,12 +104,12 @@ def start_and_memory(arguments: argparse.Namespace) -> Lines:
         f"| first answer on a new directory, median of {found.runs} | {found.new_s:.2f} s | "
         f"< {startup.TARGET_S} s: {_met(found.new_s < startup.TARGET_S)} |",
         f"| the slowest of them | {found.worst_new_s:.2f} s | |",
-        f"| first answer on a directory that was used, median of {found.runs} | {found.again_s:.2f} s | "
+        f"| first answer on a used directory, median of {found.runs} | {found.again_s:.2f} s | "
         f"< {startup.TARGET_S} s: {_met(found.again_s < startup.TARGET_S)} |",
         f"| (a Python that does nothing) | {found.import_free_s:.2f} s | |",
         f"| resident once started | {found.started_mb:.0f} MB | "
         f"< {startup.TARGET_MB:.0f} MB: {_met(found.started_mb < startup.TARGET_MB)} |",
-        f"| resident when idle for 10 s after a producer and a consumer came and went | {found.used_mb:.0f} MB | "
+        f"| resident when idle for 10 s, after a producer and a consumer have gone | {found.used_mb:.0f} MB | "
         f"< {startup.TARGET_MB:.0f} MB: {_met(found.used_mb < startup.TARGET_MB)} |",
         "",
         "Each start is a new process, timed from its creation to its first ApiVersions answer; the disk cache is warm.",
@@ -156,8 +156,8 @@ def syncs_before_acknowledging(arguments: argparse.Namespace) -> Lines:
             for each in found
         ),
         "",
-        "All clients are in one process, on the same machine. A request waits for at most two rounds of syncs, which "
-        "all that came meanwhile share; a round syncs each partition that was written to.",
+        "All clients are in one process, on the same machine. A request waits for at most two rounds of syncs, "
+        "shared with all requests that arrive meanwhile; a round syncs each partition that was written to.",
     ]
 
 
@@ -173,7 +173,7 @@ def client_codec(arguments: argparse.Namespace) -> Lines:
     return [
         "## Client: records to batches and back",
         "",
-        "Records a second, best of several rounds in turn; in brackets how many times the peer's rate ours is.",
+        "Records per second, the best of several rounds in turn; in brackets, our rate as a multiple of the peer's.",
         "",
         f"| | ours | {' | '.join(peers)} |",
         f"|---|--:|{'--:|' * len(peers)}",
@@ -227,7 +227,7 @@ def after_sigkill(arguments: argparse.Namespace) -> Lines:
             for each in found.restarts
         ),
         "",
-        "What was written is in the page cache, as far as that is large enough.",
+        "The written data is in the page cache, if that is large enough.",
     ]
 
 
@@ -252,7 +252,7 @@ def many_partitions(arguments: argparse.Namespace) -> Lines:
         f"< {partitions.TARGET_START_S:.0f} s: {_met(found.start_after_kill_s < partitions.TARGET_START_S)} |",
         f"| clean stop, records in each | {found.stop_s:.1f} s | |",
         f"| open files at rest, none written to | {found.files_at_rest} | |",
-        f"| open files at most, in all that was done here | {found.files_at_most} | "
+        f"| open files at most, during all of this | {found.files_at_most} | "
         f"< {partitions.FILES:,}: {_met(found.files_at_most < partitions.FILES)} |",
         f"| processor at rest, of one core | {found.idle_cpu_percent:.1f} % | |",
         f"| create one topic of {partitions.PARTITIONS:,} partitions | {found.create_one_topic_s:.1f} s | |",
@@ -276,7 +276,7 @@ def compacted(arguments: argparse.Namespace) -> Lines:
         f"| speed | {found.bytes_before / found.seconds / 1e6:.0f} MB/s, "
         f"{found.records / found.seconds:,.0f} records/s |",
         f"| size before, after | {found.bytes_before / 1e6:.0f} MB, {found.bytes_after / 1e6:.0f} MB |",
-        f"| memory of the process that cleans, at most | {found.peak_mb:.0f} MB |",
+        f"| peak memory of the cleaner process | {found.peak_mb:.0f} MB |",
         "",
         "| acks=1, one record of 1 KB after the other | requests | p50, ms | p99, ms | worst, ms |",
         "|---|--:|--:|--:|--:|",

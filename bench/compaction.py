@@ -28,8 +28,9 @@ from kraftpy.broker.storage.compaction_runner import carry_out
 from kraftpy.client import Admin, NewTopic, Producer, ResourceType
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import compaction
+from kraftpy.log.deletion import delete_files
 from kraftpy.log.layout import CLEANER_OFFSETS
-from kraftpy.log.partition_log import PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.types import Millis

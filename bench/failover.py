@@ -188,12 +188,12 @@ def other_failures(options: Options) -> Lines:
     return [
         "## SIGSTOP, a cut, a rolling restart",
         "",
-        "| | producer goes on after, s | consumers go on after, s |",
+        "| | producer continues after, s | consumers continue after, s |",
         "|---|--:|--:|",
         *(f"| {name} | {outage.produced_s:.2f} | {outage.consumed_s:.2f} |" for name, outage in rows),
         "",
-        "A client does not notice by itself that a node stands still, or is cut off from the others: it waits for the "
-        "answer to what it sent, and asks the others once that node refuses it. "
+        "A client does not notice that a node is paused, or cut off from the others: it waits for the "
+        "answer to its request, and turns to the others once that node refuses it. "
         f"After the cut the other two had elected leaders for all partitions within {elected_s:.2f} s. Requests that "
         f"failed during the rolling restart, as the retrying producer saw it: {failed}. {_proved(proof)}",
     ]
@@ -243,12 +243,12 @@ def many_partitions(options: Options) -> Lines:
         "| | found | target |",
         "|---|--:|--:|",
         f"| a topic of 2,000 partitions: from the request until all are in sync | {created_s:.1f} s | |",
-        f"| from starting the three nodes until every partition has a leader, to all of them | "
+        f"| from starting the three nodes until all of them know a leader of every partition | "
         f"{started_s:.1f} s | < {TARGET_START_S:g} s: {_met(started_s < TARGET_START_S)} |",
         f"| and until all replicas are in sync | {in_sync_s:.1f} s | |",
-        f"| a killed broker's {led} leaderships are others' | {moved_s:.2f} s | "
+        f"| a killed broker's {led} leaderships have moved to others | {moved_s:.2f} s | "
         f"< {TARGET_MOVE_S:g} s: {_met(moved_s < TARGET_MOVE_S)} |",
-        f"| CPU of an idle node: most of the three | {max(idle):.1f} % of a core | "
+        f"| CPU of an idle node: the highest of the three | {max(idle):.1f} % of a core | "
         f"< {TARGET_IDLE_PERCENT:g} %: {_met(max(idle) < TARGET_IDLE_PERCENT)} |",
     ]
 
@@ -304,7 +304,7 @@ def _other(cluster: Cluster, node: int) -> int:
 
 
 def _idle(cluster: Cluster) -> list[float]:
-    """Per cent of a core that each node takes when nobody asks for anything."""
+    """Return the percentage of a core that each node uses while there are no requests."""
     processes = [psutil.Process(cluster.pid(node)) for node in cluster.nodes]
     for process in processes:
         process.cpu_percent()
@@ -325,7 +325,7 @@ def _spread(values: list[float]) -> str:
 
 def _proved(proof: Proof) -> str:
     return (
-        f"Of {proof.acknowledged:,} acknowledged records {proof.lost} lost, {proof.repeated} there twice, "
+        f"{proof.acknowledged:,} records were acknowledged: {proof.lost} lost, {proof.repeated} duplicated, "
         f"{proof.out_of_order} out of order, {proof.not_consumed} not consumed; {proof.offsets_gone_back} committed "
         f"offsets went back; {proof.failed_requests} failed at the producer: "
         f"{'as promised' if proof.is_clean else '**not as promised**'}."

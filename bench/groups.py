@@ -249,7 +249,7 @@ def run(groups: int, members: int, seconds: float) -> list[str]:
     return [
         f"| what | {groups} groups of {members} members, {PARTITIONS} partitions each |",
         "|---|---|",
-        f"| all have joined and have their share | {joined:.1f} s |",
+        f"| until all have joined and have an assignment | {joined:.1f} s |",
         f"| a heartbeat that changes nothing | {cpu / max(sent, 1) * 1e6:.0f} us of broker CPU (of {sent}) |",
         f"| groups of a coordinator that was killed ({len(took)}), served again: median | "
         f"{statistics.median(took):.1f} s |",

@@ -29,6 +29,7 @@ from crc32c import crc32c
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.ports import File
 from kraftpy.protocol.record_batch import encode_batch
@@ -73,7 +74,7 @@ class Scale:
 
     def grow(self, size: int) -> None:
         """Append until the log is that large, storing what is sealed on the way as a broker does."""
-        while self.log.size_bytes < size:
+        while self.log.segments.size_bytes < size:
             for _ in range(256):
                 self.append()
 
@@ -113,7 +114,7 @@ class Scale:
             lambda offset: log.read(offset, READ_BYTES), lambda offset: self.pread(offset, READ_BYTES)
         )
         figures["find a time"], figures["  control: pread and CRC of a batch"] = self.sample(
-            lambda offset: finish(log.search_timestamp(START + offset * span // end)),
+            lambda offset: finish(search_timestamp(log, START + offset * span // end)),
             lambda offset: self.pread(offset, BATCH_BYTES),
         )
         return figures

@@ -1,8 +1,8 @@
-"""Many partitions on one node: what each costs at rest, and what having thousands of them costs.
+"""Many partitions on one node: the cost of an idle partition, and of thousands of them.
 
-The server may open 1,024 files. It is told to stop, started, given records for each partition, killed, started again.
-Memory is resident set size, before and after the partitions were made, with every part of the server that takes part
-in that used once before. Descriptors are counted through /proc, every few milliseconds for their maximum.
+The server may open 1,024 files. It is stopped and started, receives records for each partition, is killed and started
+again. Memory is resident set size, before and after the partitions are created; each part of the server that creates
+them has been used once before. Descriptors are counted through /proc, every few milliseconds for their maximum.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     python -m chaos sim --known --fresh 50  seeds that once failed, and some of this version's own
     python -m chaos sim --ledger runs.jsonl every seed is written down, and not run again: a campaign goes on
     python -m chaos sim --seed 7            one of them, and its history in seed-7.jsonl
-    python -m chaos sim --seed 7 --trace    the same with its story: who did what, when
+    python -m chaos sim --ledger runs.jsonl every seed is written down, and not run again: a campaign continues
     python -m chaos mutants                 the product broken in known ways: which seed catches each
     python -m chaos run --faults 40         real processes under faults: `chaos.running`
     python -m chaos cost history.jsonl      how long clients went without, by kind of fault
@@ -45,7 +45,7 @@ def load(file: Path) -> list[Op]:
 
 
 def load_history(file: Path) -> History:
-    """Its operations in pairs."""
+    """Load a history, with its operations in pairs."""
     try:
         return History(load(file))
     except BadHistory as error:

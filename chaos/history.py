@@ -45,7 +45,7 @@ HEAL = "heal"
 
 
 class Type(StrEnum):
-    """How an operation ended."""
+    """The end of an operation."""
 
     INVOKE = "invoke"  # invoked
     OK = "ok"  # it happened

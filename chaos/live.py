@@ -1,6 +1,6 @@
 """A run on a real cluster: workload, faults, healing, last reads, every node's logs, the checkers, a page.
 
-    world.open -> load and faults (in rounds) -> heal -> in sync -> load goes on a little -> last reads
+    world.open -> load and faults (in rounds) -> heal -> in sync -> load continues a little -> last reads
     -> looks at each node -> stop -> each node's logs are read -> every checker -> report.html
 
 The history is written to a directory line by line as it happens, so that a run that dies leaves all it saw.
@@ -80,14 +80,14 @@ _THREADS: Final = 32
 _MISTAKES: Final = {
     "traceback(s)": "Traceback (most recent call last)",
     "unexpected error(s) that it survived": UNEXPECTED,
-    "line(s) of what did not end with the node": "still at work at the end of the stop",
+    "line(s) of what did not end with the node": "still running at the end of the stop",
 }
 """Log lines of a node that no fault excuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a run, which ends with the faults or with the minutes, whichever come first."""
+    """Settings of a run, which ends with the faults or with the minutes, depending on which come first."""
 
     seed: int
     directory: Path
@@ -123,7 +123,7 @@ class Outcome:
     history: History
     verdicts: list[Verdict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Failures besides anomalies: nodes that ended by themselves or did not heal, clients that hang."""
+    """Failures besides anomalies: nodes that ended without being asked to, or did not heal; clients that hang."""
     damage: list[str] = field(default_factory=list)
     """Bytes that a fault changed and that have not been read since: known damage, which an operator repairs."""
 
@@ -138,7 +138,7 @@ class Interrupted(Exception):
 
 
 def run(world: LiveWorld, settings: Settings, console: Console | None = None) -> Outcome:
-    """Run to the end, whatever happens; tables on the terminal, history and page in the directory.
+    """Run to the end in spite of any failure; tables on the terminal, history and page in the directory.
 
     Raises Interrupted after Ctrl-C or SIGTERM, once everything is removed; RuntimeError if the world cannot be made.
     """

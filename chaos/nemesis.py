@@ -226,7 +226,7 @@ def between(part: Sequence[NodeId], nodes: Sequence[NodeId]) -> tuple[Cut, ...]:
     return tuple(sorted([(a, b) for a in part for b in rest] + [(b, a) for a in part for b in rest]))
 
 
-class Spared(Exception):
+class FaultSkipped(Exception):
     """The world left an action out because nothing could have restored what it would have harmed."""
 
 
@@ -311,17 +311,17 @@ class Action:
 
 
 async def carry_out(
-    world: World, actions: Sequence[Action], spared: Callable[[Action, Spared], object] = lambda *_: None
+    world: World, actions: Sequence[Action], spared: Callable[[Action, FaultSkipped], object] = lambda *_: None
 ) -> None:
     """Carry actions out one after the other; `spared` is called with those the world left out."""
     for action in actions:
         try:
             await getattr(world, action.method)(*action.arguments, **action.named)
-        except Spared as why:
+        except FaultSkipped as why:
             spared(action, why)
 
 
-class Unable(Exception):
+class FaultUnsupported(Exception):
     """A world was given a fault that is not among its abilities."""
 
 
@@ -429,7 +429,7 @@ async def run(
     for fault in faults:
         for part in fault.settings.get("parts", (fault,)):
             if part.kind not in world.abilities:
-                raise Unable(part.kind)
+                raise FaultUnsupported(part.kind)
     begun: dict[int, Broken] = {}
     try:
         for at_ms, begins, fault in timeline(faults):
@@ -447,7 +447,7 @@ async def run(
                 continue
             note(FAULT, {**fault.as_value(), "nodes": list(broken.nodes)})
 
-            def spared(action: Action, why: Spared, number: int = fault.id) -> None:
+            def spared(action: Action, why: FaultSkipped, number: int = fault.id) -> None:
                 note(SPARED, {"id": number, "method": action.method, "why": str(why)})
 
             await carry_out(world, broken.begin, spared)
@@ -479,7 +479,7 @@ class Plan:
     is_synced: bool = False
     """Acknowledged records were synced before: any nodes may lose unsynced data, as often as they like."""
     most_harms: int = 1
-    """How often data on disk may be harmed: more than once only in a world that spares the last copy (`Spared`)."""
+    """How often data on disk may be harmed. More than once needs a world that spares the last copy (`FaultSkipped`)."""
 
 
 def schedule(seed: int, plan: Plan) -> list[Fault]:

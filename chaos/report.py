@@ -1,8 +1,8 @@
 """A run as one self-contained HTML page: verdicts, plot, the cost of each kind of fault, anomalies with evidence.
 
 A run describes itself in its history, as notes of process "run" with f "run": at first {command, world, seed, ...}; in
-the end {problems, damage}, observations that no operation shows: nodes that ended by themselves, tracebacks in their
-logs, copies that could not be read. The page shows all of it. Everything else is computed from the history.
+the end {problems, damage}, observations that no operation shows: nodes that ended without being asked to, tracebacks in
+their logs, copies that could not be read. The page shows all of it. Everything else is computed from the history.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def run_command(
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--markdown", is_flag=True, help="As a table for a page.")
 def cost_command(files: tuple[Path, ...], markdown: bool) -> None:
-    """What each kind of fault cost in unavailability, over one history or several."""
+    """Print what each kind of fault cost in unavailability, over one history or several."""
     from rich.console import Console
 
     from chaos.availability import by_kind, outages

@@ -205,7 +205,7 @@ def shrink_seed(task: Task, its_faults: Sequence[Fault], sought: str, most_runs:
 
 
 def write_faults(file: Path, faults: Iterable[Fault]) -> None:
-    """As `read_faults` reads them."""
+    """Write faults as `read_faults` reads them."""
     file.write_text("".join(json.dumps(fault.as_value()) + "\n" for fault in faults), encoding="utf-8")
 
 

@@ -97,12 +97,12 @@ def run(
     trace: Tell | None = None,
     is_last: bool = False,
 ) -> Outcome:
-    """Simulate a seed; each client makes so many calls at most, else as many as the seed draws.
+    """Simulate a seed. Each client makes at most `calls_per_second`; without that, as many as the seed draws.
 
-    `drawn` and `faults` take the place of what the seed draws; `calm_seconds` is how long the clients go on when all is
-    healed. `trace` is told (virtual seconds, who, what) of faults, of nodes that start
-    and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and without.
-    Where it `is_last` in its process, what it leaves is not collected.
+    `drawn` and `faults` take the place of what the seed draws; `calm_seconds` is how long the clients continue once all
+    is healed. `trace` is called with (virtual seconds, who, what) for faults, nodes that start and end, leaders,
+    in-sync replicas, and nodes' log lines; the run is the same with and without it. If the run `is_last` in its
+    process, what it leaves is not collected.
     """
     drawn = draw(seed) if drawn is None else drawn
     calls_per_second = _CALLS_PER_SECOND * drawn.load if calls_per_second is None else calls_per_second
@@ -165,7 +165,7 @@ class _Run:
         self.readings = Readings(cluster, self.recorder, self.now_ns)
         self.watch: Watch | None = None
         self.is_over = False
-        """True once the clients must come to an end."""
+        """True once the clients must finish."""
         cluster.network.phantoms = drawn.phantoms
         for node, drift in zip(cluster.nodes.values(), drawn.drifts, strict=True):
             node.clock.drift = drift

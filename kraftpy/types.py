@@ -26,8 +26,6 @@ TopicId = NewType("TopicId", bytes)
 
 ZERO_TOPIC_ID = TopicId(bytes(16))
 NO_PRODUCER_ID = ProducerId(-1)
-NO_PRODUCER_EPOCH = ProducerEpoch(-1)
-NO_LEADER_EPOCH = LeaderEpoch(-1)
 
 
 class TopicPartition(NamedTuple):

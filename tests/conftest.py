@@ -20,6 +20,9 @@ from kraftpy.testing.server_process import ServerProcess
 
 BrokerFactory = Callable[..., EmbeddedBroker]
 
+LONGEST = ("tests/spark",)
+"""The groups of tests that take longest, in the order in which they start when workers run side by side."""
+
 
 def pytest_configure() -> None:
     """Say nothing of how fast an example has to be. And be interruptible, and have the processes that tests start be so
@@ -31,23 +34,78 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been collected stays to the end: the garbage collector need not look through it again and again."""
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Collect what a file leaves behind: a resource that it left open is reported in this file, and in no later one."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Collect garbage, and keep what is alive to the end: no later collection looks through it again.
+
+    What modules keep for their tests (histories, tables) comes to millions of objects in a whole run.
+    """
     gc.collect()
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side (`--dist loadgroup`), those of a file stay together, one after another,
-    and so do all of Spark, which share a session."""
-    for item in items:
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group("spark" if folder == "spark" else f"{folder}/{item.path.stem}"))
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the groups that take longest first, after pytest-randomly has shuffled: no worker starts a long one when the
+    others have nothing left to do."""
+    if hasattr(config, "workerinput"):
+        place = {group: place for place, group in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(_group(item.nodeid), len(place)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file, and all of Spark, on one worker, which sets up once what they share.
+
+    The scheduler asks for a test's group by its id. xdist's marks for groups have no effect with pytest 9.2
+    (pytest-xdist issue 1386).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
+    return Groups(config, log)
+
+
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return "tests/spark" if file.startswith("tests/spark/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_runtest_logreport(report: Any) -> None:
+    """Note which worker ran a test, in the process that prints."""
+    if hasattr(report, "node"):
+        _workers.setdefault(_group(report.nodeid), set()).add(report.node.gateway.id)
+
+
+_workers: dict[str, set[str]] = {}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of several says to the one that prints what it could not test."""
+    """Tell the process that prints what this one could not test; fail if a group was torn apart."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["untested"] = _untested()
+    elif _torn_apart():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _torn_apart() -> list[str]:
+    """Return the groups that more than one worker ran: each of them set up what the group should share."""
+    return sorted(group for group, workers in _workers.items() if len(workers) > 1)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -60,6 +118,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what this machine did not let be tested: no test is skipped, some have fewer ways."""
     for line in dict.fromkeys([*_told, *_untested()]):
         terminalreporter.write_line(line)
+    for group in _torn_apart():
+        terminalreporter.write_line(f"FAILED: {group} was run by more than one worker", red=True)
 
 
 _told: dict[str, None] = {}

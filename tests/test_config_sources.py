@@ -160,7 +160,7 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
             {"listeners": "PLAINTEXT://h:70000"},
             "listeners='PLAINTEXT://h:70000' is not allowed: expected a port from 0 to 65535",
         ),
-        ({"listeners": "A://h:1,A://h:2"}, "listeners: the listener name A is there twice"),
+        ({"listeners": "A://h:1,A://h:2"}, "listeners: the listener name A occurs twice"),
         ({"listeners": "A://:1,B://h:1"}, "listeners: A://:1 and B://h:1 have the same port"),
         ({"listeners": "A://h:1"}, "listeners: no protocol for A in listener.security.protocol.map"),
         ({"listeners": "SSL://h:1"}, "listeners: SSL://h:1 is SSL, but this broker speaks PLAINTEXT only"),
@@ -199,19 +199,19 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
             {"controller.quorum.voters": "1@a:1,2@b", **QUORUM},
             "controller.quorum.voters: 2@='b' is not allowed: expected host:port",
         ),
-        ({"controller.quorum.voters": "1@a:1,1@b:1", **QUORUM}, "controller.quorum.voters: node 1 is there twice"),
+        ({"controller.quorum.voters": "1@a:1,1@b:1", **QUORUM}, "controller.quorum.voters: node 1 occurs twice"),
         (
             {"controller.quorum.voters": "1@a:1,2@a:1", **QUORUM},
             "controller.quorum.voters: 1@a:1 and 2@a:1 have the same address",
         ),
         (
             {"controller.quorum.voters": "2@a:1"},
-            "listeners: none is for the quorum; a controller has one of controller.listener.names=CONTROLLER, "
+            "listeners: there is none for the quorum; a controller needs one of controller.listener.names=CONTROLLER, "
             "for example CONTROLLER://:9093",
         ),
         (
             {"controller.quorum.voters": "1@a:1,2@b:1"},
-            "listeners: none is for the quorum; a controller has one of controller.listener.names=CONTROLLER, "
+            "listeners: there is none for the quorum; a controller needs one of controller.listener.names=CONTROLLER, "
             "for example CONTROLLER://:9093",
         ),
         (
@@ -221,11 +221,11 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         (
             {"process.roles": "broker"},
             "process.roles=broker: controller.quorum.voters or controller.quorum.bootstrap.servers "
-            "has to say where the quorum is",
+            "is required to find the quorum",
         ),
         (
             {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:1", **QUORUM},
-            "listeners: CONTROLLER is in controller.listener.names, but process.roles=broker is no controller",
+            "listeners: CONTROLLER is in controller.listener.names, but process.roles=broker is not a controller",
         ),
         (
             {"process.roles": "controller", **QUORUM},
@@ -234,7 +234,7 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ),
         (
             {"controller.quorum.bootstrap.servers": "a:1,b:1"},
-            "controller.quorum.voters is needed: a controller of several has to know who votes",
+            "controller.quorum.voters is required: a controller must know the voters",
         ),
         (
             {"broker.session.timeout.ms": "3000"},

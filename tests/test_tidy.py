@@ -20,8 +20,6 @@ MOST_LINES = 600
 MOST_FUNCTION_LINES = 80
 
 LONG_FILES = {
-    "kraftpy/broker/connection.py": "one peer's bytes, in and out, charged to one memory wherever they wait",
-    "kraftpy/log/partition_log.py": "what a partition can be asked; each job behind it is a module of its own",
     "tests/client/test_client_with_broker.py": "one test after another",
     "tests/quorum/simulation.py": "the world, the two kinds of node in it, and the command",
     "tests/quorum/test_library_defects.py": "one defect after another",
@@ -146,6 +144,21 @@ def test_long_functions_have_been_asked_about() -> None:
                     long.add(f"{file}:{node.name}")
     assert long - LONG_FUNCTIONS.keys() == set(), "split it, or say in LONG_FUNCTIONS why not"
     assert LONG_FUNCTIONS.keys() - long == set(), "not long any more: strike it"
+
+
+A_PREDICATE = re.compile(r"_*(?:is|has|can)_")
+
+
+def test_predicates_return_bool() -> None:
+    """A name that asks a question has the answer yes or no: `is_stored`, but `on_stored` for what happens then."""
+    found = []
+    for file in PACKAGE_FILES:
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and A_PREDICATE.match(node.name):
+                returned = None if node.returns is None else ast.unparse(node.returns)
+                if returned != "bool" and not str(returned).startswith(("TypeGuard[", "TypeIs[")):
+                    found.append(f"{file}:{node.lineno}: {node.name} -> {returned}")
+    assert found == []
 
 
 def test_nothing_of_the_workplace_is_left_in_a_file() -> None:

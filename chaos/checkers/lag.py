@@ -44,7 +44,7 @@ def worst_lag(history: History) -> dict[str, Any] | None:
 
 
 def _known(history: History) -> dict[Key, tuple[list[int], list[int]]]:
-    """By key, rising: the highest offset that any client knew of, and since when."""
+    """Return, by key and rising, the highest offset that any client knew of, and since when."""
     known: dict[Key, tuple[list[int], list[int]]] = {}
     for op in history.completed(*MICRO):
         if op.type is not Type.OK:

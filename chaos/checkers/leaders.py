@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from chaos.checkers.realtime import Fall, falls
+from chaos.checkers.realtime import Decrease, falls
 from chaos.checkers.verdict import Findings, Options, Verdict
 from chaos.checkers.versions import sends, versions
 from chaos.history import History, Key, Op, Type
@@ -75,13 +75,13 @@ def _one_leader(history: History, findings: Findings, readings: list[Op], leadin
         findings.add("leader-epoch-falls", text, (fall.earlier, fall.later), key=key, node=node)
 
 
-def _falls_on_a_node(history: History, readings: list[Op]) -> Iterator[Fall]:
+def _falls_on_a_node(history: History, readings: list[Op]) -> Iterator[Decrease]:
     """Return where a node knew a later epoch, including that of a replica it no longer holds."""
     known = [op for op in readings if op.value["leader_epoch"] != _NO_EPOCH]
     yield from falls(history, ((op, _node_of(op), op.value["leader_epoch"]) for op in known))
 
 
-def _falls_to_none(history: History, readings: list[Op]) -> Iterator[Fall]:
+def _falls_to_none(history: History, readings: list[Op]) -> Iterator[Decrease]:
     """Return where a replica that had an epoch now has none."""
     epochs = ((op, (*_node_of(op), op.extra.get("replica")), op.value["leader_epoch"]) for op in readings)
     return (fall for fall in falls(history, epochs) if fall.low == _NO_EPOCH)

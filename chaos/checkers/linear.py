@@ -69,8 +69,8 @@ class Facts:
     reads: Callable[[Op], bool] = lambda op: False
     """Return True if the operation changes no state."""
     later: Callable[[Op], tuple[int, Hashable | None] | None] = lambda op: None
-    """Of unknown fate: from after which completion on it is as good as which other action (None: as nothing), since
-    nobody will see a difference. Those alike have the same."""
+    """For an action of unknown fate: the completion after which it is as good as another action (None: as none at all),
+    because no observer can see a difference any more. Actions that are alike have the same."""
     blurs: frozenset[int] = frozenset()
     """Completions after which no observer can distinguish some states."""
     blur: Callable[[Any, int], Any] = lambda state, index: state

@@ -97,14 +97,14 @@ def _says_something(op: Op) -> bool:
 
 
 def _linear(history: History, options: Options, findings: Findings, topic: str, ops: list[Op]) -> None:
-    sights = _Sights(ops)
-    deeds = {op.index: sights.deed(history.invocation(op).index, op) for op in ops}
+    appearances = _Appearances(ops)
+    calls = {op.index: appearances.call(history.invocation(op).index, op) for op in ops}
     facts = Facts(
-        action=lambda op: deeds[op.index],
-        reads=lambda op: deeds[op.index].what not in _WRITES,
-        later=lambda op: sights.later(deeds[op.index]),
-        blurs=sights.last,
-        blur=sights.blur,
+        action=lambda op: calls[op.index],
+        reads=lambda op: calls[op.index].what not in _WRITES,
+        later=lambda op: appearances.later(calls[op.index]),
+        blurs=appearances.last,
+        blur=appearances.blur,
     )
     judgement = judge(history, ops, None, step, options.most_steps, facts)
     stuck = judgement.stuck
@@ -139,7 +139,7 @@ class What(Enum):
 _WRITES: Final = frozenset({What.CREATE, What.DELETE, What.ALTER, What.REASSIGN})
 
 
-class Deed(NamedTuple):
+class VisibleCall(NamedTuple):
     """A call, without anything that no description can tell apart."""
 
     what: What
@@ -148,30 +148,30 @@ class Deed(NamedTuple):
     replicas: Replicas = None
 
 
-def step(state: Topic | None, deed: Deed) -> Any:
+def step(state: Topic | None, call: VisibleCall) -> Any:
     """The model: how a call changes a topic."""
-    if deed.what is What.CREATE:
-        return Topic(partitions=deed.partitions) if state is None else IMPOSSIBLE
-    if deed.what is What.IS_NOT:
+    if call.what is What.CREATE:
+        return Topic(partitions=call.partitions) if state is None else IMPOSSIBLE
+    if call.what is What.IS_NOT:
         return None if state is None else IMPOSSIBLE
     if state is None:
         return IMPOSSIBLE
-    match deed.what:
+    match call.what:
         case What.DELETE:
             return None
         case What.ALTER:
-            return state._replace(config=tuple(sorted({**dict(state.config), **dict(deed.config)}.items())))
+            return state._replace(config=tuple(sorted({**dict(state.config), **dict(call.config)}.items())))
         case What.REASSIGN:
-            return state._replace(replicas=deed.replicas)
+            return state._replace(replicas=call.replicas)
         case What.DESCRIBE:
-            return state if _describes(state, deed) else IMPOSSIBLE
+            return state if _describes(state, call) else IMPOSSIBLE
         case What.IS_THERE:
             return state
         case _:
-            assert_never(deed.what)
+            assert_never(call.what)
 
 
-def _describes(state: Topic, seen: Deed) -> bool:
+def _describes(state: Topic, seen: VisibleCall) -> bool:
     config = dict(seen.config)
     return (
         seen.partitions in (None, state.partitions)
@@ -180,11 +180,11 @@ def _describes(state: Topic, seen: Deed) -> bool:
     )
 
 
-class _Sights:
-    """What the descriptions of a topic name, and which is the last that does (as its index).
+class _Appearances:
+    """The values that descriptions of a topic name, each with the index of the last description that names it.
 
-    A value that none names from some place on is as good as any other such, and an alteration of unknown fate that only
-    sets such values explains nothing: an order with it is one without it, too.
+    A value that no description names after some place is as good as any other such value. An alteration of unknown fate
+    that only sets such values explains nothing: an order with it is also one without it.
     """
 
     def __init__(self, ops: list[Op]) -> None:
@@ -196,25 +196,25 @@ class _Sights:
                     last = self._last.setdefault(part, {})
                     last[value] = max(last.get(value, -1), op.index)
 
-    def deed(self, begins: int, op: Op) -> Deed:
+    def call(self, begins: int, op: Op) -> VisibleCall:
         """Return the observable effect of the call."""
         if op.type is Type.FAIL:
-            return Deed(What.IS_THERE if op.extra["error"] == EXISTS else What.IS_NOT)
+            return VisibleCall(What.IS_THERE if op.extra["error"] == EXISTS else What.IS_NOT)
         value = op.value
         match op.f:
             case "describe-topic":
-                return _described(value) if value["exists"] else Deed(What.IS_NOT)
+                return _described(value) if value["exists"] else VisibleCall(What.IS_NOT)
             case "create-topic":
-                return Deed(What.CREATE, partitions=self._seen(("partitions",), value["partitions"], begins))
+                return VisibleCall(What.CREATE, partitions=self._seen(("partitions",), value["partitions"], begins))
             case "delete-topic":
-                return Deed(What.DELETE)
+                return VisibleCall(What.DELETE)
             case "alter-topic":
                 found = ((name, self._seen(("config", name), of, begins)) for name, of in value["config"].items())
                 config = tuple(sorted((name, of) for name, of in found if of is not None))
-                return Deed(What.ALTER, config=config) if config else Deed(What.IS_THERE)
+                return VisibleCall(What.ALTER, config=config) if config else VisibleCall(What.IS_THERE)
             case _:
                 replicas = self._seen(("replicas",), tuple(value["replicas"]), begins)
-                return Deed(What.IS_THERE) if replicas is None else Deed(What.REASSIGN, replicas=replicas)
+                return VisibleCall(What.IS_THERE) if replicas is None else VisibleCall(What.REASSIGN, replicas=replicas)
 
     def _seen(self, part: tuple[str, ...], value: Any, begins: int) -> Any:
         """Return None if no description has the part, and `UNSEEN` if no later one has this value."""
@@ -223,14 +223,14 @@ class _Sights:
             return None
         return value if last.get(value, -1) > begins else UNSEEN
 
-    def later(self, deed: Deed) -> tuple[int, Deed | None] | None:
+    def later(self, call: VisibleCall) -> tuple[int, VisibleCall | None] | None:
         """Return what a call of unknown fate amounts to after the last description that shows it was done."""
-        if deed.what is What.DELETE:
+        if call.what is What.DELETE:
             return None
-        last = max((self._of(part, value) for part, value in _parts(deed)), default=-1)
-        if deed.what is not What.CREATE:
+        last = max((self._of(part, value) for part, value in _parts(call)), default=-1)
+        if call.what is not What.CREATE:
             return last, None
-        return None if deed.partitions in (None, UNSEEN) else (last, deed._replace(partitions=UNSEEN))
+        return None if call.partitions in (None, UNSEEN) else (last, call._replace(partitions=UNSEEN))
 
     @property
     def last(self) -> frozenset[int]:
@@ -255,18 +255,18 @@ class _Sights:
         return self._last.get(part, {}).get(value, -1)
 
 
-def _described(value: Mapping[str, Any]) -> Deed:
+def _described(value: Mapping[str, Any]) -> VisibleCall:
     config = tuple(sorted((value.get("config") or {}).items()))
-    return Deed(What.DESCRIBE, value.get("partitions"), config, tuple(value.get("replicas") or ()) or None)
+    return VisibleCall(What.DESCRIBE, value.get("partitions"), config, tuple(value.get("replicas") or ()) or None)
 
 
-def _parts(deed: Deed) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if deed.partitions is not None:
-        yield ("partitions",), deed.partitions
-    for name, of in deed.config:
+def _parts(call: VisibleCall) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if call.partitions is not None:
+        yield ("partitions",), call.partitions
+    for name, of in call.config:
         yield ("config", name), of
-    if deed.replicas is not None:
-        yield ("replicas",), deed.replicas
+    if call.replicas is not None:
+        yield ("replicas",), call.replicas
 
 
 def _images(history: History, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""What real time forbids: a number that falls between two readings, and a read that is staler than allowed.
+"""Violations of real time: a number that falls between two readings, and a read that is staler than allowed.
 
 One operation is later than another if it was asked for after the other was complete. A note, which has no invocation,
 happened at its own place in the history.
@@ -19,7 +19,7 @@ def asked_at(history: History, op: Op) -> int:
     return history.invocation(op).index if op.is_client else op.index
 
 
-class Fall(NamedTuple):
+class Decrease(NamedTuple):
     """A number of `what` that was `high` in an earlier reading and `low` in a later one."""
 
     what: Hashable
@@ -29,7 +29,7 @@ class Fall(NamedTuple):
     low: int
 
 
-def falls(history: History, readings: Iterable[tuple[Op, Hashable, int]]) -> Iterator[Fall]:
+def falls(history: History, readings: Iterable[tuple[Op, Hashable, int]]) -> Iterator[Decrease]:
     """Find readings (operation, what is read, number) that are lower than one before them in real time."""
     events: list[tuple[int, int, Op, Hashable, int]] = []
     for op, what, number in readings:
@@ -45,7 +45,7 @@ def falls(history: History, readings: Iterable[tuple[Op, Hashable, int]]) -> Ite
             continue
         before = floor.pop((op.index, what), None)
         if before is not None and number < before[0]:
-            yield Fall(what, before[1], before[0], op, number)
+            yield Decrease(what, before[1], before[0], op, number)
         if what not in highest or number > highest[what][0]:
             highest[what] = (number, op)
 

@@ -24,7 +24,7 @@ MOST_STEPS = 5_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How strictly to judge."""
+    """The strictness of the checkers."""
 
     allow: frozenset[str] = frozenset()
     """Names of anomalies to tolerate."""

@@ -79,7 +79,7 @@ def _same_generation(original: Any) -> Any:
 MUTANTS = (
     Mutant(
         name="offsets-not-replayed",
-        breaks="a new coordinator does not read the offsets that were committed at the one before it",
+        breaks="a new coordinator does not read the offsets committed at its predecessor",
         rule="35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
         needs=_with_groups,
@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         name="offsets-replayed-to-high-watermark",
-        breaks="a new coordinator reads only up to the high watermark it knows, which lags behind what was committed",
+        breaks="a new coordinator reads only up to the high watermark it knows, which lags behind committed records",
         rule="11, 35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
         directed=_groups_in_three,
@@ -105,7 +105,7 @@ MUTANTS = (
     ),
     Mutant(
         name="commit-of-any-generation",
-        breaks="a member that was thrown out may still commit: what is committed goes back",
+        breaks="a removed member may still commit: committed offsets go back",
         rule="34",
         shows=_COMMITS,
         directed=_members_stall,
@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         name="generation-not-raised",
-        breaks="a rebalance does not begin a generation: who was left out and who took over both own a partition in it",
+        breaks="a rebalance does not begin a generation: a removed member and its successor both own a partition in it",
         rule="34",
         shows=_COMMITS | {"double-ownership"},
         directed=_groups_in_three,
@@ -123,11 +123,11 @@ MUTANTS = (
     ),
     Mutant(
         name="given-before-released",
-        breaks="a member of the consumer protocol gets a partition that another has still to give up: both read it",
+        breaks="a member of the consumer protocol gets a partition before another has given it up: both read it",
         rule="KIP-848",
         shows=_COMMITS | {"double-ownership"},
         directed=three(workload="groups", group_protocol="consumer", load=2.0, clients=5, settings=CONSUMER_PROTOCOL),
         faults=cycle((Kind.KILL, "one", 1_000, {})),
-        patches=(wrapped(reconciliation, "_next", _given_at_once),),
+        patches=(wrapped(reconciliation, "_free", _given_at_once),),
     ),
 )

@@ -10,7 +10,7 @@ from chaos.workloads import hostile
 from kraftpy.broker.handlers import replica_fetch
 
 
-class _Anybody:
+class _AnyBroker:
     """An identity that equals any other, so every request counts as sent by the broker it names."""
 
     def __eq__(self, other: object) -> bool:
@@ -19,8 +19,8 @@ class _Anybody:
     __hash__ = None  # type: ignore[assignment]
 
 
-async def _whoever_it_says(*_: Any) -> _Anybody:
-    return _Anybody()
+async def _whoever_it_says(*_: Any) -> _AnyBroker:
+    return _AnyBroker()
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
             with_hostile=True,
             settings={"replica.lag.time.max.ms": "30000", "controller.quorum.fetch.timeout.ms": "8000"},
         ),
-        # A follower stands still, and somebody else fetches in its name; then the two others end, and it leads.
+        # A follower stands still, and a stranger fetches in its name; then the two others end, and it leads.
         faults=rounds(
             (0, Kind.PAUSE, "node c", 5_000, {}),
             (4_200, Kind.KILL, "node a", 5_000, {}),

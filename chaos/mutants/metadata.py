@@ -83,7 +83,7 @@ def _sometimes_not_acted_on(original: Any) -> Any:
 
 
 class _Forgetful(MetadataStateMachine):
-    """Leaves out every so many changes of a partition."""
+    """Leaves out every nth change of a partition."""
 
     __slots__ = ("changes",)
 
@@ -92,7 +92,7 @@ class _Forgetful(MetadataStateMachine):
         self.changes = 0
 
     def apply(self, index: int, term: int, data: bytes | memoryview) -> Any:
-        """As it is decided, but for what is left out."""
+        """Apply the change as decided, without the parts that are left out."""
         before = {(topic.topic_id, number): partition for topic, number, partition in self.image.partitions()}
         applied = super().apply(index, term, data)
         for record in applied.decision.records:
@@ -121,7 +121,7 @@ _lost_and_alone = rounds(
     nodes="abc",
     every_ms=11_000,
 )
-"""Who lost something comes back while the other in sync is away, and the third is out."""
+"""A replica that lost records comes back while the other in-sync one is away, and the third is out of sync."""
 _loses_what_it_had = three(
     controllers=3,
     workload="log",
@@ -129,13 +129,13 @@ _loses_what_it_had = three(
     is_synced=False,
     settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
 )
-"""Nothing is synced before it is acknowledged, and whoever comes back is long in catching up."""
+"""Nothing is synced before it is acknowledged, and a replica that comes back takes long to catch up."""
 _isr_moves = cycle((Kind.KILL, "node 3", 1_000, {}), (Kind.KILL, "node 1", 1_000, {}))
 
 MUTANTS = (
     Mutant(
         name="election-ignores-isr",
-        breaks="whoever lives and comes first among the replicas is elected, in sync or not",
+        breaks="the first live replica is elected, in sync or not",
         rule="18",
         shows=_LOST,
         directed=three(
@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         name="unclean-stop-stays-eligible",
-        breaks="a broker that lost what it had not synced stays an eligible leader replica",
+        breaks="a broker that lost unsynced records stays an eligible leader replica",
         rule="18, 20",
         shows=_LOST,
         directed=_loses_what_it_had,
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         name="promised-without-a-sync",
-        breaks="every log promises that what it acknowledges is synced before: who lost something stays eligible by it",
+        breaks="every log promises that it syncs before it acknowledges: a replica that lost records stays eligible",
         rule="18, 20",
         shows=_LOST,
         directed=_loses_what_it_had,
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="connection-unfences",
-        breaks="a fenced broker may lead once somebody connects in its name, before its new process has registered",
+        breaks="a fenced broker may lead once a connection is opened in its name, before its process has registered",
         rule="20, 21",
         shows=_LOST,
         directed=three(
@@ -195,7 +195,7 @@ MUTANTS = (
     ),
     Mutant(
         name="change-not-acted-on",
-        breaks="one broker does not act on every so many changes of a partition",
+        breaks="one broker does not act on some changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
         directed=three(with_topics=True),
@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         name="record-skipped",
-        breaks="one node's image lacks every so many changes of a partition",
+        breaks="one node's image lacks some changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
         directed=three(with_topics=True),

@@ -1,9 +1,9 @@
 """A mutant: one rule of the product broken in one known way, for as long as a `with` block lasts.
 
-A mutant replaces functions and methods of the product, in this process. It is to be small and believable: what somebody
-might write who does not know the rule, not sabotage.
+A mutant replaces functions and methods of the product, in this process. It must be small and believable: a mistake that
+an engineer might make who does not know the rule, not sabotage.
 
-Where a rule only matters in a situation of its own, the mutant says which: `directed` changes what a seed draws, and
+If a rule only matters in a particular situation, the mutant creates it: `directed` changes what a seed draws, and
 `faults` takes the place of its schedule. So few seeds are needed. The seed still decides when, and everything else.
 """
 
@@ -21,27 +21,27 @@ from chaos.nemesis import Fault, Kind
 
 ENDS = (Kind.KILL, Kind.PAUSE, Kind.PARTITION, Kind.STOP, Kind.ROLLING_RESTART, Kind.LOSE_UNSYNCED)
 """Faults that end or silence a node, so that others take over."""
-_FEW, _FEW_BYTES = 6, 500
+_FEW = 6
 
 PROBLEM = "problem"
-"""What shows a mutant without being an anomaly in the history: a node that ended by itself, a client that hangs."""
+"""Evidence of a mutant besides anomalies in the history: a node that ended unasked, a client that hangs."""
 
 
 Faults = Callable[[Random, int], list[Fault]]
-"""A schedule, by chance, of so many milliseconds."""
+"""Draws a schedule of faults that lasts the given number of milliseconds."""
 _QUIET_MS = 4_000
 _BROKERS = 3
 
 
 def as_drawn(drawn: Drawn) -> Drawn:
-    """No other."""
+    """Return it unchanged."""
     return drawn
 
 
 def three(
     *, controllers: int = 0, settings: Mapping[str, str] = MappingProxyType({}), **changes: Any
 ) -> Callable[[Drawn], Drawn]:
-    """Three brokers, some controllers apart from them, and whatever else is to be other than drawn."""
+    """Three brokers, some controllers apart from them, and everything else that must differ from what a seed draws."""
 
     def directed(drawn: Drawn) -> Drawn:
         drifts = (0.0,) * (3 + controllers)
@@ -52,8 +52,8 @@ def three(
 
 
 def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int, int] = (1_000, 4_000)) -> Faults:
-    """These faults (kind, target, how many milliseconds at the mean, settings) directly one after the other, again and
-    again after a pause."""
+    """Return these faults (kind, target, mean milliseconds, settings) one directly after the other, repeated after a
+    pause."""
 
     def faults(chance: Random, duration_ms: int) -> list[Fault]:
         made: list[Fault] = []
@@ -76,7 +76,7 @@ def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int,
 
 
 def quiet(chance: Random, duration_ms: int) -> list[Fault]:
-    """No node fails: what clients do is enough."""
+    """Return no faults: what clients do is enough."""
     return []
 
 
@@ -86,8 +86,8 @@ def rounds(
     jitter_ms: int = 150,
     nodes: str = "",
 ) -> Faults:
-    """These faults, round by round; they may overlap. Of each: how many milliseconds after the round begins (or between
-    which two), kind, target, how long, settings.
+    """Return these faults, round by round; they may overlap. Each is given as: the milliseconds after the beginning of
+    the round (or two bounds for them), kind, target, duration, settings.
 
     `nodes` are letters that targets may use, "node a": each stands for a broker, another one in each round. A list of
     letters among the settings (`replicas`, `to`) becomes those brokers.
@@ -125,12 +125,6 @@ def few(*kinds: Kind) -> Callable[[Drawn], bool]:
     return lambda drawn: drawn.brokers == 3 and len(drawn.kinds) <= _FEW and not set(kinds).isdisjoint(drawn.kinds)
 
 
-def slow_to_catch_up(drawn: Drawn) -> bool:
-    """The same with replicas that begin from nothing, and are filled a few records at a time."""
-    begins = few(Kind.LOSE_DISK, Kind.REASSIGN)(drawn) and few(*ENDS)(drawn)
-    return begins and int(drawn.settings.get("replica.fetch.max.bytes", "1048576")) <= _FEW_BYTES
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
     """A function or method to replace."""
@@ -144,22 +138,22 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """What it breaks, and what should show it."""
+    """A mutant: the rule that it breaks, and the anomalies that should show it."""
 
     name: str
     breaks: str
     """A sentence about the broken product."""
     rule: str
-    """Of the rules that the product's modules speak of: "17", or a word where it has no number."""
+    """The rule, as the product's modules call it: "17", or a word if it has no number."""
     shows: frozenset[str]
     """Anomalies of which any one is the proof; `PROBLEM` among them."""
     patches: tuple[Patch, ...]
     needs: Callable[[Drawn], bool] = replicated
-    """Seeds that draw something else can hardly show it, and are not run. Asked of what is directed already."""
+    """Returns True if a run, as `directed`, can show it: seeds that draw something else are not run."""
     directed: Callable[[Drawn], Drawn] = as_drawn
-    """What it has in place of what is drawn."""
+    """Changes what a seed draws."""
     faults: Faults | None = None
-    """In place of those that are drawn."""
+    """Faults that replace those that a seed draws."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:

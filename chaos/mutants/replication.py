@@ -9,17 +9,18 @@ from typing import Any
 from chaos.mutants.mutant import Mutant, cycle, replaced, rounds, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.replication.replica import NEVER, Records, Replica
-from kraftpy.log.partition_log import LogSlice, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
+from kraftpy.log.results import LogSlice
 from kraftpy.metadata import partitions
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect
 from kraftpy.replication.leader import Leader
 
 _LOST = frozenset({"lost-write", "unseen", "inconsistent-offsets", "lost-on-node", "lost-tail"})
-"""What was acknowledged is gone, whoever notices first."""
+"""An acknowledged record is gone, as any of the checkers may notice first."""
 _EARLY = _LOST | {"in-sync-too-early"}
-"""Or who is to have it is seen to lack it."""
+"""The same, or a replica that should have a record is seen to lack it."""
 _PARTED = _LOST | {"replica-divergence", "log-matching", "epoch-order"}
 
 
@@ -50,7 +51,7 @@ def _follow_from_high_watermark(original: Any) -> Any:
 
 
 def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
-    """The high watermark is what so many replicas have as min.insync.replicas asks for, whoever they are."""
+    """Advance the high watermark to what min.insync.replicas replicas have, in sync or not."""
     if self.is_under_min_insync_replicas:
         return ()
     own = self.log_end_offset if self._synced_end_offset is None else min(self.log_end_offset, self._synced_end_offset)
@@ -63,7 +64,7 @@ def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
 
 
 def _count_the_proposal(self: Any) -> None:
-    """Who is proposed to be dropped is dropped at once."""
+    """Drop a replica at once when it is proposed to be dropped."""
     members = frozenset(self.state.isr)
     if self._proposal is not None:
         members = frozenset(broker_id for broker_id, _ in self._proposal.isr)
@@ -137,7 +138,7 @@ MUTANTS = (
     ),
     Mutant(
         name="acknowledged-by-another-leadership",
-        breaks="a leader that was deposed and leads again acknowledges what it was asked to write before",
+        breaks="a leader that was deposed and leads again acknowledges writes from its earlier leadership",
         rule="17",
         shows=_LOST,
         directed=three(
@@ -156,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         name="never-truncated",
-        breaks="nobody asks where two logs part: a follower keeps what its new leader never had",
+        breaks="a follower never checks where its log diverges: it keeps records that its new leader never had",
         rule="3, 4",
         shows=_PARTED,
         directed=three(workload="log", load=2.0),
@@ -165,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="truncated-to-high-watermark",
-        breaks="who begins to follow cuts its log at its high watermark (before KIP-101)",
+        breaks="a new follower truncates its log to its high watermark (before KIP-101)",
         rule="4",
         shows=_PARTED,
         directed=three(workload="log", load=2.0),
@@ -174,14 +175,14 @@ MUTANTS = (
     ),
     Mutant(
         name="high-watermark-by-count",
-        breaks="the high watermark counts any replicas, in sync or not, if they are as many as the minimum",
+        breaks="the high watermark counts any replicas, in sync or not, once there are as many as the minimum",
         rule="9",
         shows=_LOST,
         patches=(replaced(Leader, "_advance_high_watermark", _advance_by_count),),
     ),
     Mutant(
         name="high-watermark-over-shrunk-isr",
-        breaks="who is proposed to leave the ISR no longer counts, before the quorum has agreed",
+        breaks="a replica that is proposed to leave the ISR no longer counts, before the quorum has agreed",
         rule="9, 14",
         shows=_LOST,
         directed=three(workload="log", load=2.0, settings={"replica.lag.time.max.ms": "1000"}),
@@ -260,7 +261,7 @@ MUTANTS = (
     ),
     Mutant(
         name="broker-epoch-ignored",
-        breaks="a broker that was started again joins the ISR by what it had before (before KIP-903)",
+        breaks="a restarted broker joins the ISR by the offset it had before (before KIP-903)",
         rule="13, 15",
         shows=_EARLY,
         directed=three(
@@ -292,16 +293,16 @@ MUTANTS = (
     ),
     Mutant(
         name="sequences-ignored",
-        breaks="a leader appends whatever a producer sends, of any epoch and sequence",
+        breaks="a leader appends every batch of a producer, with any epoch and sequence",
         rule="23",
         shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
         patches=(replaced(ProducerStates, "check", lambda *_: None),),
     ),
     Mutant(
         name="sequences-not-copied",
-        breaks="followers do not learn producers' sequences: after a failover a repeated batch is new",
+        breaks="followers do not learn producers' sequences: after a failover a duplicate batch is appended again",
         rule="25",
         shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
-        patches=(wrapped(PartitionLog, "_append_copies", _copy_without_producers),),
+        patches=(wrapped(PartitionLog, "_append_as_follower", _copy_without_producers),),
     ),
 )

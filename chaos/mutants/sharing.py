@@ -20,7 +20,7 @@ def _at_once(self: Any, now: Any) -> Any:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="share-updates-forgotten",
-        breaks="who keeps a share group's state knows its snapshots and passes over the updates between them",
+        breaks="a share coordinator replays its snapshots and ignores the updates between them",
         rule="KIP-932",
         shows=frozenset({"delivered-after-acknowledged"}),
         directed=_with_queue,
@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="share-locks-too-short",
-        breaks="a record that was acquired is locked for no time: another member is given it as well",
+        breaks="an acquired record is not locked: another member gets it as well",
         rule="KIP-932",
         shows=frozenset({"concurrent-delivery", "over-delivered"}),
         directed=_with_queue,

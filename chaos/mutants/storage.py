@@ -22,11 +22,11 @@ class _Unsynced:
         self._file = file
 
     def write(self, position: int, data: Any) -> Any:
-        """As the file."""
+        """Write to the file."""
         return self._file.write(position, data)
 
     def sync(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Matches:
@@ -77,7 +77,7 @@ def _open_at_recovery_point(original: Any) -> Any:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="log-not-synced",
-        breaks="what kraftpy.flush.before.ack has synced before it is acknowledged is not synced",
+        breaks="records are acknowledged without the sync that kraftpy.flush.before.ack requires",
         rule="43",
         shows=_LOST,
         needs=lambda drawn: drawn.is_synced and Kind.LOSE_UNSYNCED in drawn.kinds,
@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="vote-forgotten",
-        breaks="the quorum's term and vote are not written down: a node that restarts votes twice in a term",
+        breaks="the quorum's term and vote are not stored: a node that restarts votes twice in a term",
         rule="46",
         shows=_LOST | {PROBLEM, "two-controllers", "controller-epoch-falls", "image-divergence", "not-converged"},
         directed=three(with_topics=True),
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="torn-tail-kept",
-        breaks="recovery believes batches' headers: a batch of which a part was lost stays in the log",
+        breaks="recovery trusts batch headers: a batch that has lost a part stays in the log",
         rule="44",
         shows=_LOST | {PROBLEM, "epoch-order", "log-matching", "damaged-batch"},
         directed=three(workload="log", load=2.0),
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="recovered-to-recovery-point",
-        breaks="recovery cuts the log at the last checkpoint's recovery point instead of reading on",
+        breaks="recovery truncates the log at the last checkpoint's recovery point instead of reading on",
         rule="44",
         shows=_LOST,
         needs=lambda drawn: drawn.is_synced and Kind.LOSE_UNSYNCED in drawn.kinds,
@@ -130,7 +130,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="epochs-not-truncated",
-        breaks="a truncation leaves the leader epochs of what it cut in the epoch cache",
+        breaks="a truncation leaves the leader epochs of the removed records in the epoch cache",
         rule="5",
         shows=_LOST | {"epoch-order", "log-matching", "not-converged", PROBLEM},
         directed=three(workload="log", load=2.0),

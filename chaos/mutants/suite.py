@@ -1,9 +1,9 @@
 """Runs seeds against each mutant until one catches it, and writes down which.
 
-`caught.jsonl` holds what was found last of each mutant, and MUTANTS.md is made of it: both are written here, and held
-against the list of mutants by a test, which also runs some of the seeds again.
+`caught.jsonl` holds the last result for each mutant, and MUTANTS.md is made from it: both are written here, and a test
+compares them with the list of mutants and runs some of the seeds again.
 
-A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by whatever else goes wrong meanwhile.
+A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by anything else that goes wrong meanwhile.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ TABLE = Path(__file__).parent.parent / "MUTANTS.md"
 
 _TEMPO, _CALM_SECONDS = 4.0, 6.0
 _CALLS_PER_SECOND, _LOAD = 6.0, 2 / 3
-"""Of each client, four times as many as elsewhere: a run is short, and what a mutant breaks needs somebody there."""
+"""Calls of each client, four times as many as elsewhere: a run is short, and only clients notice a broken rule."""
 
 _console = Console(highlight=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """What became of a mutant."""
+    """The outcome for a mutant."""
 
     mutant: str
     by: tuple[str, ...]
-    """Anomalies; none: it got away."""
+    """The anomalies that caught it; empty if it was not caught."""
     seed: int
-    """That caught it; the last one tried, if none did."""
+    """The seed that caught it; the last one tried, if none did."""
     seeds: int
-    """Tried, of those that draw what it needs."""
+    """How many were tried, of those that draw what it needs."""
     minutes: float
     cpu_seconds: float
-    """Of all these seeds."""
+    """The time that all these seeds took."""
 
     @property
     def command(self) -> str:
-        """What repeats it."""
+        """The command that repeats it."""
         return f"python -m chaos mutants --name {self.mutant} --first {self.seed} --seeds 1 --minutes {self.minutes:g}"
 
 
 def anomalies(outcome: Outcome) -> set[str]:
-    """By name; `PROBLEM` for what is wrong besides."""
+    """Return the names of the anomalies, and `PROBLEM` for anything else that is wrong."""
     return {name for verdict in outcome.verdicts for name in verdict.counts} | (
         {PROBLEM} if outcome.problems else set()
     )
@@ -74,7 +74,7 @@ def run_mutant(name: str, seed: int, minutes: float) -> Outcome:
 
 
 def run_unbroken(name: str, seed: int, minutes: float) -> Outcome:
-    """The same with nothing broken."""
+    """Run a seed with nothing broken."""
     mutant = MUTANTS[name]
     faults = None if mutant.faults is None else mutant.faults(Random(f"{name} {seed}"), round(minutes * 60_000))
     drawn = _drawn(name, seed)
@@ -93,7 +93,7 @@ def _drawn(name: str, seed: int) -> Drawn:
 
 
 def seeds_for(name: str, first: int, count: int) -> list[int]:
-    """So many seeds from `first` on that draw what the mutant needs."""
+    """Return the given number of seeds from `first` on that draw what the mutant needs."""
     fitting = (seed for seed in itertools.count(first) if MUTANTS[name].needs(_drawn(name, seed)))
     return list(itertools.islice(fitting, count))
 
@@ -118,7 +118,7 @@ def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: 
 def _hunt_one(
     pool: Pool, name: str, seeds: Sequence[int], minutes: float, jobs: int, progress: Progress, bar: TaskID
 ) -> Caught:
-    """As many seeds at a time as there are processes; the lowest of those that catch it counts."""
+    """Run as many seeds at a time as there are processes; the lowest of those that catch it counts."""
     cpu_seconds, tried = 0.0, 0
     for start in range(0, len(seeds), jobs):
         together = [(name, seed, minutes) for seed in seeds[start : start + jobs]]
@@ -148,7 +148,7 @@ def _try(task: tuple[str, int, float]) -> tuple[int, tuple[str, ...], float]:
 
 
 def read_caught() -> dict[str, Caught]:
-    """What was found last, by mutant."""
+    """Return the last results, by mutant."""
     if not CAUGHT.exists():
         return {}
     lines = [json.loads(line) for line in CAUGHT.read_text(encoding="utf-8").splitlines()]
@@ -156,7 +156,7 @@ def read_caught() -> dict[str, Caught]:
 
 
 def write_caught(found: Iterable[Caught]) -> None:
-    """Take over what was found, and make the table anew. Mutants that are no more are left out."""
+    """Add these results to the file, and write the table again. Mutants that no longer exist are left out."""
     known = read_caught() | {caught.mutant: caught for caught in found}
     kept = [known[name] for name in MUTANTS if name in known]
     CAUGHT.write_text("".join(json.dumps(asdict(caught)) + "\n" for caught in kept), encoding="utf-8")
@@ -165,11 +165,11 @@ def write_caught(found: Iterable[Caught]) -> None:
 
 _HEAD = """# Mutants
 
-Each breaks the product in one known way ([mutants/](mutants)); seeds that draw what it needs are run until one shows
-an anomaly that is its proof. Rules are those that the product's modules speak of. Written by `python -m chaos
-mutants`, which repeats a row with `--name NAME --first SEED --seeds 1 --minutes MINUTES`. A row's seed is of the day
-it was found: any change of the product or of the simulation moves what a seed does, so the next one may be the one to
-catch it.
+Each mutant breaks the product in one known way ([mutants/](mutants)); suitable seeds are run until one shows an anomaly
+that proves it. Rules are those that the product's modules refer to. Written by `python -m chaos mutants`, which repeats
+a row with `--name NAME --first SEED --seeds 1 --minutes MINUTES`. A row's seed was valid on the day it was found: any
+change of the product or of the simulation changes the course of a seed, so another one may be needed to catch the
+mutant.
 
 | mutant | what it breaks | rule | caught by | seed | minutes | seeds tried | CPU s |
 |---|---|---|---|---|---|---|---|
@@ -185,31 +185,30 @@ Of these nothing is shown yet. The last column says how many seeds were tried, o
 _NOT_MUTANTS = """
 ## No mutants
 
-Tried, or thought of, and left out, since the product keeps the rule in two places; each was judged by reading, not by
-runs:
+These were tried or considered, and left out, because the product enforces the rule in two places; each was judged by
+reading the code, not by runs:
 
-- *A fetch with a stale leader epoch is answered* (rule 6): a follower says with each fetch the epoch of its last
-  record, and the leader compares the logs (rule 3); what it is then given is of its own history, whatever epoch it
-  named.
-- *A follower appends without looking where its log ends* (rule 7): the plan of its fetches drops an answer to a
-  position that is no longer wanted, a change of role closes the connection under way, and the log itself takes no
-  batch that does not follow.
+- *A fetch with a stale leader epoch is answered* (rule 6): each fetch of a follower contains the epoch of its last
+  record, and the leader compares the logs (rule 3); the records it then gets belong to its own history, regardless of
+  the epoch in the request.
+- *A follower appends without checking its log's end* (rule 7): the plan of its fetches drops an answer for a position
+  that is no longer current, a change of role closes the connection, and the log itself accepts no batch that does not
+  follow.
 - *A follower takes batches of a later leader epoch* (rule 8, KAFKA-18723): the leader compares the epoch in the same
-  turn in which it reads, each time it reads, so no such batch is sent by this broker. Kafka's may.
-- *A broker that lost what it had not synced stays in sync when it comes back* (rule 20): the controller takes no
-  registration of a broker that it holds alive (DUPLICATE_BROKER_REGISTRATION), so it has fenced it before, and with
-  that it has left every ISR.
-- *A voter drops all entries behind those that a message names, though they match* (rule 46, D1): a leader names all
-  entries from some place on to the end of its log (up to 256 KiB, and what is on its way here is less), its log
-  does not shrink in its term, and a connection keeps the order. So behind what it names there is nothing that it ever
-  sent.
-- *A change of metadata is acted on out of order*: a broker acts on the image as it is, not on the change it was told
-  of.
+  iteration in which it reads, each time it reads, so this broker sends no such batch. Kafka's may.
+- *A broker that lost unsynced records stays in sync when it comes back* (rule 20): the controller accepts no
+  registration of a broker that it considers alive (DUPLICATE_BROKER_REGISTRATION), so it has fenced the broker before,
+  which removed it from every ISR.
+- *A voter drops all entries after those that a message names, though they match* (rule 46, D1): a leader names all
+  entries from some index on to the end of its log (up to 256 KiB; fewer are in flight here), its log does not shrink in
+  its term, and a connection keeps the order. So it has never sent any entry after the ones it names.
+- *A change of metadata is acted on out of order*: a broker acts on the current image, not on the change that was
+  reported.
 """
 
 
 def as_markdown(found: Sequence[Caught]) -> str:
-    """What was caught, what was not, and what is no mutant."""
+    """Return the table: mutants that were caught, those that were not, and what is no mutant."""
     known = {caught.mutant: caught for caught in found}
     caught_rows, other_rows = [], []
     for name, mutant in MUTANTS.items():
@@ -226,7 +225,7 @@ def as_markdown(found: Sequence[Caught]) -> str:
 
 
 def show(found: Sequence[Caught]) -> None:
-    """As a table for a terminal."""
+    """Print the results as a table for a terminal."""
     table = Table("mutant", "caught by", "seed", "seeds", "CPU s", "what it breaks")
     for caught in found:
         by = "\n".join(caught.by) or "[red]nothing[/]"

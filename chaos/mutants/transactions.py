@@ -1,4 +1,4 @@
-"""Mutants of transactions: coordinators, markers, what readers of committed records are told, offsets."""
+"""Mutants of transactions: coordinators, markers, offsets, and what readers of committed records are shown."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _dropped_in_the_end(original: Any) -> Any:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="fence-forgotten",
-        breaks="who takes a transactional id over gets the epoch of whoever had it: both may write and commit",
+        breaks="a producer that takes over a transactional id gets its predecessor's epoch: both may write and commit",
         rule="28",
         shows=_DIRTY | {"epoch-reused", "zombie-commit", "duplicate", "lost-write", "unseen"},
         directed=_with_transactions,
@@ -109,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="aborted-lost-at-restart",
-        breaks="a log that is opened knows of no aborted transaction: what they wrote is read from then on",
+        breaks="an opened log knows no aborted transactions: their records are read from then on",
         rule="32, 44",
         shows=_DIRTY,
         directed=_with_transactions,
@@ -120,16 +120,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="open-transactions-not-copied",
-        breaks="followers do not learn of open transactions: after a failover what is undecided is read",
+        breaks="followers do not learn of open transactions: after a failover undecided records are read",
         rule="25, 32",
         shows=_DIRTY | _HANGS,
         directed=_with_transactions,
         faults=_leaders_end,
-        patches=(wrapped(PartitionLog, "_append_copies", _copy_without_open),),
+        patches=(wrapped(PartitionLog, "_append_as_follower", _copy_without_open),),
     ),
     Mutant(
         name="prepared-forgotten",
-        breaks="a new coordinator takes what was prepared for marked: some partitions never hear how it ended",
+        breaks="a new coordinator takes prepared transactions for completed: some partitions never get a marker",
         rule="27",
         shows=_HANGS | {"lost-write", "unseen"},
         directed=_with_transactions,
@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="marker-written-twice",
-        breaks="a marker that is sent again, since its answer was lost, is written again, and may end what comes next",
+        breaks="a marker that is sent again after a lost answer is written again, and may end the next transaction",
         rule="29, 31",
         shows=_DIRTY | {"early-read", "lost-write", "unseen", "marker-twice"},
         directed=three(with_transactions=True, workload="log", load=3.0, stalls=0.05),
@@ -150,7 +150,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="offsets-visible-before-commit",
-        breaks="offsets of a transaction count as soon as they are written: where it aborts, its input is passed over",
+        breaks="offsets of a transaction count as soon as they are written: if it aborts, its input is skipped",
         rule="33",
         shows=_ONCE | {"skipped-record"},
         directed=_with_transactions,
@@ -158,7 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="offsets-dropped-at-commit",
-        breaks="a commit marker drops the offsets that its transaction had pending: the input is processed again",
+        breaks="a commit marker drops the pending offsets of its transaction: the input is processed again",
         rule="33",
         shows=_ONCE,
         directed=_with_transactions,
@@ -166,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="unstable-offsets-told",
-        breaks="who takes a partition over is told the offset before a transaction that is still to commit another",
+        breaks="a new owner of a partition gets the committed offset although a transaction is about to change it",
         rule="33",
         shows=_ONCE,
         directed=_members_stall,
@@ -175,7 +175,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="offsets-of-any-member",
-        breaks="a member that was thrown out may still commit offsets in its transaction",
+        breaks="a removed member may still commit offsets in its transaction",
         rule="34",
         shows=_ONCE,
         directed=_members_stall,

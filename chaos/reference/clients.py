@@ -22,7 +22,7 @@ from chaos.reference.schedule import MS, SECOND, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chances:
-    """How often things go wrong for a client, by operation or by step."""
+    """The chances that things go wrong for a client, by operation or by step."""
 
     death: float = 0.002
     abort: float = 0.02
@@ -176,7 +176,7 @@ class Clients:
             number += 1
             yield self._chances.leader_change_every
 
-    # What is asked for.
+    # The requests.
 
     def _perform(self, process: int, call: Call, extra: dict[str, Any]) -> Generator[int, None, Outcome]:
         consumer = self._consumers.setdefault(process, Consumer())

@@ -1,1 +1,1 @@
-"""Where a workload runs: simulated, in namespaces, in containers."""
+"""The places where a workload runs: simulated, in network namespaces, in containers."""

@@ -1,4 +1,4 @@
-"""What a world of real processes learns and changes by requests alone: leaders, readiness, looks at single nodes.
+"""The part of a world of real processes that needs requests alone: leaders, readiness, looks at single nodes.
 
 `Asking` is the part of a `chaos.worlds.living.LiveWorld` that needs no more than each node's address. It requests
 metadata changes as an administrator would; a change that is refused or not answered in time counts as no fault.
@@ -127,9 +127,9 @@ class Asking(ABC):
         return await self._until(at_most_seconds, wrong)
 
     async def wait_for_copies(self, node: NodeId, at_most_seconds: float) -> list[str]:
-        """Wait until all other nodes answer, and say that one of them is in sync wherever this one has a replica.
+        """Wait until all other nodes answer and, for each replica of this node, report another replica as in sync.
 
-        What is not so in the end, a line each: of that, the node may have the only copy that is complete.
+        Returns a line for each condition that is not met in the end: this node may then hold the only complete copy.
         """
         others = set(self.nodes) - {node}
 
@@ -161,8 +161,8 @@ class Asking(ABC):
     async def watermarks(self, node: NodeId, keys: Sequence[Key], at: Mapping[Key, int]) -> list[dict[str, Any]]:
         """Return watermarks of the partitions that this node claims to lead; `at` are offsets known to be there.
 
-        Metadata say in which epoch it leads; the Fetch names that epoch, and is refused where it is another by then.
-        Raises OSError where it does not answer.
+        The metadata say in which epoch it leads. The Fetch names that epoch, and is refused if the epoch has changed.
+        Raises OSError if the node does not answer.
         """
         wanted = set(keys)
         epochs: dict[str, dict[int, int]] = {}

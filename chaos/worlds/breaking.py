@@ -3,22 +3,22 @@
 Metadata changes are requested as an administrator would; a change that is refused or not answered in time counts as no
 fault. The world also does an operator's work after a fault (`mending`), as the documentation says.
 
-A fault that no design could survive is spared (`nemesis.Spared`, noted in the history), so that any loss is a bug:
+A fault that no design could survive is skipped (`nemesis.FaultSkipped`, noted in the history): any loss is a bug.
 
-* Records that were not synced, a byte of a log, a disk: only while every node runs and another replica of each of the
+* Losing unsynced records, a byte of a log, or a disk: only while every node runs and another replica of each of the
   node's partitions is known to have everything, in sync or eligible to lead (KIP-966).
   docs/explanation/durability.md promises no more: the copies that acks=all asked for, less one.
-  Where what is acknowledged was synced before, a power loss is never spared.
-* SIGKILL of a node, while the controller still counts on another that has lost data: it has neither fenced it nor
-  registered it anew. It takes any such end for a loss, and two are one more than `min.insync.replicas` = 2 survives:
-  which of the two it takes out first is chance, and so is who leads in the end.
+  If acknowledged records were synced before, a power loss is never skipped.
+* SIGKILL of a node is skipped while the controller still counts on another node that has lost data: it has neither
+  fenced nor re-registered it. The controller takes any such end for a loss, and two are one more than
+  `min.insync.replicas` = 2 survives: chance decides which of the two it takes out first, and so who leads in the end.
 * A sync that fails loses what it should have made durable. The machine is rebooted before the node starts again
   (docs/how-to/disks.md), so it counts as such a loss.
 * A voter's disk, and a byte of its journal: only while all voters run, and two others are left to agree that it votes
   no more. An empty voter would vote again in terms it has voted in, and for logs that lack what it had agreed to; Raft
   has no answer to that. So its vote is taken away first and given back when it has caught up, as for a new node.
-* A byte at the journal's end is not changed: a damaged last record is taken for one that was being written, and cut
-  off, where nothing says that it was synced (`metadata/journal.py`).
+* A byte at the journal's end is not changed: if nothing says that the last record was synced, a damaged one is taken
+  for a record that was being written, and is truncated (`metadata/journal.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from chaos.generator import TOPIC_PREFIX
-from chaos.nemesis import ClusterState, Cut, Kind, NodeId, Spared
+from chaos.nemesis import ClusterState, Cut, FaultSkipped, Kind, NodeId
 from chaos.worlds.mending import Operator, partition_named
 from chaos.worlds.simulated import THREAD_SECONDS, Node, SimulatedCluster
 from kraftpy.client import NewTopic
@@ -202,14 +202,14 @@ class SimulatedWorld:
     # --- disks ---
 
     def _spare_the_last_copy(self, node: NodeId) -> None:
-        """Raise `Spared` unless another replica is known to have everything that this node has."""
+        """Raise `FaultSkipped` unless another replica is known to have everything that this node has."""
         for other in self._cluster.nodes.values():
             if not other.is_ready or other.process is None or other.process.is_paused:
-                raise Spared(f"{other.host} does not run")
+                raise FaultSkipped(f"{other.host} does not run")
         newest = max(self._brokers(), key=lambda broker: broker.metadata.applied_index)
         for topic, number, partition in newest.image.partitions():
             if node in partition.replicas and not {*partition.isr, *partition.eligible_leader_replicas} - {node}:
-                raise Spared(f"nobody but node {node} is known to have all of {topic.name}-{number}")
+                raise FaultSkipped(f"nobody but node {node} is known to have all of {topic.name}-{number}")
 
     def _loses(self, node: NodeId) -> None:
         broker = self.operator.newest()
@@ -218,14 +218,14 @@ class SimulatedWorld:
             self._lost_by[node] = registered.broker_epoch
 
     def _spare_who_is_left(self, node: NodeId) -> None:
-        """Raise `Spared` if the controller counts on another node that has lost data."""
+        """Raise `FaultSkipped` if the controller counts on another node that has lost data."""
         broker = self.operator.newest()
         for other, epoch in sorted(self._lost_by.items()):
             registered = None if broker is None else broker.image.broker(BrokerId(other))
             if registered is not None and (registered.fenced or registered.broker_epoch != epoch):
                 del self._lost_by[other]
             elif other != node:
-                raise Spared(f"the controller does not know yet what node {other} has lost")
+                raise FaultSkipped(f"the controller does not know yet what node {other} has lost")
 
     async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
         """Make the node's disk slow, or full: there may be room for a little more."""
@@ -249,7 +249,7 @@ class SimulatedWorld:
             self._node(node).kill(self._chance.choice(_LOSSES))
 
     async def fail_fsync(self, node: NodeId) -> None:
-        """Fail the next sync: of the journal, of a log, or whichever comes first."""
+        """Fail the next sync: of the journal, of a log, or of the first file to be synced."""
         if not self._is_synced:
             self._spare_the_last_copy(node)
             self._loses(node)
@@ -302,7 +302,7 @@ class SimulatedWorld:
     async def _spare_a_vote(self, node: NodeId) -> None:
         voters = await self.operator.voters()
         if len(voters - {node}) < 2:
-            raise Spared(f"without node {node} there are too few voters: {sorted(voters)}")
+            raise FaultSkipped(f"without node {node} there are too few voters: {sorted(voters)}")
 
     async def lose_disk(self, node: NodeId) -> None:
         """Destroy the machine, and replace it with a new one of the same name."""
@@ -312,7 +312,7 @@ class SimulatedWorld:
         self._loses(node)
         if not await self.operator.take_vote(node):
             self._lost_by.pop(node, None)
-            raise Spared(f"the vote of node {node} could not be taken away")
+            raise FaultSkipped(f"the vote of node {node} could not be taken away")
         self._node(node).new_disk()
         self.operator.comes_as_new.add(node)
 

@@ -154,7 +154,7 @@ class Container:
         self.is_paused = False
         self.pid = 0
         self.proxy: PacketProxy | None = None
-        self.weather: dict[str, float] = {}
+        self.impairment: dict[str, float] = {}
 
     def make(self) -> None:
         """Make its disk and its clock. Raises RuntimeError."""

@@ -1,7 +1,7 @@
 """A node's disk: an ext4 image that is mounted, filled, frozen, shut down or lost, and has bits of its files flipped.
 
-A file system that is shut down fails with EIO, whatever is asked of it. `AFTER_SYNC` writes everything first; `AT_ONCE`
-writes nothing more, and with the next mount all is gone that had not reached the disk, as after a power failure.
+A file system that is shut down fails every operation with EIO. `AFTER_SYNC` writes everything first. `AT_ONCE` writes
+nothing more; after the next mount, everything that had not reached the disk is gone, as after a power failure.
 
 Everything here blocks, and needs root.
 """

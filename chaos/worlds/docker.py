@@ -1,7 +1,7 @@
 """The cluster of docker/compose.yaml, overlaid with docker/compose.chaos.yaml, in containers here; needs root.
 
-    clients             this process, at the ports that compose.yaml publishes; it reaches every node, whatever is cut
-                        between nodes
+    clients             this process, at the ports that compose.yaml publishes; it reaches every node, even if links
+                        between nodes are cut
     kill, stop, pause   `docker kill`, `docker stop` and `docker start`, `docker pause` (the freezer of a control group)
     partition           iptables in the containers' network namespaces, at both ends of a link: a container that comes
                         back has a new namespace, and until that has its rules the other end's hold
@@ -9,13 +9,13 @@
     clock-skew, -strobe libfaketime in the image (docker/chaos.Dockerfile), by a file that it reads all the time
     what breaks disks   the volume is an ext4 image of this machine: see `chaos.worlds.machines`
 
-The image is built from this source tree each time, from a base that docker/base-image.sh makes where none can be
-pulled. Where no engine answers and dockerd is installed, one is started, and ended with the world.
+The image is built from this source tree each time, from a base that docker/base-image.sh makes if none can be pulled.
+If no engine answers and dockerd is installed, one is started, and ended with the world.
 
 Nothing stays behind: a run holds a lock, and removes first what a dead one has left.
 
 Left out: more or fewer nodes than compose.yaml has. Under libfaketime 0.9.10 each `time.sleep` of Python 3.11 fails
-with EINVAL; a node calls it only where `log.cleaner.io.max.bytes.per.second` is set, as here it is not.
+with EINVAL; a node only calls it if `log.cleaner.io.max.bytes.per.second` is set, and here it is not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PACKAGES: Final = {
 
 
 class DockerWorld(Machines):
-    """The world: a `chaos.worlds.living.LiveWorld`. `directory` is where the disks' images are kept."""
+    """The world: a `chaos.worlds.living.LiveWorld`. `directory` holds the images of the disks."""
 
     name = "docker"
     fresh_seconds: ClassVar[float] = 60.0
@@ -88,11 +88,11 @@ class DockerWorld(Machines):
         return f"kafka{node}", CONTROLLER_PORT
 
     def container_name(self, node: NodeId) -> str:
-        """For the engine."""
+        """Return the container's name, as the engine knows it."""
         return self._containers[node].name
 
     def disk_of(self, node: NodeId) -> Disk:
-        """Its volume."""
+        """Return the node's disk."""
         return self._containers[node].disk
 
     def server_log(self, node: NodeId) -> str:
@@ -248,9 +248,9 @@ class DockerWorld(Machines):
 
     async def degrade(self, node: NodeId, delay_ms: int, jitter_ms: int, loss: float) -> None:
         """Send the node's packets from and to the others through a proxy that delays and loses them."""
-        weather = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss": loss}
+        impairment = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss": loss}
         container = self._containers[node]
-        container.weather = weather if any(weather.values()) else {}
+        container.impairment = impairment if any(impairment.values()) else {}
         await self._set_network(container)
 
     async def _set_networks(self, links: Sequence[Cut]) -> None:
@@ -262,23 +262,23 @@ class DockerWorld(Machines):
         if not self.is_running(container.node):
             await self._end_proxy(container)
             return
-        if container.weather:
+        if container.impairment:
             await self._begin_proxy(container)
         cuts = {link for link, count in self._cuts.items() if count > 0}
-        table = packet_filter(container.node, cuts, is_diverted=bool(container.weather))
+        table = packet_filter(container.node, cuts, is_diverted=bool(container.impairment))
         try:
             await command(*container.inside("iptables-restore", "--wait"), given=table)
         except CommandFailed:
             if self.is_running(container.node):  # otherwise its network ended with it
                 raise
-        if not container.weather:
+        if not container.impairment:
             await self._end_proxy(container)
 
     async def _begin_proxy(self, container: Container) -> None:
         await self._end_proxy(container)  # it may belong to a network that is gone
         container.proxy = PacketProxy(container.network)
         if await container.proxy.is_ready():
-            container.proxy.set(container.weather)
+            container.proxy.set(container.impairment)
         elif self.is_running(container.node):
             raise RuntimeError("the proxy for packets did not start")
 
@@ -290,7 +290,7 @@ class DockerWorld(Machines):
     async def mend_network(self, node: NodeId) -> None:
         """Remove rules and proxy."""
         container = self._containers[node]
-        container.weather = {}
+        container.impairment = {}
         await self._set_network(container)
 
     # --- clocks and disks -----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""What a run on real processes needs of its world, besides faults (`chaos.nemesis.World`).
+"""The interface that a run on real processes needs of its world, besides faults (`chaos.nemesis.World`).
 
-`chaos.live` can run any world that implements this protocol, be its nodes processes, containers or machines.
+`chaos.live` can run any world that implements this protocol: its nodes may be processes, containers or machines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LiveWorld(World, Protocol):
 
     @property
     def name(self) -> str:
-        """Its name as in `--world`."""
+        """The world's name, as in `--world`."""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -36,7 +36,7 @@ class LiveWorld(World, Protocol):
 
     @property
     def bootstrap_servers(self) -> str:
-        """For clients in this process."""
+        """The addresses of the brokers for clients in this process."""
 
     def address(self, node: NodeId) -> tuple[str, int]:
         """Return the address at which this process reaches the node, regardless of cuts between nodes."""

@@ -1,9 +1,9 @@
 """A seeded event loop with virtual time, on which whole processes run, pause and die.
 
 It is an asyncio event loop: production code runs on it unchanged. Time passes only when nothing is ready, and then
-jumps to the next timer. Every callback belongs to the `Process` in whose context it was scheduled; contexts are
-inherited by tasks, timers and callbacks, so whatever a process starts is its own. A paused process keeps its callbacks
-until it resumes; a dead one never runs again, which is a crash at any `await`.
+jumps to the next timer. Every callback belongs to the `Process` in whose context it was scheduled; tasks, timers and
+callbacks inherit their context, so all that a process starts is its own. A paused process keeps its callbacks until it
+resumes; a dead one never runs again, which is a crash at any `await`.
 
 Work for threads (`run_in_executor`, `asyncio.to_thread`) runs on the loop too, at one instant, after or before a delay
 drawn from the seed: others see its effect before the caller learns of it, or only then. Work of an executor
@@ -139,7 +139,7 @@ class Process:
         self.most_callbacks = 1 << 60
         """The limit in a virtual second; a process that exceeds it spins."""
         self.callbacks_left = self.most_callbacks
-        """What is left of it in this second."""
+        """How many of them are left in this second."""
         self.callbacks_allowed = 0
         """The extra allowance in this second, for what it achieved."""
         self.busy_with: Counter[str] = Counter()
@@ -177,12 +177,12 @@ class Process:
         """Let it continue with all that waited."""
         if self.is_paused:
             self.is_paused = False
-            self.loop.ready.extendleft(reversed(self._held))  # before whatever `call_now` does next
+            self.loop.ready.extendleft(reversed(self._held))  # before the next work of `call_now`
             self.callbacks_left += len(self._held)
             self._held.clear()
 
     def half_done(self, interrupt: Callable[[Callable[[], None]], None]) -> None:
-        """Let `interrupt` run what its threads have begun, each piece as far as it got when the process died."""
+        """Let `interrupt` run the work that threads have begun, each piece as far as it was when the process died."""
         unfinished, self.in_threads = self.in_threads, {}
         for work in unfinished.values():
             self._context.run(interrupt, work)
@@ -203,7 +203,7 @@ class Process:
         self.callbacks_left += callbacks
         self.callbacks_allowed += callbacks
 
-    def is_too_busy_with(self, callback: Callable[..., object]) -> None:
+    def count_excess(self, callback: Callable[..., object]) -> None:
         """Count a callback beyond the limit."""
         owner = getattr(callback, "__self__", None)
         name = owner.get_name() if isinstance(owner, asyncio.Task) else getattr(callback, "__qualname__", "?")
@@ -235,7 +235,7 @@ class SimulatedLoop:
         self.unhandled: list[dict[str, Any]] = []
         """Exceptions that no code caught, in live processes."""
         self.spins: list[tuple[int, str, int, str]] = []
-        """Of each second in which a process did too much: the second, who, how many callbacks, what most of it was."""
+        """For each second in which a process did too much: the second, the process, its callbacks, and the main one."""
         self.processes: list[Process] = []
         self.numbers = itertools.count()
         """Numbers that identify tasks and futures."""
@@ -294,7 +294,7 @@ class SimulatedLoop:
     # --- running ---
 
     def run_until(self, done: Callable[[], bool], *, at_most_seconds: float) -> bool:
-        """Run until `done` or for that long; whether it was done. RuntimeError where nothing can happen any more."""
+        """Run until `done` or for that long; return whether it was done. Raises RuntimeError if nothing can happen."""
         deadline = self._now + at_most_seconds
         with self._as_running():
             while not done():
@@ -307,7 +307,7 @@ class SimulatedLoop:
         self.run_until(lambda: False, at_most_seconds=seconds)
 
     def run_until_complete(self, future: Any) -> Any:
-        """Run a coroutine or future to its end. RuntimeError where it waits for something that never comes."""
+        """Run a coroutine or future to its end. Raises RuntimeError if it waits for something that never happens."""
         future = asyncio.ensure_future(future, loop=self.as_loop)
         with self._as_running():
             while not future.done():
@@ -330,7 +330,7 @@ class SimulatedLoop:
                 gc.enable()
 
     def _turn(self, deadline: float) -> bool:
-        """Run what is ready at this instant, or move to the next timer; False where that is beyond `deadline`."""
+        """Run what is ready at this instant, or move to the next timer; return False if that is beyond `deadline`."""
         timers, ready = self._timers, self.ready
         if not ready:
             while timers and timers[0][2].is_cancelled:
@@ -364,7 +364,7 @@ class SimulatedLoop:
                     continue
                 process.callbacks_left -= 1
                 if process.callbacks_left < 0:
-                    process.is_too_busy_with(callback)
+                    process.count_excess(callback)
             try:
                 handle.context.run(callback, *handle.args)
             except (KeyboardInterrupt, SystemExit):
@@ -412,7 +412,7 @@ class SimulatedLoop:
             for task in process.tasks:
                 main = task.get_coro()
                 if inspect.iscoroutine(main) and inspect.getcoroutinestate(main) == inspect.CORO_CREATED:
-                    main.close()  # its process died before it began: nothing of it runs, and nobody is warned of it
+                    main.close()  # its process died before it began: nothing of it runs, and no warning is printed
             process.tasks.clear()
 
     def get_debug(self) -> bool:
@@ -423,7 +423,7 @@ class SimulatedLoop:
         """Ignored."""
 
     async def shutdown_asyncgens(self) -> None:
-        """They end with the simulation."""
+        """Do nothing: asynchronous generators end with the simulation."""
 
     # --- tasks, futures, errors ---
 
@@ -446,7 +446,7 @@ class SimulatedLoop:
         return task
 
     def get_task_factory(self) -> None:
-        """There is none."""
+        """Return None: there is no task factory."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Keep an uncaught exception, unless the process that should have caught it is dead."""
@@ -455,7 +455,7 @@ class SimulatedLoop:
             self.unhandled.append({**context, "process": process, "time": self._now})
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """The same."""
+        """Handle an exception that no code caught."""
         self.call_exception_handler(context)
 
     # --- threads ---
@@ -504,7 +504,7 @@ class SimulatedLoop:
         """Ignored."""
 
     async def shutdown_default_executor(self) -> None:
-        """There are no threads."""
+        """Do nothing: there are no threads."""
 
     # --- the network ---
 
@@ -532,10 +532,10 @@ def collect_quietly() -> None:
 
 @contextmanager
 def seeded_world(loop: SimulatedLoop, seed: int, now: Callable[[], float]) -> Iterator[None]:
-    """Whatever asks the operating system for chance or the time gets it from the simulation meanwhile.
+    """Give code that asks the operating system for randomness or the time those of the simulation meanwhile.
 
-    Each process has its own chance; ids and nonces are thereby the same in every run of a seed. `now` is the wall clock
-    of whoever has none of its own, in seconds since the Unix epoch.
+    Each process has its own randomness, so ids and nonces are the same in every run of a seed. `now` is the wall clock,
+    in seconds since the Unix epoch, of processes that have no clock of their own.
     """
     outside = Random(f"chance {seed}")
 

@@ -1,24 +1,25 @@
 """A world of real nodes, each on its own breakable disk: the common part of namespaces and containers.
 
     disk-full           a file takes all the space that the disk has left
-    slow-disk           the file system is frozen for so long, let go for a moment, and frozen again
-    fsync-error         the file system is synced and shut down: all that is asked of it fails with EIO, until it is
-                        mounted anew
-    lose-unsynced       the file system is shut down without writing anything more, the process killed, the disk mounted
-                        anew: what was not synced and not written back by then is gone, as after a power failure
+    slow-disk           the file system is frozen for a time, released for a moment, and frozen again
+    fsync-error         the file system is synced and shut down: every operation fails with EIO until it is mounted
+                        again
+    lose-unsynced       the file system is shut down without writing anything more, the process killed, and the disk
+                        mounted again: what was neither synced nor written back by then is gone, as after a power
+                        failure
     lose-disk           a new file system. The node's vote is taken away before it starts, and given back once it has
                         caught up: a voter that forgets its vote may vote twice
-    corruption          one bit of a file is flipped. When all is healed, what is wrong in a log is fetched anew
+    corruption          one bit of a file is flipped. When all is healed, damaged logs are fetched again
                         (`kraftpy topic refetch`). A node that refuses its journal loses its vote and starts without
 
-No last copy is ever taken: before a node loses data, or a byte of it, all others are to answer and one of them to be
-in sync wherever this one has a replica. The world waits for that; if it does not happen, the action is left out
-(`nemesis.Spared`). Acknowledged records are in the memory of all that are in sync: what takes them from the last of
-these is beyond what a log without `kraftpy.flush.before.ack` promises (KIP-966). Nor is the quorum robbed of its
-majority: of those that vote, more than half keep their journals.
+No last copy is ever taken: before a node loses data, or a byte of it, all other nodes must answer, and each of its
+replicas must have another one in sync. The world waits for that; if it does not happen, the action is left out
+(`nemesis.FaultSkipped`). Acknowledged records are in the memory of all in-sync replicas: taking them from the last of
+these goes beyond the promise of a log without `kraftpy.flush.before.ack` (KIP-966). The quorum keeps its majority as
+well: more than half of the voters keep their journals.
 
-A node that ends by itself stays down until it is started, and is a problem of the run unless a current fault may have
-ended it.
+A node that ends without being asked to stays down until it is started, and is a problem of the run unless a current
+fault may have ended it.
 
 Left out: hardware that lies about syncs.
 """
@@ -37,7 +38,7 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Final
 
-from chaos.nemesis import Cut, Kind, NodeId, Spared
+from chaos.nemesis import Cut, FaultSkipped, Kind, NodeId
 from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
 from chaos.worlds.asking import Asking
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, unmount
@@ -75,7 +76,7 @@ class Machines(Asking):
         self._starts: Counter[NodeId] = Counter()
         self._started_at: dict[NodeId, float] = {}
         self._problems: list[str] = []
-        self._may_end: set[NodeId] = set()  # a fault may make it end by itself
+        self._may_end: set[NodeId] = set()  # a fault may make it end
         self._harmed: set[NodeId] = set()  # a byte of its logs was changed
         self._harmed_journal: set[NodeId] = set()
         self._forgot: set[NodeId] = set()  # it has no journal and has not been started without one
@@ -84,7 +85,7 @@ class Machines(Asking):
 
     @abstractmethod
     def is_running(self, node: NodeId) -> bool:
-        """Return True if its process lives, paused or not. `_ended` is called once for each that ended by itself."""
+        """Return True if its process lives, paused or not. `_ended` is called once for each that ended unasked."""
 
     @abstractmethod
     def disk_of(self, node: NodeId) -> Disk:
@@ -151,7 +152,7 @@ class Machines(Asking):
         self._started_at[node] = time.monotonic()
 
     def _ended(self, node: NodeId, how: str) -> None:
-        """Note a node that ended by itself."""
+        """Note a node that ended without being asked to."""
         if node not in self._may_end and node not in self._harmed_journal:
             self._problems.append(f"node {node} ended by itself{how}: {self.last_words(node)}")
 
@@ -221,15 +222,15 @@ class Machines(Asking):
 
     async def _spare_the_last_copy(self, node: NodeId) -> None:
         if alone := await self.wait_for_copies(node, _COPIES_SECONDS):
-            raise Spared(alone[0])
+            raise FaultSkipped(alone[0])
 
     async def _spare_the_majority(self, node: NodeId) -> None:
         voters = await self.voters()
         if voters is None:
-            raise Spared("nobody says who votes")
+            raise FaultSkipped("nobody says who votes")
         left = {*voters} - {node} - self._forgot - self._harmed_journal
         if len(left) <= len(voters) // 2:
-            raise Spared(f"without node {node} there are too few voters: {sorted(voters)}")
+            raise FaultSkipped(f"without node {node} there are too few voters: {sorted(voters)}")
 
     async def lose_unsynced(self, node: NodeId) -> None:
         """Stop the disk and kill the process; mount the disk as after a power failure."""

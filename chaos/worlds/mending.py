@@ -1,6 +1,6 @@
 """An operator's work after a fault, as the documentation describes it, with `kraftpy.client.Admin`.
 
-* A copy of a partition with a damaged byte is thrown away and fetched anew, as `kraftpy topic refetch` does.
+* A copy of a partition with a damaged byte is thrown away and fetched again, as `kraftpy topic refetch` does.
 * A node whose journal is damaged does not start. Its vote is taken away, the journal deleted, the node started, and its
   vote given back when it has caught up. The same for a node with an empty disk.
 

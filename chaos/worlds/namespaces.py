@@ -2,16 +2,16 @@
 
     node n              namespace kraftpy-chaos-PID-n, address 198.18.X.n, an ext4 image on /run/kraftpy-chaos-PID/n
     the switch          namespace kraftpy-chaos-PID-switch with a bridge, to which every node has a cable (veth)
-    clients             this process, by a cable of its own, 198.18.X.254; it reaches every node, whatever is cut
-                        between nodes
+    clients             this process, by a cable of its own, 198.18.X.254; it reaches every node, even if links between
+                        nodes are cut
 
     partition           iptables in the receiver's namespace drops what comes from the sender; each direction on its own
     slow, lossy         the packets of a node pass through `chaos.worlds.proxy`
     clock-skew, -strobe the node runs under `chaos.worlds.skewed`
     what breaks disks   each is an ext4 image of this machine: see `chaos.worlds.machines`
 
-Nothing stays behind: a run holds a lock; whatever has a dead run's number in its name, the next run removes. Nodes die
-with the run (PR_SET_PDEATHSIG).
+Nothing stays behind: a run holds a lock, and the next run removes everything that has a dead run's number in its name.
+Nodes die with the run (PR_SET_PDEATHSIG).
 
 Left out: more than 250 nodes.
 """

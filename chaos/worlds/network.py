@@ -1,14 +1,14 @@
-"""The network of a simulation: TCP between processes, as far as programs can tell.
+"""The network of a simulation: TCP between processes, as programs see it.
 
-Bytes arrive in order, whole or cut anywhere, after a delay drawn from the seed; loss is a delay, since TCP sends again.
-A cut link holds bytes back and lets them go, all at once and in order, some time after it is healed; a connection
-survives that, and is half open meanwhile. A process that dies while its machine lives has its connections reset; a
-machine that dies leaves its peers with half-open ones, which are reset when they send to it after it is back. A link
-may be cut in one direction only. An attempt to connect that nobody answers is repeated and may in the end be answered
-twice: the server then sees a connection that its client knows nothing of.
+Bytes arrive in order, whole or split anywhere, after a delay drawn from the seed; loss is a delay, since TCP sends
+again. A cut link holds bytes back and releases them, all at once and in order, some time after it is healed; a
+connection survives that, and is half open meanwhile. A process that dies while its machine lives has its connections
+reset; a machine that dies leaves its peers with half-open ones, which are reset when they send to it after it is back.
+A link may be cut in one direction only. An attempt to connect that is not answered is repeated and may in the end be
+answered twice: the server then sees a connection that its client knows nothing of.
 
-A receiver that does not read holds at most `tcp.WINDOW_BYTES`; then the sender's own buffer grows, and its protocol is
-told to pause (asyncio's flow control).
+A receiver that does not read holds at most `tcp.WINDOW_BYTES`; then the sender's own buffer grows, and its protocol
+gets `pause_writing` (asyncio's flow control).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ACCEPT_SECONDS: Final = 0.002
 
 
 class Link:
-    """What lies between two hosts, in one direction. Seconds; `loss` is the chance that a packet is sent again."""
+    """The path between two hosts, in one direction. Times are in seconds; `loss` is the chance of a resend."""
 
     __slots__ = ("bytes_per_second", "is_cut", "jitter", "latency", "loss", "random")
 
@@ -59,7 +59,6 @@ class Network:
     def __init__(self, loop: SimulatedLoop, seed: int) -> None:
         self.loop = loop
         self.random = Random(f"network {seed}")
-        self.connections_made = 0
         self.phantoms = 0.0
         """The chance that an attempt to connect reaches the server twice."""
         self._links: dict[tuple[str, str], Link] = {}
@@ -155,7 +154,7 @@ class Network:
         return self._next_port
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """Connect to a host. ConnectionRefusedError, TimeoutError (as OSError) where that fails."""
+        """Connect to a host. Raises ConnectionRefusedError, or TimeoutError as an OSError, if that fails."""
         process = current.get()
         assert process is not None, "only processes connect"
         gives_up_at = self.loop.time() + _CONNECT_TIMEOUT
@@ -215,7 +214,6 @@ class Network:
         far = Endpoint(self, server.process, port, process.host, near.port)
         near.join(far)
         far.join(near)
-        self.connections_made += 1
         server.accept(far)
         if not is_heard:
             far.peer_knows_nothing()
@@ -242,7 +240,7 @@ class Network:
 
 
 class Server:
-    """What `create_server` returns."""
+    """The server that `create_server` returns."""
 
     def __init__(
         self, network: Network, process: Process, port: int, factory: Callable[[], Any], start_serving: bool

@@ -1,14 +1,14 @@
-"""A proxy for packets in user space: what goes through it arrives late, or not at all.
+"""A proxy for packets in user space: packets that pass through it arrive late, or not at all.
 
     python -m chaos.worlds.proxy QUEUE      settings come in on standard input, a JSON line each:
                                             {"delay_ms": 50, "jitter_ms": 5, "loss": 0.05}
 
 The kernel hands it the packets that an iptables rule with `-j NFQUEUE --queue-num QUEUE` matches, as references without
-their content, and waits for a verdict on each. So connections that are open are slowed as well as new ones, and what is
-lost is sent again by TCP itself, after its own timeouts: this is what tc's netem would do, where a kernel has it.
+their content, and waits for a verdict on each. So open connections are slowed as well as new ones, and TCP itself sends
+lost packets again, after its own timeouts. tc's netem would do the same, on kernels that have it.
 
-Each packet has the delay, give or take the jitter, evenly; packets do not overtake each other. Loss is of each packet
-on its own. A packet here may be a large piece that the network card would have cut up (GSO), and is lost as one.
+Each packet has the delay, give or take the jitter, evenly; packets do not overtake each other. Each packet is lost
+independently. A packet here may be a large piece that the network card would have split up (GSO), and is lost as one.
 Rules should say `--queue-bypass`: without this process packets pass.
 
 Left out: duplicates, bursts of losses, bandwidth.
@@ -87,48 +87,50 @@ def packets(data: bytes) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
-    """What becomes of packets."""
+class Impairment:
+    """Delay, jitter and loss of packets."""
 
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
     loss: float = 0.0
 
 
-class Line:
-    """When each packet is let go: in order, late, and some never. Times are seconds of any one clock."""
+class PacketQueue:
+    """Packets in order, each with the time at which it is released. Some are lost. Times are in seconds."""
 
     def __init__(self, chance: Random) -> None:
-        self.weather = Weather()
+        self.impairment = Impairment()
         self._chance = chance
         self._waiting: list[tuple[float, int]] = []
         self._last = 0.0
 
     def arrived(self, packet: int, now: float) -> int | None:
-        """DROP, if it is lost; else it waits for its time."""
-        weather, chance = self.weather, self._chance
-        if weather.loss and chance.random() < weather.loss:
+        """Queue a packet. Return DROP if it is lost instead."""
+        impairment, chance = self.impairment, self._chance
+        if impairment.loss and chance.random() < impairment.loss:
             return DROP
-        delay = weather.delay_ms + weather.jitter_ms * chance.uniform(-1, 1) if weather.jitter_ms else weather.delay_ms
+        delay = impairment.delay_ms
+        if impairment.jitter_ms:
+            delay += impairment.jitter_ms * chance.uniform(-1, 1)
         self._last = max(self._last, now + max(0.0, delay) / 1000)
         heapq.heappush(self._waiting, (self._last, packet))
         return None
 
     def due(self, now: float) -> list[int]:
-        """The packets whose time has come, in order."""
+        """Take the packets whose time has come, in order."""
         found = []
         while self._waiting and self._waiting[0][0] <= now:
             found.append(heapq.heappop(self._waiting)[1])
         return found
 
     def next_at(self) -> float | None:
-        """When the next packet is due."""
+        """Return when the next packet is due, or None if there is none."""
         return self._waiting[0][0] if self._waiting else None
 
 
 def serve(queue: int, settings: int = 0, chance: Random | None = None) -> None:
-    """Until the settings' file descriptor ends; then what waits is let go."""
-    line = Line(chance or Random())
+    """Serve until the settings' file descriptor ends, and then release everything that waits."""
+    delayed = PacketQueue(chance or Random())
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as kernel:
         kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         kernel.bind((0, 0))
@@ -137,7 +139,7 @@ def serve(queue: int, settings: int = 0, chance: Random | None = None) -> None:
         print("ready", flush=True)
         text = b""
         while True:
-            at = line.next_at()
+            at = delayed.next_at()
             timeout = None if at is None else max(0.0, at - time.monotonic())
             readable, _, _ = select.select([kernel.fileno(), settings], [], [], timeout)
             if settings in readable:
@@ -146,23 +148,23 @@ def serve(queue: int, settings: int = 0, chance: Random | None = None) -> None:
                     break
                 *lines, text = (text + more).split(b"\n")
                 for said in lines:
-                    line.weather = Weather(**json.loads(said))
+                    delayed.impairment = Impairment(**json.loads(said))
             if kernel.fileno() in readable:
-                _read(kernel, queue, line)
-            for packet in line.due(time.monotonic()):
+                _read(kernel, queue, delayed)
+            for packet in delayed.due(time.monotonic()):
                 kernel.send(verdict(queue, packet, ACCEPT))
-        for packet in line.due(float("inf")):
+        for packet in delayed.due(float("inf")):
             kernel.send(verdict(queue, packet, ACCEPT))
 
 
-def _read(kernel: socket.socket, queue: int, line: Line) -> None:
+def _read(kernel: socket.socket, queue: int, delayed: PacketQueue) -> None:
     try:
         data = kernel.recv(1 << 16)
-    except OSError:  # more came than the buffer holds: those packets are lost, as in any router
+    except OSError:  # more came than the buffer holds: those delayed are lost, as in any router
         return
     now = time.monotonic()
     for packet in packets(data):
-        what = line.arrived(packet, now)
+        what = delayed.arrived(packet, now)
         if what is not None:
             kernel.send(verdict(queue, packet, what))
 

@@ -15,9 +15,9 @@ from chaos.worlds import proxy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 QUEUE: Final = 1
-"""Of each node's own network, to which iptables sends the packets that are to go through the proxy."""
+"""The queue, of each node's own network, to which iptables sends the packets that go through the proxy."""
 
-Weather = Mapping[str, float]
+Impairment = Mapping[str, float]
 """delay_ms, jitter_ms and loss, as the proxy reads them."""
 
 
@@ -39,12 +39,12 @@ class PacketProxy:
         self._input, self._output = self._process.stdin, self._process.stdout
 
     async def is_ready(self) -> bool:
-        """Wait until it takes packets; False where it ended instead."""
+        """Wait until the proxy takes packets; return False if it ended instead."""
         return await asyncio.to_thread(self._output.readline) == b"ready\n"
 
-    def set(self, weather: Weather) -> None:
-        """What becomes of packets from now on."""
-        self._input.write(json.dumps(dict(weather)).encode() + b"\n")
+    def set(self, impairment: Impairment) -> None:
+        """Set what happens to packets from now on."""
+        self._input.write(json.dumps(dict(impairment)).encode() + b"\n")
         self._input.flush()
 
     async def end(self) -> int:
@@ -56,6 +56,6 @@ class PacketProxy:
         return status
 
     async def kill(self) -> None:
-        """The same at once."""
+        """End the proxy at once."""
         self._process.kill()
         await self.end()

@@ -1,15 +1,15 @@
 """Reads a simulated cluster as an onlooker and writes into the history, for the checkers of nodes.
 
-All along, every second, what has changed since the last reading: `watermarks` of each replica, each node's `image` of
-the metadata, and whom it takes for the `controller`; ten times a second `decided`, where a node leads the quorum: two
-may lead one term for less than a second; and as often `isr`, where the newest image has other replicas in sync, or
-brokers were registered anew. In the end all of it again, marked `final`, and every `replica`: its batches,
-read from the files on its disk by what is written here, not by the product, and its records.
+Every second it writes what has changed since the last reading: `watermarks` of each replica, each node's `image` of the
+metadata, and the node that each takes for the `controller`. Ten times a second it writes `decided` if a node leads the
+quorum, since two may lead one term for less than a second, and `isr` if the newest image has other replicas in sync, or
+brokers have registered again. In the end it writes all of it once more, marked `final`, and every `replica`: its
+batches, read from the files on its disk by the code here, not by the product, and its records.
 
 A reading takes no time and changes nothing: its invocation and completion are one instant. A key is a partition. Topics
 that are deleted and made again under their name have their id in the key (`topic-1@Ab3.../0` is another partition than
-its namesake). Beside watermarks stands which replica they are of, a number for each that was ever opened: a partition
-that left a node and comes back to it has another one there.
+its namesake). Watermarks carry the number of the replica they belong to, one for each that was ever opened: a partition
+that left a node and comes back to it has a new number there.
 
 Left out: the bytes of compacted partitions, which each replica cleans on its own; of those only the watermarks are
 read.
@@ -279,9 +279,8 @@ def _is_compacted(broker: Broker, topic: str) -> bool:
 def _log(
     node: Node, replica: Replica, *, with_records: bool
 ) -> tuple[list[list[Any]], list[list[Any]], list[list[Any]], list[int]]:
-    """[base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each record; each
-    batch of a transaction (`of_transaction`); where a batch begins whose bytes are not those that its checksum was made
-    of."""
+    """Return [base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each
+    record; each batch of a transaction (`of_transaction`); the position of each batch whose checksum is wrong."""
     batches: list[list[Any]] = []
     records: list[list[Any]] = []
     transactional: list[list[Any]] = []
@@ -315,7 +314,7 @@ def _segments(node: Node, replica: Replica) -> Iterator[bytes]:
 
 
 def _batches(data: bytes) -> Iterator[bytes]:
-    """What stands one after the other in a segment."""
+    """Return the batches of a segment, in order."""
     position = 0
     while position + _PREFIX_BYTES <= len(data):
         _, length = _BATCH_PREFIX.unpack_from(data, position)

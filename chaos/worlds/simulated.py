@@ -41,11 +41,11 @@ NODE_CALLBACKS: Final = 6_000
 CLIENT_CALLBACKS: Final = 1_500
 """A process that runs more of them in a virtual second repeats itself without waiting for anything."""
 APPEND_CALLBACKS: Final = 10
-"""That a node may run besides for each write to a log: a node with an empty disk that fetches everything anew, a small
-batch at a time and each synced, has 7 for a batch, and more than a thousand batches in a second."""
+"""Additional callbacks that each write to a log allows a node: one with an empty disk that fetches everything again, a
+small batch at a time and each synced, needs 7 for a batch, and has more than a thousand batches in a second."""
 FETCH_CALLBACKS: Final = 4
-"""That a client and the leader may each run besides for each part of a fetch answer that takes a reader to where it has
-not been before: one that reads from the beginning what `fetch.max.bytes` lets it have only 1,024 bytes at a time."""
+"""Additional callbacks for a client and for the leader, for each part of a fetch response with which a reader makes
+progress: a reader may start at the beginning while `fetch.max.bytes` gives it only 1,024 bytes at a time."""
 _LOG_SUFFIX: Final = ".log"
 _MOST_COMBINED_VOTERS: Final = 3
 logger = logging.getLogger(__name__)
@@ -134,11 +134,11 @@ class Node:
         self.broker: Broker | None = None
         self.is_ready = False
         self.exits: list[str] = []
-        """Reasons for which it ended by itself, each time it should not have."""
+        """The reasons why it ended, each time it should not have."""
         self.excuses: set[str] = set()
-        """Reasons, or parts of them, for which it may end by itself now, because a current fault calls for it."""
+        """Reasons, or parts of them, for which it may end now, because of a current fault."""
         self.excused: list[str] = []
-        """Reasons for which it ended by itself, and was right to."""
+        """The reasons why it ended, each time a fault excused it."""
         self._incidents: list[Incidents] = []
         self.starts = 0
         self.thread_seconds = THREAD_SECONDS
@@ -191,7 +191,7 @@ class Node:
             self._exited(None)
 
     def _exited(self, why: str | None, *, may_be_excused: bool = True) -> None:
-        """Its process is over. A fault may excuse that it gave up and said why, and never a traceback."""
+        """Note that the process has ended. A fault may excuse that it gave up and said why, but never a traceback."""
         self.is_ready = False
         if why is not None:
             is_excused = may_be_excused and any(excuse in why for excuse in self.excuses)
@@ -223,7 +223,7 @@ class Node:
             self.process.call_soon(self._stop.set)
 
     def kill(self, loss: Loss = Loss.NOTHING) -> None:
-        """End the process (SIGKILL), or the machine, with whatever its disk then loses."""
+        """End the process (SIGKILL), or the machine, whose disk may then lose what was not synced."""
         assert self.process is not None
         self.process.half_done(self._interrupt)
         if loss is not Loss.NOTHING:
@@ -263,7 +263,7 @@ class SimulatedCluster:
         self.network = Network(self.loop, seed)
         self.clients: list[Process] = []
         self.furthest: dict[int, tuple[PartitionReader, int]] = {}
-        """Of each reader, by `id`, which stays its own while it is kept here: the furthest it has fetched to."""
+        """The furthest offset that each reader has fetched to, by its `id`, which stays its own while it is kept."""
         self.nodes: dict[int, Node] = {}
         self.brokers = tuple(range(1, brokers + 1))
         self.voters = tuple(range(brokers + 1, brokers + controllers + 1)) or self.brokers[:_MOST_COMBINED_VOTERS]
@@ -287,7 +287,7 @@ class SimulatedCluster:
             "controller.quorum.voters": ",".join(f"{voter}@node{voter}:{CONTROLLER_PORT}" for voter in self.voters),
             "log.dirs": "/data",
             "kraftpy.quorum.secret": "a secret of the simulation",
-            "initial.broker.registration.timeout.ms": "600000",  # nobody starts it again who gives up sooner
+            "initial.broker.registration.timeout.ms": "600000",  # a node that gives up sooner is not started again
             "offsets.topic.num.partitions": "4",
             "offsets.topic.replication.factor": str(copies),
             "transaction.state.log.num.partitions": "4",

@@ -20,7 +20,7 @@ _SKEW = struct.Struct("<q")
 
 
 def set_skew(file: Path, skew_ms: int) -> None:
-    """Make the clock wrong by so much, at once; the file is made where it is missing."""
+    """Make the clock wrong by this much, at once; the file is created if it is missing."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.pwrite(descriptor, _SKEW.pack(skew_ms), 0)

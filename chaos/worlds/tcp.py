@@ -1,6 +1,6 @@
 """One TCP connection of the simulated network: two endpoints, a flow each way, the transports of their protocols.
 
-What a link does to bytes is `network`'s to say; here is what a kernel does with them.
+`network` decides how a link treats bytes; this module does with them what a kernel does.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ WINDOW_BYTES: Final = 1 << 20
 _HIGH_WATER: Final = 64 * 1024
 _RETRANSMIT_SECONDS: Final = 0.8
 _CUT_CHANCE: Final = 0.02
-"""That bytes which are written together are not sent together."""
+"""The chance that bytes written together are sent in two parts."""
 
 
 class Socket:
-    """As much of a socket as is asked for its address and its options."""
+    """The part of a socket that programs ask for its address and its options."""
 
     def __init__(self, host: str, port: int) -> None:
         self._name = (host, port)
@@ -33,18 +33,18 @@ class Socket:
         return self._name
 
     def fileno(self) -> int:
-        """None: nothing can be sent past the transport."""
+        """Return -1: nothing can be sent past the transport."""
         return -1
 
     def setsockopt(self, *_: object) -> None:
-        """Nothing to set."""
+        """Do nothing: there is nothing to set."""
 
     def dup(self) -> Socket:
         """Another handle of it."""
         return self
 
     def listen(self, backlog: int) -> None:
-        """Its backlog has no end."""
+        """Do nothing: the backlog is unbounded."""
 
     def __enter__(self) -> Socket:
         return self
@@ -54,7 +54,7 @@ class Socket:
 
 
 class Flow:
-    """One direction of a connection: bytes under way, in order."""
+    """One direction of a connection: the bytes in flight, in order."""
 
     def __init__(self, network: Network, source: Endpoint, target: Endpoint) -> None:
         self.network = network
@@ -100,7 +100,7 @@ class Flow:
         """The receiver took bytes: there is room for more."""
         self.unread_bytes -= size
         if self.source.wants_room:
-            self.source.process.call_soon(self.source.has_room)
+            self.source.process.call_soon(self.source.peer_has_read)
 
     def retransmit(self) -> None:
         """The link is whole again: TCP notices when its timer fires next."""
@@ -110,7 +110,7 @@ class Flow:
             self._launch(item, later)
 
     def end(self) -> None:
-        """Nothing more is sent."""
+        """Send nothing more."""
         self.network.flow_ended(self)
 
 
@@ -137,7 +137,7 @@ class Endpoint:
 
     @property
     def outgoing(self) -> Flow:
-        """What it sends."""
+        """The flow of the bytes that it sends."""
         assert self._outgoing is not None
         return self._outgoing
 
@@ -171,11 +171,11 @@ class Endpoint:
 
     @property
     def wants_room(self) -> bool:
-        """Whether bytes wait here because the other side does not read."""
+        """True if bytes wait here because the other side does not read."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
-    def has_room(self) -> None:
-        """The other side read something."""
+    def peer_has_read(self) -> None:
+        """Flush what waits here: the other side has read something."""
         if self.transport is not None:
             self.transport.flush()
 
@@ -207,7 +207,7 @@ class Endpoint:
 
 
 class Transport(asyncio.Transport):
-    """What a protocol is given."""
+    """The transport that a protocol gets."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class Transport(asyncio.Transport):
         return default
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """True if it is closed or about to be."""
         return self._is_closing
 
     def set_protocol(self, protocol: Any) -> None:
@@ -302,15 +302,15 @@ class Transport(asyncio.Transport):
         return len(self._buffer)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """When writing is paused and resumed."""
+        """Return the sizes at which writing is resumed and paused."""
         return self._high // 4, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When writing is to be paused."""
+        """Set the sizes at which writing is paused and resumed."""
         self._high = _HIGH_WATER if high is None else high
 
     def can_write_eof(self) -> bool:
-        """Not needed."""
+        """Return False: no protocol here needs it."""
         return False
 
     def pause_reading(self) -> None:
@@ -323,7 +323,7 @@ class Transport(asyncio.Transport):
         self._read_soon()
 
     def is_reading(self) -> bool:
-        """Whether it takes what comes."""
+        """True if it accepts incoming bytes."""
         return not self._is_reading_paused and not self._is_closing
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Tells what happens in a simulated cluster as it happens: the story of a run.
+"""Reports what happens in a simulated cluster as it happens: the story of a run.
 
-`Watch.look` compares what there is with what was told before: nodes that start, are ready and end; who leads the
-quorum; leaders and in-sync replicas of partitions, as the most advanced broker knows them. What nodes log is told by a
-handler, faults by whoever carries them out. It is called between turns of the loop and schedules nothing: a run that is
-watched is the same run.
+`Watch.look` compares the present state with what was reported before: nodes that start, are ready and end; who leads
+the quorum; leaders and in-sync replicas of partitions, as the most advanced broker knows them. A handler reports what
+nodes log, and the code that carries out faults reports those. It is called between turns of the loop and schedules
+nothing: a run that is watched is the same run.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def told_log_lines(watch: Watch) -> Iterator[None]:
-    """What is logged meanwhile is told, and nothing else is done with it."""
+    """Report log lines meanwhile, and do nothing else with them."""
     root = logging.getLogger()
     before, level, disabled = root.handlers[:], root.level, root.manager.disable
     root.handlers[:] = [_Lines(watch)]

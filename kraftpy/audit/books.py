@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TierTotals:
     """A tier's totals for a topic. `lag_ms` is how far its newest window is behind the first tier's."""
 
     topic: str
@@ -75,12 +75,12 @@ class Books:
 
     tiers: tuple[str, ...]
     entries: tuple[Entry, ...]
-    standings: tuple[Standing, ...]
+    totals: tuple[TierTotals, ...]
 
     @property
     def balance(self) -> bool:
         """Whether no record was lost or duplicated anywhere."""
-        return all(standing.balances for standing in self.standings)
+        return all(each.balances for each in self.totals)
 
 
 def order_of(tallies: Iterable[Tally]) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def keep_books(
             windows = counts.setdefault(tally.topic, {}).setdefault(tally.tier, {})
             windows[tally.start_ms] = windows.get(tally.start_ms, 0) + tally.count
     entries: list[Entry] = []
-    standings: list[Standing] = []
+    totals: list[TierTotals] = []
     for topic in sorted(counts):
         present = [tier for tier in order if tier in counts[topic]]
         found = _entries(topic, counts[topic], present, window_ms, now_ms - grace_ms)
@@ -114,8 +114,8 @@ def keep_books(
         first_newest = max(counts[topic][present[0]])
         for tier in present:
             mine = [entry for entry in found if entry.tier == tier]
-            standings.append(
-                Standing(
+            totals.append(
+                TierTotals(
                     topic=topic,
                     tier=tier,
                     records=sum(counts[topic][tier].values()),
@@ -125,7 +125,7 @@ def keep_books(
                     lag_ms=max(0, first_newest - max(counts[topic][tier])),
                 )
             )
-    return Books(tiers=order, entries=tuple(entries), standings=tuple(standings))
+    return Books(tiers=order, entries=tuple(entries), totals=tuple(totals))
 
 
 def _entries(

@@ -21,10 +21,11 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from kraftpy.broker.connection import LONG_BYTES, Connection, Part, Response
+from kraftpy.broker.connection import Connection
 from kraftpy.broker.encoded_answers import Encoded
 from kraftpy.broker.handlers.table import HANDLERS
 from kraftpy.broker.request import RequestContext
+from kraftpy.broker.response_writer import LONG_BYTES, Part, Response
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
 from kraftpy.protocol.frames import (

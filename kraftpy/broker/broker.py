@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
-from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough, least_limit, share_out
@@ -40,6 +40,7 @@ from kraftpy.broker.replication.fetchers import Fetchers
 from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.request_memory import RequestMemory
+from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import open_files_limit
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
@@ -117,8 +118,8 @@ class StartupError(Exception):
 class Broker:
     """One node: broker, controller, or both in one process.
 
-    `group` owns every task. An unexpected error in one of them is an incident, and the node goes on (`containment`). A
-    failed disk, or node state that cannot be trusted, ends the node.
+    `group` owns every task. An unexpected error in one of them is an incident, which the node survives (`containment`).
+    A failed disk, or node state that cannot be trusted, ends the node.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ class BrokerProof:
         return who
 
     def may_come(self, connection: Connection | None) -> bool:
-        """Whether the other end claims an epoch newer than the metadata here, which may be a moment behind."""
+        """Return whether the other end claims an epoch newer than the metadata here, which may be a moment behind."""
         claimed = None if connection is None else claim_of(connection)
         if claimed is None:
             return False

@@ -8,29 +8,19 @@ writable, which lets the log stamp a batch in place.
 Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and
 hardly more than has arrived (twice that while it is small, `_MOST_GROWTH_BYTES` more when it is large). Reading pauses
 while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next request waits while the peer does not read its
-responses. So a connection holds at most the request being served, one more, the queue, and one response more than
-`_HELD_BYTES`, not counting slices of files. `RequestMemory` bounds the sum over all connections; a connection's share
-is free as soon as it ends.
+responses. So a connection holds at most the request being served, one more, the queue, and what its `ResponseWriter`
+holds. `RequestMemory` bounds the sum over all connections; a connection's share is free as soon as it ends.
 
 A peer that begins a frame must keep sending it, and a peer that sent a request must read the response: `overdue` says
 when it has taken too long. After `_SERVED_AT_ONCE` pipelined requests, other connections get their turn.
 
-While more requests are queued, responses are held until the event loop comes around, which it does as soon as a request
-has to wait: a pipelining client gets one packet for many responses, and the system call is the main cost of a response.
-
-A long response comes in pieces, which go to the socket in one call (`writev`) without being joined. Pieces that are
-slices of a log's file go by `sendfile`, from the page cache to the socket: this process never holds them, however
-slowly the peer reads. Their file stays open until they are sent, and is released however the connection ends. If the
-transport is not a plain socket, or the file is not one of the operating system, they are copied piece by piece.
-
-A malformed frame closes this connection and no other. Left out: TLS and SASL.
+`ResponseWriter` is the sending half. A malformed frame closes this connection and no other. Left out: TLS and SASL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from struct import Struct
@@ -38,15 +28,11 @@ from typing import cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.request_memory import RequestMemory
-from kraftpy.log.results import LogSlice
-from kraftpy.ports import Buffer
+from kraftpy.broker.response_writer import Response, ResponseWriter, SendFailed
 from kraftpy.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-Part = Buffer | LogSlice
-Response = bytes | bytearray | list[Part]
-"""A whole response with its size prefix, or a list of pieces if some of them are long."""
 Answer = Callable[[bytearray, "Connection"], Awaitable[Response | None]]
 """Turns a frame (without its size) into the whole response with its size, or None if no response is due."""
 
@@ -60,8 +46,6 @@ _SCARCE_READ_BYTES = 16 * 1024
 _ZEROS = memoryview(bytes(64 * 1024))
 _PROGRESS_BYTES = 1 << 20
 """How much of a large frame has to arrive within `kraftpy.request.receive.timeout.ms`."""
-_READ_PROGRESS_BYTES = 64 * 1024
-"""How much a peer has to read of an answer within `connections.max.idle.ms`."""
 HOARDING_SECONDS = 30.0
 """The usual `request.timeout.ms` of clients: a client gives up on a request that takes longer to arrive."""
 _SERVED_AT_ONCE = 16
@@ -69,15 +53,6 @@ _SERVED_BYTES = 16 * 1024
 """This many bytes of requests and responses count as one more request towards `_SERVED_AT_ONCE`."""
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
-_HELD_BYTES = 64 * 1024
-LONG_BYTES = 16 * 1024
-"""A piece of a response at least this long gets an entry of its own in `writev`: joining it would cost more."""
-_MOST_PIECES = 512
-_TRANSFER_BYTES = 1 << 20
-"""How much of a file is sent in one call, during which other connections wait."""
-_COPIED_BYTES = 1 << 18
-_LITTLE_BYTES = 8
-"""How much of a slice is copied when the peer's socket is full."""
 _SIZE = Struct(">i")
 _SIZE_BYTES = _SIZE.size
 
@@ -127,14 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frames: deque[bytearray] = deque()
         self._queued_bytes = 0
         self._frame_arrived: asyncio.Future[None] | None = None
-        self._held: list[bytes | bytearray] = []
-        self._held_bytes = 0
-        self._writable: asyncio.Future[None] | None = None
-        self._descriptor = -1
-        self._unread_since: float | None = None
-        """When the peer was found not to be reading its responses; None while it reads."""
-        self._unread_bytes = 0
-        self._unread_mark = (0, 0.0)  # bytes still unread at its last noticeable progress, and when that was
+        self.responses: ResponseWriter
+        """The sending half, from `connection_made` on."""
         self._queue_is_full = False
         self._is_over = False
         self._task: asyncio.Task[None] | None = None
@@ -155,11 +124,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving, unless the broker has too many connections."""
         self._transport = cast("asyncio.Transport", transport)
-        if transport.get_extra_info("sslcontext") is None and (socket := transport.get_extra_info("socket")):
-            self._descriptor = socket.fileno()
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
         self._loop = asyncio.get_running_loop()
+        self.responses = ResponseWriter(self._transport, self._loop, self._memory, self._frames)
         self.last_active_at = self._loop.time()
         if not self._opened(self):
             self._transport.abort()
@@ -208,13 +176,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: hold back its next request."""
-        self._writable = self._loop.create_future()
+        self.responses.pause()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        self.responses.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request being served, and free this connection's buffers."""
@@ -223,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
             # Task, future and connection refer to each other: without this, only the garbage collector frees them.
             self._task = self._frame_arrived = None
-        self.resume_writing()
+        self.responses.resume()
         self._closed(self)
 
     def _drop_buffers(self) -> None:
@@ -233,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial, self._rest = None, b""
         self._frames.clear()
         self._queued_bytes = 0
-        self._held, self._held_bytes = [], 0
+        self.responses.drop()
         self._memory.leave(self)
 
     # --- frames ------------------------------------------------------------------------------
@@ -316,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a frame is being received that was too long for one read."""
+        """True if a frame is being received that was too long for one read."""
         return self._partial is not None
 
     def _queue(self, frame: bytearray) -> None:
@@ -362,13 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         is_paused = self._queue_is_full or self._waits_for_memory_since is not None
         if (self._partial is not None or self._rest) and not is_paused and now - self._progress_at > receive_seconds:
             return f"a request that is not complete after {receive_seconds:g} s"
-        if self._unread_since is None:
-            return None
-        unread, marked_at = self._unread_mark
-        left = self._unread_now()
-        if left <= unread - _READ_PROGRESS_BYTES:
-            self._unread_mark = left, now
-        elif now - marked_at > idle_seconds:
+        if self.responses.are_stuck(now, idle_seconds):
             return f"answers that are not read for {idle_seconds:g} s"
         return None
 
@@ -378,9 +338,10 @@ class Connection(asyncio.BufferedProtocol):
             elapsed = (self._waits_for_memory_since or now) - self._partial_began_at
             if _takes_long(elapsed, self._partial_bytes, self._partial_size):
                 return f"{self._partial_bytes} of {self._partial_size} bytes of a request in {elapsed:.1f} s"
-        if self._unread_since is not None:
-            elapsed = now - self._unread_since
-            if _takes_long(elapsed, self._unread_bytes - self._unread_now(), self._unread_bytes):
+        responses = self.responses
+        if responses.unread_since is not None:
+            elapsed = now - responses.unread_since
+            if _takes_long(elapsed, responses.unread_bytes - responses.unread_now(), responses.unread_bytes):
                 return f"answers that are not read for {elapsed:.1f} s"
         if self._frames and self.is_serving and now - self.last_active_at > HOARDING_SECONDS:
             return f"{len(self._frames)} requests behind one that waits"
@@ -391,14 +352,12 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_buffers()
         self._give_up(f"queued.max.request.bytes is used up: {reason}")
 
-    def _unread_now(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
     # --- answers -----------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        transport, now, memory = self._transport, self._loop.time, self._memory
+        transport, now, memory, responses = self._transport, self._loop.time, self._memory, self.responses
         assert transport is not None
+        send = responses.send
         served = 0
         try:
             while not transport.is_closing():
@@ -422,181 +381,26 @@ class Connection(asyncio.BufferedProtocol):
                 served += 1
                 if isinstance(response, list):
                     served += sum(map(len, response)) // _SERVED_BYTES
-                    await self._send_pieces(response)
+                    await responses.send_pieces(response, self)
                 elif response is not None:
                     frame_bytes += len(response)
-                    self._send(response)
+                    send(response)
                 if frame_bytes >= _SERVED_BYTES:
                     served += frame_bytes // _SERVED_BYTES
                 del response
-                if self._writable is not None:
-                    await self._until_read(self._writable)
+                if responses.writable is not None:
+                    await responses.until_read(self)
                 self.is_serving = False
                 self.last_active_at = now()
         except ProtocolError as error:
             self.fail(error)
+        except SendFailed as error:
+            self._give_up(str(error))
         except Exception as error:
             # A bug in one handler is logged, and only this client pays for it. The log and the journal are changed by
             # code of their own, which either finishes or leaves no trace.
             self._incidents.note(f"connection {self.client_host} closed", error)
             transport.abort()
-
-    async def _until_read(self, writable: asyncio.Future[None]) -> None:
-        """Wait until the peer has read most of its responses, which are charged to it meanwhile."""
-        if self._is_over:
-            return
-        self._unread_is(self._unread_now())
-        self._memory.charge(self, self._unread_bytes)
-        await writable
-        self._memory.discharge(self, self._unread_bytes)
-        self._unread_since = None
-
-    def _unread_is(self, unread_bytes: int) -> None:
-        now = self._loop.time()
-        self._unread_since, self._unread_bytes, self._unread_mark = now, unread_bytes, (unread_bytes, now)
-
-    def _send(self, response: bytes | bytearray) -> None:
-        """Write now if the response is long or no request is queued; otherwise when the event loop comes around."""
-        if len(response) >= _HELD_BYTES:
-            self._write_held()
-            self._write(response)
-        elif self._frames:
-            if not self._held:
-                self._loop.call_soon(self._write_held)
-            self._held.append(response)
-            self._held_bytes += len(response)
-            if self._held_bytes >= _HELD_BYTES:
-                self._write_held()
-        elif self._held:
-            self._held.append(response)
-            self._write_held()
-        else:
-            self._write(response)
-
-    def _write_held(self) -> None:
-        held, self._held, self._held_bytes = self._held, [], 0
-        if held:
-            self._write(held[0] if len(held) == 1 else b"".join(held))
-
-    def _write(self, data: Buffer) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    async def _send_pieces(self, pieces: list[Part]) -> None:
-        """Send a response in pieces, behind what is held. Slices of files are released in any case."""
-        try:
-            if len(pieces) == 1 and isinstance(pieces[0], bytes):
-                self._send(pieces[0])
-                return
-            self._write_held()
-            together: list[Buffer] = []
-            for piece in pieces:
-                if isinstance(piece, LogSlice):
-                    self._write_pieces(together)
-                    together = []
-                    await self._send_slice(piece, pieces)
-                else:
-                    together.append(piece)
-            self._write_pieces(together)
-        finally:
-            for piece in pieces:
-                if isinstance(piece, LogSlice):
-                    piece.release()
-
-    def _write_pieces(self, pieces: list[Buffer]) -> None:
-        """Give the socket as much as it takes in one call, and the rest to the transport."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or not pieces:
-            return
-        sent = 0
-        if self._descriptor >= 0 and len(pieces) <= _MOST_PIECES and not transport.get_write_buffer_size():
-            try:
-                sent = os.writev(self._descriptor, pieces)
-            except BlockingIOError:
-                pass
-            except OSError:
-                transport.abort()
-                return
-        for piece in pieces:
-            if sent < len(piece):
-                transport.write(memoryview(piece)[sent:])
-            sent = max(0, sent - len(piece))
-
-    async def _send_slice(self, piece: LogSlice, pieces: list[Part]) -> None:
-        """Send a stretch of a file. Returns when the kernel has all of it, or when the connection is closing.
-
-        `pieces` are those of the whole response: they are charged while the peer is waited for.
-        """
-        transport, position, end = self._transport, piece.position, piece.position + piece.length
-        assert transport is not None
-        fileno: Callable[[], int] | None = getattr(piece.file, "fileno", None)
-        if self._descriptor < 0 or fileno is None:
-            await self._copy_slice(piece)
-            return
-        while position < end and not transport.is_closing():
-            sent = 0
-            if not transport.get_write_buffer_size():
-                try:
-                    sent = os.sendfile(self._descriptor, fileno(), position, min(end - position, _TRANSFER_BYTES))
-                except BlockingIOError:
-                    pass
-                except ConnectionError:
-                    self.abort()
-                    return
-                except OSError as error:
-                    self._give_up(f"cannot send a slice of a log: {error}")
-                    return
-                else:
-                    if not sent:
-                        self._give_up(f"a log's file ends at {position}, {end - position} bytes early")
-                        return
-            position += sent
-            if position == end:
-                return
-            if sent:
-                await asyncio.sleep(0)
-                continue
-            kept = sum(len(each) for each in pieces if not isinstance(each, LogSlice))
-            self._unread_is(kept)
-            self._memory.charge(self, kept)
-            try:
-                little = await self._send_little(piece, position, end)
-            finally:
-                self._memory.discharge(self, kept)
-                self._unread_since = None
-            if not little:
-                self._give_up(f"a log's file ends at {position}, {end - position} bytes early")
-                return
-            position += little
-
-    async def _send_little(self, piece: LogSlice, position: int, end: int) -> int:
-        """Send a few bytes through the transport, which waits for the peer to read; return how many were sent.
-
-        Waiting on the socket itself would take a descriptor of our own, because the loop does not give out a
-        transport's.
-        """
-        transport = self._transport
-        assert transport is not None
-        data = piece.file.read(position, min(_LITTLE_BYTES, end - position))
-        transport.set_write_buffer_limits(high=0)  # so that none of them is left when this resumes
-        try:
-            transport.write(data)
-            if self._writable is not None:
-                await self._writable
-        finally:
-            transport.set_write_buffer_limits()
-        return len(data)
-
-    async def _copy_slice(self, piece: LogSlice) -> None:
-        for position in range(piece.position, piece.position + piece.length, _COPIED_BYTES):
-            wanted = min(_COPIED_BYTES, piece.position + piece.length - position)
-            data = piece.file.read(position, wanted)
-            if len(data) < wanted:
-                self._give_up(f"a log's file ends at {position + len(data)}, early")
-                return
-            self._write(data)
-            if self._writable is not None:
-                await self._until_read(self._writable)
 
     def _give_up(self, reason: str) -> None:
         """Close in the middle of a response or a request."""
@@ -605,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, error: ProtocolError) -> None:
         """Close because of what the peer sent; requests before it are answered."""
-        self._write_held()
+        self.responses.write_held()
         self._complain(logging.WARNING, "protocol error", error)
         self.abort()
 
@@ -624,5 +428,5 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _takes_long(elapsed: float, done: int, whole: int) -> bool:
-    """Whether `whole` bytes take too long at the average speed of the first `done`."""
+    """Return whether `whole` bytes take too long at the average speed of the first `done`."""
     return elapsed >= 1.0 and whole * elapsed > HOARDING_SECONDS * max(1, done)

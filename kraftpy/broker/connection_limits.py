@@ -96,7 +96,7 @@ class ConnectionLimits:
             self._brokers.add(connection)
 
     def must_prove(self, connection: Connection) -> bool:
-        """Whether the connection is beyond `max.connections`, and may only prove that it is a broker's."""
+        """Return whether the connection is beyond `max.connections`, and may only prove that it is a broker's."""
         return bool(self._unproved) and connection in self._unproved
 
     def _turn_away(self, connection: Connection) -> None:

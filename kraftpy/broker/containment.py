@@ -1,9 +1,9 @@
 """Containment: an unexpected error costs the work it hit, but never the node.
 
-`Tasks` owns every task of a node. An exception that leaves a task is recorded as an incident and ends that task; the
-node goes on. One kind ends the node all the same, because going on would be worse: `Fatal`, for the node's own state or
-its own disk (`DirectoryFailed`). Nothing contains it: `note` and `contained` let it through. A loop that must never end
-is started with `keep_running`, which restarts it.
+`Tasks` owns every task of a node. An exception that leaves a task is recorded as an incident and ends only that task.
+One kind ends the node all the same, because continuing would be worse: `Fatal`, for the node's own state or its own
+disk (`DirectoryFailed`). Nothing contains it: `note` and `contained` let it through. A loop that must never end is
+started with `keep_running`, which restarts it.
 
 `Incidents` counts unexpected errors and keeps the last few for health checks. `Complaints` is for errors that are
 expected of peers (malformed frames, refused connections). Both write at most one line per kind and peer in a minute,
@@ -195,7 +195,7 @@ class Tasks:
         return self.create_task(self._again_and_again(make, name), name=name)
 
     def is_fatal(self, error: Exception) -> bool:
-        """Whether the error ends the node."""
+        """Return whether the error ends the node."""
         return isinstance(error, Fatal)
 
     def survive(self, what: str, error: Exception, *, kind: str = "") -> None:

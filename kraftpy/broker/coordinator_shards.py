@@ -1,10 +1,10 @@
 """Runs coordinator state machines, each of which lives in one partition of an internal topic.
 
 A shard is one partition that this broker leads, and the machine kept in it. It is created when this broker gains the
-leadership and dropped when it loses it; clients that wait are then told to look for the coordinator elsewhere. A shard
-is loaded by replaying the partition up to the log's end at the election. It is not used until that is done and all of
-it is committed: the next election must not undo what the machine answers. If its partition cannot be read, a shard
-stays unloaded, and the log says why.
+leadership and dropped when it loses it; waiting clients then get an error that makes them look for the coordinator
+elsewhere. A shard is loaded by replaying the partition up to the log's end at the election. It is not used until that
+is done and all of it is committed: the next election must not undo what the machine answers. If its partition cannot be
+read, a shard stays unloaded, and the log says why.
 
 An append is reported once it is committed (acks=all), and as durable as the topic asks for: `flush.messages` and
 `kraftpy.flush.before.ack` hold here too. An append that did not commit in time is reported as failed, though it may be
@@ -15,8 +15,8 @@ Requests and effects belong to the machine's owner: a subclass defines them in t
 
 Machines contain unexpected errors if they know what these cost. Any other error makes the machine's state doubtful: all
 waiting requests are answered, and only this shard is reloaded from its partition, first at once, then after pauses that
-grow to a minute. A record that cannot be replayed is skipped. No request waits indefinitely: when a shard goes,
-unanswered clients are told to look for the coordinator again.
+grow to a minute. A record that cannot be replayed is skipped. No request waits indefinitely: when a shard goes, its
+unanswered clients get an error that makes them look for the coordinator again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.log.work import expanded
 from kraftpy.metadata.records import PartitionChanged, PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
@@ -189,7 +189,7 @@ class Shards(ABC, Generic[M]):
             self.follow_leadership(partition)
 
     def stop(self) -> None:
-        """Unload every shard for good; waiting clients are told to look for the coordinator elsewhere."""
+        """Unload every shard for good; the error makes waiting clients look for the coordinator elsewhere."""
         self._is_stopped = True
         for timer in self._held_back.values():
             timer.cancel()
@@ -234,7 +234,8 @@ class Shards(ABC, Generic[M]):
         self._answer_all(shard)
 
     def _answer_all(self, shard: Shard[M]) -> None:
-        """Tell all waiting clients to look elsewhere, even if the machine is in a broken state."""
+        """Answer all waiting clients with an error that makes them look elsewhere, even if the machine is in a broken
+        state."""
         try:
             for effect in shard.machine.unload():
                 self._carry_out(shard, effect)

@@ -70,5 +70,5 @@ def least_limit(shares: Descriptors) -> int:
 
 
 def are_enough(shares: Descriptors) -> bool:
-    """Whether a node can serve clients with these."""
+    """Return whether a node can serve clients with these."""
     return shares.connections >= _LEAST_CONNECTIONS

@@ -38,7 +38,7 @@ class LineLimit(logging.Filter):
         self._minutes: dict[tuple[str, int, str], _Minute] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write the record; adds the number of earlier records of its kind that were dropped."""
+        """Return whether to write the record; adds the number of earlier records of its kind that were dropped."""
         if not logging.INFO <= record.levelno < logging.ERROR:
             return True
         key = (record.name, record.levelno, str(record.msg))

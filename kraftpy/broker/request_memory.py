@@ -35,7 +35,7 @@ class Holder(Protocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether it is in the middle of a frame."""
+        """True if it is in the middle of a frame."""
 
     def memory_granted(self) -> None:
         """Resume: the memory it waited for is now charged to it."""

@@ -52,7 +52,7 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     return allocate
 
 
-class _Spares:
+class _SpareDescriptors:
     """Descriptors held in reserve, so that a file can be opened when the process may have no more of them."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Spares:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
-_spares = _Spares()
+_spares = _SpareDescriptors()
 
 
 def keep_spare_descriptors(count: int) -> None:
@@ -207,7 +207,7 @@ class OsDirectory:
         return sorted(_spares.run(lambda: os.listdir(self._path)))
 
     def exists(self, name: str) -> bool:
-        """Whether the directory contains `name`."""
+        """Return whether the directory contains `name`."""
         return os.path.exists(f"{self._path}/{name}")
 
     def open(self, name: str) -> OsFile:

@@ -67,7 +67,7 @@ def log_handler() -> logging.Handler:
 
 
 def run(config: BrokerConfig) -> int:
-    """Serve until told to stop; return the process's exit status."""
+    """Serve until a signal stops it; return the process's exit status."""
     os.umask(0o077)  # files are for this user alone
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
     _allow_many_files()
@@ -131,12 +131,12 @@ async def _end_what_is_left() -> None:
     if left:
         _, left = await asyncio.wait(left, timeout=_LAST_SECONDS)
     for task in left:
-        logger.error("%s: still at work at the end of the stop", task.get_name())
+        logger.error("%s: still running at the end of the stop", task.get_name())
         task.cancel()
 
 
 async def start(broker: Broker, stop: asyncio.Event) -> bool:
-    """Start a broker; return False if told to stop before it was ready. Finding a quorum may take long."""
+    """Start a broker; return False if it is stopped before it is ready. Finding a quorum may take long."""
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -88,7 +88,7 @@ class Slices:
 async def in_slices(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
     """Yield `items`, `size` at a time, and let the event loop serve others in between. For the node's own rounds.
 
-    Anything read before a pause may have changed after it.
+    An item's state may change during a pause: read it again afterwards.
     """
     for start in range(0, len(items), size):
         if start:

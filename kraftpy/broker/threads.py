@@ -1,7 +1,7 @@
 """Thread pools that tolerate a system without threads to spare, as long as they have at least one.
 
 The standard pool starts threads as work arrives, and raises RuntimeError if the system refuses one, although the work
-is already in its queue and the next free thread runs it. The caller would not know of that.
+is already in its queue and the next free thread runs it. The caller would take it for failed.
 
 Pools of a node start their first thread before anything depends on them. A pool that has none raises OSError (EAGAIN),
 which `ports.failure_of` recognises.

@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Watched(Protocol):
+class Watchable(Protocol):
     """The interface of things that can be waited on."""
 
     @property
@@ -66,7 +66,7 @@ class Watch(Waiter):
 
     __slots__ = ("_on",)
 
-    def __init__(self, on: Iterable[Watched]) -> None:
+    def __init__(self, on: Iterable[Watchable]) -> None:
         super().__init__()
         self._on = list(on)
 
@@ -75,7 +75,7 @@ class Watch(Waiter):
             watched.watches[self] = None
         return self
 
-    def add(self, watched: Watched) -> None:
+    def add(self, watched: Watchable) -> None:
         """Wait for changes of this one too."""
         self._on.append(watched)
         watched.watches[self] = None
@@ -96,7 +96,7 @@ class ChangedKeys(Waiter, Generic[K]):
         super().__init__()
         self._changed: dict[K, None] = {}
         self.is_over = False
-        """Its reader is gone: nobody will take the keys any more."""
+        """Its reader is gone: the keys are never taken again."""
 
     def __len__(self) -> int:
         return len(self._changed)

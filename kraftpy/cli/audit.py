@@ -13,7 +13,7 @@ from kraftpy.cli.connect import bootstrap_option, probe
 from kraftpy.cli.output import Failure, format_option, print_rows, say
 
 if TYPE_CHECKING:
-    from kraftpy.audit.books import Books, Entry, Standing
+    from kraftpy.audit.books import Books, Entry, TierTotals
 
 _MINUTE_MS = 60_000
 
@@ -163,7 +163,7 @@ def books(
     if not kept.entries:
         raise Failure(f"{audit_topic} has no counts for these topics and windows")
     if summary:
-        print_rows([_standing(each) for each in kept.standings], form)
+        print_rows([_totals_row(each) for each in kept.totals], form)
     else:
         shown = [each for each in kept.entries if is_all or each.verdict is not Verdict.BALANCED]
         print_rows([_entry(each) for each in shown], form, empty="every window balances")
@@ -196,15 +196,15 @@ def _entry(entry: Entry) -> dict[str, object]:
     }
 
 
-def _standing(standing: Standing) -> dict[str, object]:
+def _totals_row(totals: TierTotals) -> dict[str, object]:
     return {
-        "topic": standing.topic,
-        "tier": standing.tier,
-        "records": standing.records,
-        "lost": standing.lost,
-        "duplicated": standing.duplicated,
-        "late": standing.late,
-        "lag_minutes": standing.lag_ms // _MINUTE_MS,
+        "topic": totals.topic,
+        "tier": totals.tier,
+        "records": totals.records,
+        "lost": totals.lost,
+        "duplicated": totals.duplicated,
+        "late": totals.late,
+        "lag_minutes": totals.lag_ms // _MINUTE_MS,
     }
 
 

@@ -27,7 +27,7 @@ POLL_RECORDS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class PrintedParts:
     """The parts of a record that a text line has, in the order shown."""
 
     time: bool
@@ -55,7 +55,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to read. `start` is an offset or a named place; `time_ms`, if given, takes precedence."""
+    """The part of the topic to read. `start` is an offset or a named place; `time_ms`, if given, takes precedence."""
 
     topic: str
     partitions: frozenset[int]
@@ -111,7 +111,7 @@ def consume(topic: str, bootstrap: str, as_json: bool | None, read_committed: bo
     if as_json or (as_json is None and not at_terminal()):
         line: Callable[[ConsumerRecord], str] = _json_record
     else:
-        line = Shown(
+        line = PrintedParts(
             time=options["time"],
             partition=options["partition"],
             offset=options["offset_shown"],

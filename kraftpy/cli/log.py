@@ -36,10 +36,10 @@ def dump(paths: tuple[Path, ...], with_records: bool, from_offset: int, max_batc
     \b
       kraftpy log dump kraftpy-data/flights-0/00000000000000000000.log --records
     """
-    from kraftpy.cli.log_dump import Chosen, dump_files
+    from kraftpy.cli.log_dump import DumpRange, dump_files
     from kraftpy.cli.log_places import places, segment_files, stopped
 
-    chosen = Chosen(with_records=with_records, from_offset=from_offset, max_batches=max_batches)
+    chosen = DumpRange(with_records=with_records, from_offset=from_offset, max_batches=max_batches)
     with stopped(paths, exclusive=False):
         files: list[Path] = []
         for path in paths:

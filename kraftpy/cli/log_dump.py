@@ -38,7 +38,7 @@ class _Damaged(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class DumpRange:
     """The part of a segment to show."""
 
     with_records: bool = False
@@ -46,7 +46,7 @@ class Chosen:
     max_batches: int | None = None
 
 
-def dump_files(files: Sequence[Path], chosen: Chosen, *, as_json: bool, is_headed: bool) -> list[str]:
+def dump_files(files: Sequence[Path], chosen: DumpRange, *, as_json: bool, is_headed: bool) -> list[str]:
     """Print the files' contents, each under its name if `is_headed`. Returns a line for each damaged file.
 
     Raises UsageError for a file that does not belong to a log.
@@ -68,7 +68,7 @@ def dump_files(files: Sequence[Path], chosen: Chosen, *, as_json: bool, is_heade
 # --- segments ---------------------------------------------------------------------------------------------------------
 
 
-def _shown(file: Path, chosen: Chosen) -> Iterator[FileBatch]:
+def _shown(file: Path, chosen: DumpRange) -> Iterator[FileBatch]:
     """Yield the batches to show. Raises _Damaged for a damaged one, after those before it were shown."""
     count = 0
     try:
@@ -93,7 +93,7 @@ def _records(file: Path, batch: FileBatch) -> list[Any]:
         raise _Damaged(f"{file}: corrupt at position {batch.position}, {offsets}: {error.message}") from None
 
 
-def _json_lines(file: Path, chosen: Chosen) -> Iterator[str]:
+def _json_lines(file: Path, chosen: DumpRange) -> Iterator[str]:
     described = _described(file)
     for batch in _shown(file, chosen):
         header = batch.header
@@ -127,7 +127,7 @@ def _json_lines(file: Path, chosen: Chosen) -> Iterator[str]:
                 yield json_line({"kind": "record", **record_row(record)})
 
 
-def _text_lines(file: Path, chosen: Chosen) -> Iterator[str]:
+def _text_lines(file: Path, chosen: DumpRange) -> Iterator[str]:
     described = _described(file)
     for batch in _shown(file, chosen):
         header = batch.header

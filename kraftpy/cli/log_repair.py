@@ -95,7 +95,7 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
             found.size_bytes += batch.header.size_bytes
     if not bases[0] <= to_offset < found.log_end_offset:
         raise Failure(
-            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside of them"
+            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside this range"
         )
     found.new_end_offset = kept_end
     return found
@@ -104,7 +104,7 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
 def cut(place: PartitionPlace, to_offset: int) -> tuple[int, str]:
     """Delete every batch that reaches `to_offset` or beyond. Returns the new end, and what opening the log found."""
     checkpoints, _ = read_checkpoints(place.log_directory)
-    keeper = _Keeper(place.log_directory)
+    keeper = _DirectoryFiles(place.log_directory)
     keeper.forget_clean_stop()
     keeper.lower(place.name, to_offset)
     files = segment_files(place.path)
@@ -130,7 +130,7 @@ class Recovered:
     @property
     def is_whole(self) -> bool:
         """True if nothing was lost."""
-        return self.log is not None and not (self.log.report.cut_bytes or self.log.report.deleted_segments)
+        return self.log is not None and not (self.log.report.truncated_bytes or self.log.report.deleted_segments)
 
     def row(self) -> dict[str, Any]:
         """Return the JSON row."""
@@ -144,7 +144,7 @@ class Recovered:
             "segments": report.segments,
             "scanned_segments": report.scanned_segments,
             "scanned_bytes": report.scanned_bytes,
-            "cut_bytes": report.cut_bytes,
+            "cut_bytes": report.truncated_bytes,
             "deleted_segments": report.deleted_segments,
             "rebuilt_indexes": report.rebuilt_indexes,
             "notes": report.notes,
@@ -174,7 +174,7 @@ def recover(
 
     The second value is False if a clean stop no longer counts as one.
     """
-    keepers = {place.log_directory: _Keeper(place.log_directory) for place in places}
+    keepers = {place.log_directory: _DirectoryFiles(place.log_directory) for place in places}
     known = {directory: read_checkpoints(directory)[0] for directory in keepers}
     for keeper in keepers.values():
         keeper.forget_clean_stop()
@@ -248,7 +248,7 @@ def _remove_deleted(place: PartitionPlace) -> None:
     OsDirectory(place.path).sync()
 
 
-class _Keeper:
+class _DirectoryFiles:
     """The small files of a log directory; for a copy without one, nothing."""
 
     def __init__(self, log_directory: Path | None) -> None:

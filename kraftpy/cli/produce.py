@@ -28,7 +28,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class LineFormat:
     """The format of the input lines."""
 
     is_json: bool
@@ -122,7 +122,7 @@ def produce(topic: str, files: tuple[str, ...], bootstrap: str, progress: bool, 
       kraftpy produce prices --key-separator : prices.txt --progress
       kraftpy consume prices | kraftpy produce copies --json
     """
-    shape = Shape(
+    shape = LineFormat(
         is_json=options.pop("is_json"),
         key_separator=options.pop("key_separator"),
         null_marker=_encoded(options.pop("null_marker")),
@@ -148,7 +148,7 @@ async def _send(
     bootstrap: str,
     topic: str,
     names: tuple[str, ...],
-    shape: Shape,
+    shape: LineFormat,
     client: dict[str, Any],
     advance: Callable[[int, int], None],
 ) -> int:

@@ -1,7 +1,7 @@
 """Sets and removes a reassignment's throttle through settings, as Kafka's own tool does (KIP-73).
 
-Of each partition that moves, its current replicas may be fetched from, and its new ones may fetch, at the rate given to
-each of these brokers. In-sync replicas are never throttled, whatever the settings say.
+While a partition moves, each broker with a current replica may send, and each broker with a new replica may fetch, at
+no more than the given rate. In-sync replicas are never throttled, even if the settings list them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ Subscriptions = Mapping[str, Subscription]
 
 
 class RebalanceProtocol(Enum):
-    """What members do with their partitions while they rejoin."""
+    """How members treat their partitions while they rejoin."""
 
     EAGER = "eager"  # every member gives up everything first
     COOPERATIVE = "cooperative"  # keep all, give up only what must move (KIP-429)

@@ -24,7 +24,7 @@ from kraftpy.client.connection import BrokerUnreachable, Connection, ResponseLim
 from kraftpy.client.model import CoordinatorType, Node, PartitionInfo, TopicInfo
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import RealRuntime, Runtime, backoff_ms
-from kraftpy.client.tasks import TaskKeeper
+from kraftpy.client.tasks import ClientTasks
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -159,7 +159,7 @@ class Cluster:
     def __init__(self, options: ClientOptions, runtime: Runtime | None = None) -> None:
         self.options = options
         self.runtime: Runtime = runtime or RealRuntime()
-        self.tasks = TaskKeeper(options.client_id, on_failure=self._tasks_failed)
+        self.tasks = ClientTasks(options.client_id, on_failure=self._tasks_failed)
         self.metadata = ClusterMetadata()
         self.features: Mapping[str, int] = {}  # the cluster's, from the broker that knew most when it was connected to
         self._features_epoch = -1

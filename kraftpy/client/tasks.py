@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-class TaskKeeper:
+class ClientTasks:
     """A client's task group. Create it with the client, `start` it inside a running loop, `close` it once."""
 
     def __init__(self, name: str, *, on_failure: Callable[[BaseException], None] | None = None) -> None:

@@ -10,7 +10,7 @@ The facts are those of Kafka 4.3; the tables are `broker_settings`, `topic_setti
 
 from __future__ import annotations
 
-from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Given, Origin
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.listeners import Listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, ConfigType, Setting
@@ -32,13 +32,13 @@ __all__ = [
     "BrokerConfig",
     "ConfigError",
     "ConfigType",
-    "Given",
     "Listener",
     "Loaded",
     "Origin",
     "Setting",
     "TopicConfig",
     "Voter",
+    "WrittenSetting",
     "alter_topic_config",
     "load",
     "topic_config",

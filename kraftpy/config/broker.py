@@ -60,7 +60,7 @@ class Origin(IntEnum):
     OVERRIDE = 2
 
 
-class Given(NamedTuple):
+class WrittenSetting(NamedTuple):
     """A setting as it was written."""
 
     text: str
@@ -295,15 +295,15 @@ class BrokerConfig:
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     producer_id_expiration_check_interval_ms: int = _default("producer.id.expiration.check.interval.ms")
 
-    given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
+    given: Mapping[str, WrittenSetting] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
         """Return the configuration with these settings, as Kafka's names and texts. Raises ConfigError."""
-        return cls.from_given({name: Given(text, Origin.OVERRIDE) for name, text in settings.items()})
+        return cls.from_given({name: WrittenSetting(text, Origin.OVERRIDE) for name, text in settings.items()})
 
     @classmethod
-    def from_given(cls, given: Mapping[str, Given]) -> BrokerConfig:
+    def from_given(cls, given: Mapping[str, WrittenSetting]) -> BrokerConfig:
         """Return the configuration with these settings. Unknown names are kept and ignored. Raises ConfigError."""
         values: dict[str, Any] = {}
         for name, (text, _) in given.items():
@@ -321,12 +321,12 @@ class BrokerConfig:
 
     @property
     def is_broker(self) -> bool:
-        """Whether this process serves clients."""
+        """True if this process serves clients."""
         return "broker" in self.process_roles
 
     @property
     def is_controller(self) -> bool:
-        """Whether this process stores the cluster's metadata."""
+        """True if this process stores the cluster's metadata."""
         return "controller" in self.process_roles
 
     @property
@@ -343,17 +343,17 @@ class BrokerConfig:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node votes in the metadata quorum, or follows it and may become a voter."""
+        """True if this node votes in the metadata quorum, or follows it and may become a voter."""
         return self.is_controller
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is its own quorum and no other node can connect to it."""
+        """True if this node is its own quorum and no other node can connect to it."""
         return self.is_own_quorum and not self.controller_listeners
 
     @property
     def is_own_quorum(self) -> bool:
-        """Whether this node is the only configured voter; others may have been added since."""
+        """True if this node is the only configured voter; others may have been added since."""
         return self.is_controller and all(voter.node_id == self.node_id for voter in self.controller_quorum_voters)
 
     @property

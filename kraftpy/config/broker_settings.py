@@ -9,7 +9,7 @@ values `{a,b}` (`~{a,b}` ignores case), or absent. `settings.parse_table` parses
 from __future__ import annotations
 
 BROKER_TABLE = """
-# Who this node is
+# Identity and roles
 node.id                                          int      none->1 0..
     The node ID, unique in the cluster.
 broker.id                                        int      -1
@@ -19,7 +19,7 @@ broker.rack                                      string   null
 process.roles                                    list     none->broker,controller {broker,controller}
     The roles of this process: broker, controller, or both.
 
-# Where it listens
+# Listeners and connections
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092
     Listeners to bind, as NAME://host:port; port 0 picks any free port.
 advertised.listeners                             list     null
@@ -47,7 +47,7 @@ max.connections.per.ip                           int      2147483647 0..
 max.connections.per.ip.overrides                 string   ""
     Overrides of the maximum number of connections for IPs or hosts, as host:count, comma-separated.
 
-# Where the data are
+# Log directories
 log.dir                                          list     /tmp/kafka-logs->./kraftpy-data
     The directory in which log data is kept, if log.dirs is not set.
 log.dirs                                         list     null
@@ -81,7 +81,7 @@ auto.leader.rebalance.enable                     boolean  true
 leader.imbalance.check.interval.seconds          long     300 1..
     Interval between checks for leader imbalance.
 
-# Ours, which Kafka has not
+# Settings that Kafka does not have
 kraftpy.quorum.secret                            password null
     Secret with which the cluster's nodes authenticate each other; the same on every node, at least 16 characters.
 kraftpy.quorum.secret.file                       string   null

@@ -57,7 +57,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether the value is a default; DescribeConfigs v0 returns this instead of the source."""
+        """True if the value is a default; DescribeConfigs v0 returns this instead of the source."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 

@@ -41,7 +41,7 @@ streams.session.timeout.ms                       int      45000 1..
 """
 
 
-class Behind(NamedTuple):
+class BrokerBounds(NamedTuple):
     """The broker settings behind a group setting: its default, and the bounds of a group's override."""
 
     default: str
@@ -50,51 +50,51 @@ class Behind(NamedTuple):
 
 
 BROKER_SETTINGS_BEHIND = {
-    "consumer.heartbeat.interval.ms": Behind(
+    "consumer.heartbeat.interval.ms": BrokerBounds(
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
     ),
-    "consumer.session.timeout.ms": Behind(
+    "consumer.session.timeout.ms": BrokerBounds(
         "group.consumer.session.timeout.ms",
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
     ),
-    "share.delivery.count.limit": Behind(
+    "share.delivery.count.limit": BrokerBounds(
         "group.share.delivery.count.limit",
         "group.share.min.delivery.count.limit",
         "group.share.max.delivery.count.limit",
     ),
-    "share.heartbeat.interval.ms": Behind(
+    "share.heartbeat.interval.ms": BrokerBounds(
         "group.share.heartbeat.interval.ms",
         "group.share.min.heartbeat.interval.ms",
         "group.share.max.heartbeat.interval.ms",
     ),
-    "share.partition.max.record.locks": Behind(
+    "share.partition.max.record.locks": BrokerBounds(
         "group.share.partition.max.record.locks",
         "group.share.min.partition.max.record.locks",
         "group.share.max.partition.max.record.locks",
     ),
-    "share.record.lock.duration.ms": Behind(
+    "share.record.lock.duration.ms": BrokerBounds(
         "group.share.record.lock.duration.ms",
         "group.share.min.record.lock.duration.ms",
         "group.share.max.record.lock.duration.ms",
     ),
-    "share.session.timeout.ms": Behind(
+    "share.session.timeout.ms": BrokerBounds(
         "group.share.session.timeout.ms",
         "group.share.min.session.timeout.ms",
         "group.share.max.session.timeout.ms",
     ),
-    "streams.heartbeat.interval.ms": Behind(
+    "streams.heartbeat.interval.ms": BrokerBounds(
         "group.streams.heartbeat.interval.ms",
         "group.streams.min.heartbeat.interval.ms",
         "group.streams.max.heartbeat.interval.ms",
     ),
-    "streams.initial.rebalance.delay.ms": Behind("group.streams.initial.rebalance.delay.ms"),
-    "streams.num.standby.replicas": Behind(
+    "streams.initial.rebalance.delay.ms": BrokerBounds("group.streams.initial.rebalance.delay.ms"),
+    "streams.num.standby.replicas": BrokerBounds(
         "group.streams.num.standby.replicas", most="group.streams.max.standby.replicas"
     ),
-    "streams.session.timeout.ms": Behind(
+    "streams.session.timeout.ms": BrokerBounds(
         "group.streams.session.timeout.ms",
         "group.streams.min.session.timeout.ms",
         "group.streams.max.session.timeout.ms",

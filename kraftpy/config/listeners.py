@@ -43,7 +43,7 @@ def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
         if not 0 <= port <= 65535:
             raise ConfigError(f"{setting}='{text}' is not allowed: expected a port from 0 to 65535")
         if any(other.name == name for other in found):
-            raise ConfigError(f"{setting}: the listener name {name} is there twice")
+            raise ConfigError(f"{setting}: the listener name {name} occurs twice")
         listener = Listener(name, address or host, port)
         clash = next((o for o in found if port and o.port == port and _same_host(o.host, listener.host)), None)
         if clash and setting == "listeners":
@@ -62,7 +62,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
         if not colon or not name or protocol not in PROTOCOLS:
             raise ConfigError(f"{setting}='{pair}' is not allowed: expected NAME:PROTOCOL, of {', '.join(PROTOCOLS)}")
         if name in protocols:
-            raise ConfigError(f"{setting}: the listener name {name} is there twice")
+            raise ConfigError(f"{setting}: the listener name {name} occurs twice")
         protocols[name] = protocol
     return protocols
 

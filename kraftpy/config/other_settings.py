@@ -448,5 +448,5 @@ OTHER_SETTINGS: dict[str, Setting] = parse_table(OTHER_TABLE)
 
 
 def is_known(name: str) -> bool:
-    """Whether Kafka has, or had, this setting that the broker does not act on."""
+    """Return whether Kafka has, or had, this setting that the broker does not act on."""
     return name in OTHER_SETTINGS or name in DROPPED or name.startswith(OTHER_PREFIXES)

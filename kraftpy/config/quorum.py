@@ -58,7 +58,7 @@ def parse_voters(texts: Sequence[str]) -> tuple[Voter, ...]:
         if not at or not (number.isascii() and number.isdecimal()) or int(number) >= 1 << 31:
             raise ConfigError(f"{VOTERS}='{text}' is not allowed: expected id@host:port")
         if int(number) in voters:
-            raise ConfigError(f"{VOTERS}: node {number} is there twice")
+            raise ConfigError(f"{VOTERS}: node {number} occurs twice")
         voter = Voter(int(number), parse_address(f"{VOTERS}: {number}@", address))
         clash = next((other for other in voters.values() if other.address == voter.address), None)
         if clash is not None:
@@ -81,10 +81,10 @@ def check_roles(
     quorum = ",".join(map(str, voters))
     if "controller" in roles:
         if not voters and len(bootstrap) > 1:
-            raise ConfigError(f"{VOTERS} is needed: a controller of several has to know who votes")
+            raise ConfigError(f"{VOTERS} is required: a controller must know the voters")
         if any(voter != node_id for voter in ids) and not set(named) & set(controllers):
             raise ConfigError(
-                f"listeners: none is for the quorum; a controller has one of controller.listener.names="
+                f"listeners: there is none for the quorum; a controller needs one of controller.listener.names="
                 f"{','.join(controllers)}, for example CONTROLLER://:9093"
             )
         if "broker" not in roles and (others := [name for name in named if name not in controllers]):
@@ -96,8 +96,8 @@ def check_roles(
     if node_id in ids:
         raise ConfigError(f"node.id={node_id}: a node with the role broker alone is not one of {VOTERS}={quorum}")
     if not voters and not bootstrap:
-        raise ConfigError(f"process.roles=broker: {VOTERS} or {BOOTSTRAP} has to say where the quorum is")
+        raise ConfigError(f"process.roles=broker: {VOTERS} or {BOOTSTRAP} is required to find the quorum")
     if own := [name for name in named if name in controllers]:
         raise ConfigError(
-            f"listeners: {own[0]} is in controller.listener.names, but process.roles=broker is no controller"
+            f"listeners: {own[0]} is in controller.listener.names, but process.roles=broker is not a controller"
         )

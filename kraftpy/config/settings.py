@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def differs(self) -> bool:
-        """Whether our default differs from Kafka's."""
+        """True if our default differs from Kafka's."""
         return self.default != self.kafka_default
 
     def default_value(self) -> Value:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Given, Origin
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
 
@@ -48,12 +48,12 @@ def load(
     `read_file` reads files that values refer to; without it they cannot be read. Raises ConfigError with a one-line
     message.
     """
-    given: dict[str, Given] = {}
+    given: dict[str, WrittenSetting] = {}
     if properties is not None:
         for name, text in parse_properties(properties, file_name).items():
-            given[name] = Given(text, Origin.FILE)
+            given[name] = WrittenSetting(text, Origin.FILE)
     for name, text in environment_settings(environment or {}).items():
-        given[name] = Given(text, Origin.ENVIRONMENT)
+        given[name] = WrittenSetting(text, Origin.ENVIRONMENT)
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals or not name.strip():
@@ -63,11 +63,11 @@ def load(
                 f"--override {name.strip()} is not allowed: it is a password, and every user of this machine can read "
                 f"the command line; set it in the properties file or the environment, or give '${{file:path:key}}'"
             )
-        given[name.strip()] = Given(text.strip(), Origin.OVERRIDE)
+        given[name.strip()] = WrittenSetting(text.strip(), Origin.OVERRIDE)
     for name, (text, origin) in given.items():
         filled = fill_in(name, text, environment or {}, read_file or _no_file, parse_properties)
         if filled is not text:
-            given[name] = Given(filled, origin)
+            given[name] = WrittenSetting(filled, origin)
     warnings = [_about_ignored(name, given[name].origin) for name in given if name not in BROKER_SETTINGS]
     return Loaded(BrokerConfig.from_given(given), warnings)
 

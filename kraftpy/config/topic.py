@@ -89,7 +89,7 @@ class TopicConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether `cleanup.policy` asks for compaction."""
+        """True if `cleanup.policy` asks for compaction."""
         return "compact" in self.cleanup_policy
 
 

@@ -66,7 +66,7 @@ def _bronze_tallies(topic: str, bronze: Path, now_ms: int) -> list[Tally]:
 
 def records_at(books: Books, tier: str) -> int:
     """Sum up what a tier counted."""
-    return sum(standing.records for standing in books.standings if standing.tier == tier)
+    return sum(each.records for each in books.totals if each.tier == tier)
 
 
 def days(books: Books) -> tuple[int, int]:

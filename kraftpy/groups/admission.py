@@ -75,11 +75,12 @@ class Admission:
         others = 0
         known = 0
         if group is not None:
-            member_id = message.member_id or group.static_members.get(message.group_instance_id or "", "")
-            member = group.members.get(member_id)
+            classic = group.classic_or_empty()
+            member_id = message.member_id or classic.static_members.get(message.group_instance_id or "", "")
+            member = classic.members.get(member_id)
             if member is not None:
                 known = member.weight
-            elif member_id in group.pending_members:
+            elif member_id in classic.pending_members:
                 known = MEMBER_BYTES
             others = group.weight - known
         if wanted <= known:

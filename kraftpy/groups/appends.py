@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kraftpy.groups.assignment import NOTHING, Assignment
 from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.records import Record
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.share.operations import Operation
 from kraftpy.groups.streams.group import Volatile
 from kraftpy.protocol.errors import ErrorCode
@@ -24,6 +25,7 @@ from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
+    from kraftpy.groups.classic.group import ClassicGroup
     from kraftpy.groups.group import Group
 
 Answers = Sequence[tuple[Request, GroupResponse]]
@@ -107,7 +109,8 @@ class DeleteGroupRecords:
 class StoreConsumerGroup:
     """Changes that members made to a consumer group, and the responses to their requests.
 
-    `looked_up` and `is_resolving` were determined along the way; the log does not hold them.
+    `looked_up` and `is_resolving` were determined along the way; the log does not hold them. `replaces` is the classic
+    group that turns into this one, whose waiting members have to join again.
     """
 
     group_id: str
@@ -115,6 +118,7 @@ class StoreConsumerGroup:
     answers: Answers
     looked_up: Mapping[str, int] = field(default_factory=dict)
     is_resolving: bool = False
+    replaces: ClassicGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +141,15 @@ class StoreShareGroup:
 class StoreStreamsGroup:
     """Changes that members made to a streams group, and the responses to their requests.
 
-    `volatile` is state determined along the way, which the log does not hold.
+    `volatile` is state determined along the way, which the log does not hold. `replaces` is the classic group that
+    turns into this one, whose waiting members have to join again.
     """
 
     group_id: str
     changed: tuple[str, ...]
     answers: Answers
     volatile: Volatile
+    replaces: ClassicGroup | None = None
 
 
 Purpose = (
@@ -211,7 +217,7 @@ class Appends:
         """Return the error for a commit to a share group, or to a group about to become one; NONE for others."""
         if group is None:
             return ErrorCode.NONE
-        if group.share is not None:
+        if isinstance(group.kind, ShareGroup):
             return ErrorCode.GROUP_ID_NOT_FOUND
         is_becoming = group.is_changing and self.stores(group.group_id, StoreShareGroup)
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_becoming else ErrorCode.NONE

@@ -224,7 +224,8 @@ class ChangeQueue(ABC, Generic[D, P]):
 
     def _store(self, group: Group, draft: D, answers: Answers, step: Step) -> None:
         records = list(draft.records)
-        if self.of(group) is None and (group.persisted is not None or group.records_in_flight):
+        classic = group.classic
+        if classic is not None and (classic.persisted is not None or group.records_in_flight):
             records.insert(0, group_record(group.group_id, None))
         step.append(records, self._purpose(group, draft, tuple(answers)))
         group.is_changing = True

@@ -35,9 +35,9 @@ class GroupConfig:
     group_consumer_heartbeat_interval_ms: int = 5_000
     """How often a member of the consumer protocol should send a heartbeat."""
     group_consumer_max_size: int = INT32_MAX
-    """Maximum number of members in a group of the consumer protocol."""
+    """The protocol changes allowed to a group with members: bidirectional, upgrade, downgrade or disabled."""
     group_consumer_migration_policy: str = "bidirectional"
-    """Whether a group with members may migrate to the other protocol. Also: disabled, upgrade, downgrade."""
+    """True if a group with members may migrate to the other protocol. Also: disabled, upgrade, downgrade."""
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The assignors a member may ask for; the first is the default."""
     group_streams_session_timeout_ms: int = 45_000

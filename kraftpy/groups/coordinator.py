@@ -15,12 +15,12 @@ state again; each request is answered once; an answer that a client may rely on 
 An append that failed must not be in the log. If that is not known (REQUEST_TIMED_OUT or
 NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again after reporting it.
 
-A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set. Its requests
-go through its queue (`change_queue`, `consumer.changes`), and so does anything else that must not overtake its records.
+A group is of exactly one kind (`group.Kind`). The requests of a group of the consumer protocol go through its queue
+(`change_queue`, `consumer.changes`), and so does anything else that must not overtake its records.
 
-A share group has `share` set and nothing else; `share.changes` does for it what `consumer.changes` does for consumer
-groups. The shell passes its requests on to the share coordinators (`ChangeState`). A streams group has `streams` set
-(`streams.changes`); the shell creates the internal topics that it lacks (`CreateInternalTopics`).
+`share.changes` does for share groups what `consumer.changes` does for consumer groups. The shell passes its requests on
+to the share coordinators (`ChangeState`). Streams groups have `streams.changes`; the shell creates the internal topics
+that they lack (`CreateInternalTopics`).
 
 Left out: authorization; quotas.
 
@@ -54,17 +54,19 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.events import Appended, Effect, Event, Request, StateChanged, Tick, TopicsDeleted, TransactionEnded
 from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.member_timers import AGAIN_MS
 from kraftpy.groups.memory import OBJECTS_PER_BYTE, Room, Usage
@@ -82,12 +84,14 @@ from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
 from kraftpy.groups.share import queries as share_queries
 from kraftpy.groups.share.changes import ShareChangeQueue
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
 from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
+from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NoTopics, Topics
-from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable
+from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable, uncount
 from kraftpy.groups.unloading import refusals
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
@@ -213,9 +217,9 @@ class GroupCoordinator:
 
     def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
         if value is not None:
-            self._group(group_id).persisted = value
+            self._group(group_id).put_generation(value)
         elif group_id in self.groups:
-            self.groups[group_id].persisted = None
+            self.groups[group_id].put_generation(None)
             self._forget_if_vacant(group_id)
 
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
@@ -227,7 +231,8 @@ class GroupCoordinator:
             try:
                 self._restore(group, step)
             except Exception as error:  # the stored members cannot be used: they join again
-                self._rebalance.dissolve(group, step)
+                if isinstance(group.kind, ClassicGroup):
+                    self._rebalance.dissolve(group.kind, step)
                 step.survived("a group's restoration", group.group_id, error)
             self._usage.count(group)
         self._delete_topics(frozenset(self._topics_deleted_early), step)
@@ -239,11 +244,12 @@ class GroupCoordinator:
             if queue.of(group) is not None:
                 queue.restore(group, step)
                 return
-        group.restore()
-        for member in group.members.values():
-            self._rebalance.touch(group, member, step)
-        if len(group.members) > self.config.group_max_size:
-            self._rebalance.prepare(group, step, f"{len(group.members)} members exceed the maximum size")
+        classic = group.classic_or_empty()
+        classic.restore()
+        for member in classic.members.values():
+            self._rebalance.touch(classic, member, step)
+        if len(classic.members) > self.config.group_max_size:
+            self._rebalance.prepare(classic, step, f"{len(classic.members)} members exceed the maximum size")
 
     def unload(self) -> list[Effect]:
         """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
@@ -308,6 +314,11 @@ class GroupCoordinator:
     def _group(self, group_id: str) -> Group:
         """Return the group, creating it if necessary."""
         return self.groups.setdefault(group_id, Group(group_id=group_id))
+
+    def _classic(self, group_id: str) -> ClassicGroup | None:
+        """Return the group as the classic protocol sees it; None if it does not exist."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.classic_or_empty()
 
     def _forget_if_vacant(self, group_id: str) -> None:
         group = self.groups.get(group_id)
@@ -375,11 +386,11 @@ class GroupCoordinator:
             case JoinGroupRequest():
                 self._join(event, message, step)
             case SyncGroupRequest():
-                self._membership.sync(event, message, self.groups.get(message.group_id), step)
+                self._membership.sync(event, message, self._classic(message.group_id), step)
             case HeartbeatRequest():
-                self._membership.heartbeat(event, message, self.groups.get(message.group_id), step)
+                self._membership.heartbeat(event, message, self._classic(message.group_id), step)
             case LeaveGroupRequest():
-                self._membership.leave(event, message, self.groups.get(message.group_id), step)
+                self._membership.leave(event, message, self._classic(message.group_id), step)
                 self._forget_if_vacant(message.group_id)
             case OffsetCommitRequest():
                 self._commit(event, message, step)
@@ -391,8 +402,7 @@ class GroupCoordinator:
                     transactional.only_stable(message, fetched, self.groups)
                 step.reply(event.request_id, fetched)
             case OffsetDeleteRequest():
-                group = self.groups.get(message.group_id)
-                offsets.delete(event, message, None if group is None or group.share is not None else group, step)
+                offsets.delete(event, message, self.groups.get(message.group_id), step)
             case DescribeGroupsRequest():
                 step.reply(event.request_id, queries.describe(message, event.api_version, self.groups))
             case ListGroupsRequest():
@@ -413,7 +423,7 @@ class GroupCoordinator:
             step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         group = self._group(message.group_id)
-        if group.share is not None or self._is_streams(group):
+        if isinstance(group.kind, ShareGroup) or self._is_streams(group):
             text = f"Group {message.group_id} is not a consumer group."
             step.reply(event.request_id, heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, text))
             return
@@ -423,15 +433,15 @@ class GroupCoordinator:
     def _is_with_consumers(self, group_id: str) -> bool:
         """Return True if a classic request is for a consumer group that has members, or may be about to."""
         group = self.groups.get(group_id)
-        if group is None or group.state is State.DEAD:
+        if group is None or group.is_dead:
             return False
         if self._is_streams(group):
             return False
-        return group.is_changing or (group.consumer is not None and bool(group.consumer.members))
+        return group.is_changing or (isinstance(group.kind, ConsumerGroup) and bool(group.kind.members))
 
     def _is_streams(self, group: Group) -> bool:
         """Return True if this is a streams group, or is becoming one."""
-        return group.streams is not None or self._appends.stores(group.group_id, StoreStreamsGroup)
+        return isinstance(group.kind, StreamsGroup) or self._appends.stores(group.group_id, StoreStreamsGroup)
 
     def _of_share_group(self, event: Request, group_id: str, step: Step) -> None:
         if not group_id:
@@ -452,10 +462,10 @@ class GroupCoordinator:
 
     def _join(self, event: Request, message: JoinGroupRequest, step: Step) -> None:
         group = self.groups.get(message.group_id)
-        if group is not None and (group.share is not None or self._is_streams(group)):
+        if group is not None and (isinstance(group.kind, ShareGroup) or self._is_streams(group)):
             refused = join_error(event.api_version, message.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             step.reply(event.request_id, refused)
-        elif group is not None and group.consumer is not None and group.state is State.EMPTY:
+        elif group is not None and isinstance(group.kind, ConsumerGroup) and not group.is_dead:
             self._consumers.empty_out(group, event, step)
         else:
             self._membership.join(event, message, self.groups, step)
@@ -468,9 +478,7 @@ class GroupCoordinator:
             step.reply(event.request_id, offsets.refuse_commit(message, error))
             return
         group = self._group(message.group_id)
-        member = group.members.get(message.member_id)
-        if member is not None:
-            self._rebalance.touch(group, member, step)
+        self._touch_classic(group, message.member_id, step)
         offsets.commit(event, message, group, self.config, self._admission.room, step)
         self._forget_if_vacant(message.group_id)
 
@@ -481,11 +489,14 @@ class GroupCoordinator:
             step.reply(event.request_id, transactional.refuse(message, error))
             return
         group = self._group(message.group_id)
-        member = group.members.get(message.member_id)
-        if member is not None:
-            self._rebalance.touch(group, member, step)
+        self._touch_classic(group, message.member_id, step)
         transactional.commit(event, message, group, self.config, self._admission.room, step)
         self._forget_if_vacant(message.group_id)
+
+    def _touch_classic(self, group: Group, member_id: str, step: Step) -> None:
+        classic = group.classic
+        if classic is not None and member_id in classic.members:
+            self._rebalance.touch(classic, classic.members[member_id], step)
 
     def _delete_topics(self, topics: frozenset[str], step: Step) -> None:
         for group_id, group in sorted(self.groups.items()):
@@ -499,15 +510,13 @@ class GroupCoordinator:
             self.groups[group_id].records_in_flight -= 1
         match purpose:
             case StoreAssignment():
-                self._rebalance.assignment_stored(self.groups[purpose.group_id], purpose, error_code, step)
+                classic = self.groups[purpose.group_id].classic_or_empty()
+                self._rebalance.assignment_stored(classic, purpose, error_code, step)
             case StoreStaticMember():
-                self._rebalance.static_member_stored(self.groups[purpose.group_id], purpose, error_code, step)
+                classic = self.groups[purpose.group_id].classic_or_empty()
+                self._rebalance.static_member_stored(classic, purpose, error_code, step)
             case StoreOffsets():
-                in_flight = self.groups[purpose.group_id].offsets_in_flight
-                in_flight.subtract(purpose.partitions)
-                for partition in purpose.partitions:
-                    if in_flight[partition] <= 0:
-                        del in_flight[partition]
+                uncount(self.groups[purpose.group_id].offsets_in_flight, purpose.partitions)
                 response = purpose.response
                 if error_code is not ErrorCode.NONE:
                     response = offsets.failed_commit(response, offset_error(error_code))
@@ -565,14 +574,14 @@ class GroupCoordinator:
             queue.submit(group, key, step)
         elif group.is_changing:  # it may have migrated to the other protocol by the time its records are stored
             self._deadlines.set(key, Millis(step.now + AGAIN_MS))
-        elif key not in self._invariants.expected_deadlines(group):
+        elif key not in self._invariants.expected_deadlines(group) or not isinstance(group.kind, ClassicGroup):
             pass
         elif key.kind == SESSION:
-            self._rebalance.session_is_over(group, key.member_id, step)
+            self._rebalance.session_is_over(group.kind, key.member_id, step)
         elif key.kind == JOIN:
-            self._rebalance.join_time_is_up(group, step)
+            self._rebalance.join_time_is_up(group.kind, step)
         elif key.kind == SYNC:
-            self._rebalance.sync_time_is_up(group, step)
+            self._rebalance.sync_time_is_up(group.kind, step)
         self._forget_if_vacant(key.group_id)
 
     def _queue_of(self, key: Key) -> ConsumerChangeQueue | ShareChangeQueue | StreamsChangeQueue | None:

@@ -7,19 +7,21 @@ restored as it was. Before a share group is deleted, the share coordinators have
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any, assert_never
 
 from kraftpy.groups import offsets
 from kraftpy.groups.appends import DeleteGroupRecords, ExpireOffsets, group_error
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.rebalance import Rebalance
-from kraftpy.groups.consumer.group import Draft
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.records import Record, group_record
 from kraftpy.groups.share.changes import ShareChangeQueue
-from kraftpy.groups.share.group import ShareDraft
+from kraftpy.groups.share.group import ShareDraft, ShareGroup
 from kraftpy.groups.step import Step
-from kraftpy.groups.streams.group import StreamsDraft
+from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup
 from kraftpy.groups.unloading import failed_deletion
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -39,7 +41,7 @@ class Deletions:
         """Delete empty groups. Waits for a group that is changing, which may or may not turn out empty."""
         for group_id in message.groups_names:
             group = self._groups.get(group_id)
-            if group is None or group.state is State.DEAD:
+            if group is None or group.is_dead:
                 continue
             if group.is_changing:
                 group.waiting.append(event)
@@ -52,7 +54,7 @@ class Deletions:
         doomed: list[Group] = []
         for group_id in dict.fromkeys(message.groups_names):
             group = self._groups.get(group_id)
-            if group is None or group.state is State.DEAD:
+            if group is None or group.is_dead:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
             elif not group.is_empty:
                 error = ErrorCode.NON_EMPTY_GROUP
@@ -88,31 +90,34 @@ class Deletions:
         step.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
 
     def _tombstones(self, group: Group, step: Step) -> list[Record]:
-        for member_id in sorted(group.pending_members):
-            self._rebalance.drop(group, member_id, step)
-        group.become(State.DEAD, step.timestamp)
+        if isinstance(group.kind, ClassicGroup):
+            for member_id in sorted(group.kind.pending_members):
+                self._rebalance.drop(group.kind, member_id, step)
+        group.bury(step.timestamp)
         step.note(group, "deleted")
-        if group.share is not None:
-            share_draft = ShareDraft(group.share)
-            share_draft.delete_all()
-            return share_draft.records
-        records = [*offsets.tombstones(group), group_record(group.group_id, None)]
-        if group.streams is not None:
-            streams_draft = StreamsDraft(group.streams)
-            streams_draft.delete_all()
-            records += streams_draft.records
-        if group.consumer is not None:
-            draft = Draft(group.consumer)
-            draft.delete_all()
-            records += draft.records
-        return records
+        records: list[Record] = []
+        if not isinstance(group.kind, ShareGroup):
+            records = [*offsets.tombstones(group), group_record(group.group_id, None)]
+        match group.kind:
+            case ClassicGroup():
+                return records
+            case ConsumerGroup():
+                draft: AnyDraft[Any, Any, Any] = Draft(group.kind)
+            case ShareGroup():
+                draft = ShareDraft(group.kind)
+            case StreamsGroup():
+                draft = StreamsDraft(group.kind)
+            case _:
+                assert_never(group.kind)
+        draft.delete_all()
+        return records + draft.records
 
     def stored(self, purpose: DeleteGroupRecords, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of writing the tombstones: in the log, or known not to be there."""
         response = purpose.response
         if error_code is not ErrorCode.NONE:
-            for group_id in purpose.group_ids:  # there is no transition out of Dead
-                self._groups[group_id] = replace(self._groups[group_id], state=State.EMPTY)
+            for group_id in purpose.group_ids:
+                self._groups[group_id].unbury()
             response = None if response is None else failed_deletion(response, group_error(error_code))
         if purpose.request_id is not None and response is not None:
             step.reply(purpose.request_id, response)

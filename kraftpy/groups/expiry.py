@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from kraftpy.groups import offsets
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.group import Group
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
 from kraftpy.types import Millis
 
@@ -54,10 +56,11 @@ class Expiry:
             self.arm(step)
 
     def _look_at(self, group: Group, step: Step) -> None:
-        if group.records_in_flight or group.share is not None:  # a share group is kept until it is deleted
+        if group.records_in_flight or isinstance(group.kind, ShareGroup):  # a share group is kept until it is deleted
             return
         partitions = offsets.expired(group, self._config, step.timestamp)
-        ends = group.is_empty and not group.pending_members
+        has_pending = isinstance(group.kind, ClassicGroup) and bool(group.kind.pending_members)
+        ends = group.is_empty and not has_pending
         if ends and len(partitions) == len(group.offsets) and not group.unstable:
             self._deletions.bury([group], step)
         elif partitions:

@@ -1,299 +1,143 @@
-"""One classic group: its members, generation and committed offsets, with queries and small changes.
+"""One group of any kind: what all kinds have in common, and exactly one of the four kinds.
 
-`membership` decides what to change and when; this module keeps the parts of a group consistent with each other.
+A group has offsets and a queue, whatever its kind. Members and epochs are those of its `kind`: a classic group, a group
+of the consumer protocol (KIP-848), a share group (KIP-932) or a streams group (KIP-1071). A group that was never
+anything else is a classic one without members. Only `GroupCoordinator.replay` changes the kind, as records say.
 
-A group has two halves. `persisted` and `offsets` are durable and changed by `GroupCoordinator.replay` alone. Everything
-else is volatile, rebuilt from the durable half by `restore` when the partition is loaded.
-
-Invariants (`validate` checks them): there are no members in Empty and Dead; the leader is a member; an instance id
-belongs to one member; in Stable every member has an assignment; no request waits for a barrier of another phase.
+Invariants (`validate` checks them): those of the kind; a share group stores no offsets.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from typing import assert_never
 
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.events import Request
-from kraftpy.groups.memory import GROUP_BYTES, MEMBER_BYTES
-from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata, OffsetCommitValue
+from kraftpy.groups.memory import GROUP_BYTES
+from kraftpy.groups.records import GroupMetadataValue, OffsetCommitValue
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.streams.group import StreamsGroup
-from kraftpy.groups.subscription import subscribed_topics
 from kraftpy.groups.topics import NEVER
-from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import Millis, TopicPartition
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
-
-Protocols = tuple[tuple[str, bytes], ...]
-"""A member's protocols with its metadata for each, in order of preference."""
-
-
-class State(Enum):
-    """The state of a group; the values are the names that clients see in DescribeGroups."""
-
-    EMPTY = "Empty"  # no members; committed offsets may be kept
-    PREPARING_REBALANCE = "PreparingRebalance"  # members are asked to join again; JoinGroup requests wait
-    COMPLETING_REBALANCE = (
-        "CompletingRebalance"  # a generation exists; SyncGroup requests wait for the leader's assignment
-    )
-    STABLE = "Stable"  # every member has an assignment, and it is durable
-    DEAD = "Dead"  # its tombstones are being written to the log
-
-
-FOLLOWS: dict[State, frozenset[State]] = {
-    State.EMPTY: frozenset({State.PREPARING_REBALANCE, State.DEAD}),
-    State.PREPARING_REBALANCE: frozenset({State.COMPLETING_REBALANCE, State.EMPTY}),
-    State.COMPLETING_REBALANCE: frozenset({State.STABLE, State.PREPARING_REBALANCE}),
-    State.STABLE: frozenset({State.PREPARING_REBALANCE}),
-    State.DEAD: frozenset(),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """A JoinGroup or SyncGroup that will be answered later."""
-
-    request_id: int
-    api_version: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """A member. `assignment` is None until its generation has one."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocols: Protocols
-    assignment: bytes | None = None
-    is_new: bool = False  # has not received a generation yet, so it cannot send heartbeats
-    join: Waiting | None = None
-    sync: Waiting | None = None
-
-    @property
-    def weight(self) -> int:
-        """The member's weight in bytes (`memory`)."""
-        return MEMBER_BYTES + sum(len(name) + len(metadata) for name, metadata in self.protocols)
-
-    def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the member's metadata for the protocol; empty if it does not support the protocol."""
-        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
-
-    def supports(self, protocol_name: str) -> bool:
-        """Return True if the member supports the protocol."""
-        return any(name == protocol_name for name, _ in self.protocols)
+Kind = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A group. Only `membership`, `offsets.py` and `coordinator.py` change it."""
+    """A group. Only the coordinator, the queues of changes and `offsets.py` change it."""
 
     group_id: str
-    persisted: GroupMetadataValue | None = None
+    kind: Kind = field(init=False)
     offsets: dict[TopicPartition, OffsetCommitValue] = field(default_factory=dict)
-
-    state: State = State.EMPTY
-    previous_state: State = State.EMPTY
-    current_state_timestamp: int = NO_TIMESTAMP  # wall-clock time at which `state` was entered
-    generation_id: int = 0
-    protocol_type: str | None = None  # None: the group never had members and only stores offsets
-    protocol_name: str | None = None
-    leader_id: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    pending_members: set[str] = field(default_factory=set)  # ids handed out that have not joined yet (KIP-394)
-    pending_sync: set[str] = field(default_factory=set)  # members of this generation that have not sent SyncGroup
-    joined_while_initial: bool = False  # a member joined since the initial rebalance delay was last extended
-    initial_delay_left_ms: int = 0
-    assignment_in_flight: bool = False  # this generation's assignment is being written to the log
     records_in_flight: int = 0  # unanswered appends that involve this group
     offsets_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
     unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in open transactions
 
-    consumer: ConsumerGroup | None = None  # a group of the consumer protocol (KIP-848), whose classic half is empty
-    streams: StreamsGroup | None = None  # a streams group (KIP-1071), whose classic half is empty
-    share: ShareGroup | None = None  # a share group (KIP-932), which has no other half and stores no offsets
-    is_changing: bool = False  # records of one of these are being written, or its state is being changed
+    is_dead: bool = False  # its tombstones are being written to the log
+    is_changing: bool = False  # records that say its kind's state are being written, or that state is being changed
     waiting: deque[Request | Key] = field(default_factory=deque)  # queued until the change is done
     handing: Request | Key | None = None  # an item being passed on to another kind's queue
     handed_to: object = None  # the queue that took it
-    members_weight: int = 0  # total weight of the members of the classic half
     counted: int = 0  # bytes counted for it in the coordinator's usage, without offsets and records
 
-    # ---- state
+    def __post_init__(self) -> None:
+        self.kind = ClassicGroup(group_id=self.group_id)
 
-    def become(self, state: State, timestamp: Millis) -> None:
-        """Enter a state that may follow the present one."""
-        assert state in FOLLOWS[self.state], f"group {self.group_id}: {state.value} cannot follow {self.state.value}"
-        self.previous_state, self.state = self.state, state
-        self.current_state_timestamp = timestamp
+    # ---- its kind
+
+    @property
+    def classic(self) -> ClassicGroup | None:
+        """The group as a classic one, or None."""
+        return self.kind if isinstance(self.kind, ClassicGroup) else None
+
+    def classic_or_empty(self) -> ClassicGroup:
+        """Return the group as a classic one. A group of another kind has no classic members and knows none."""
+        if isinstance(self.kind, ClassicGroup):
+            return self.kind
+        return ClassicGroup(group_id=self.group_id, state=State.DEAD if self.is_dead else State.EMPTY)
+
+    def put_generation(self, value: GroupMetadataValue | None) -> None:
+        """Take over a classic group's generation from the log, replayed or just stored; None if it was deleted."""
+        if isinstance(self.kind, ClassicGroup):
+            self.kind.persisted = value
+        elif value is not None:
+            self.kind = ClassicGroup(group_id=self.group_id, persisted=value)
+
+    @property
+    def may_become_another_kind(self) -> bool:
+        """True if this is a classic group without members: its offsets stay with what it becomes."""
+        return isinstance(self.kind, ClassicGroup) and self.kind.state is State.EMPTY
+
+    @property
+    def holds_nothing(self) -> bool:
+        """True if the group is of no particular kind and has neither members nor offsets."""
+        is_nothing = isinstance(self.kind, ClassicGroup) and self.kind.holds_nothing
+        return is_nothing and not (self.offsets or self.unstable or self.records_in_flight)
 
     @property
     def is_vacant(self) -> bool:
         """True if nothing would be lost by dropping the group."""
-        return (
-            self.state in (State.EMPTY, State.DEAD)
-            and self.persisted is None
-            and self.consumer is None
-            and self.share is None
-            and self.streams is None
-            and not self.waiting
-            and not (self.offsets or self.unstable or self.pending_members or self.records_in_flight)
-        )
+        return self.holds_nothing and not self.waiting
+
+    # ---- state
+
+    def bury(self, timestamp: Millis) -> None:
+        """Make an empty group dead until its tombstones are written."""
+        if isinstance(self.kind, ClassicGroup):
+            self.kind.become(State.DEAD, timestamp)
+        self.is_dead = True
+
+    def unbury(self) -> None:
+        """Restore a dead group as it was: its tombstones were not written."""
+        if isinstance(self.kind, ClassicGroup):
+            self.kind.state = State.EMPTY  # there is no transition out of Dead
+        self.is_dead = False
 
     @property
     def state_name(self) -> str:
         """The name of its state as clients see it, for any kind of group."""
-        of_members = self.consumer or self.share or self.streams
-        return self.state.value if of_members is None or self.state is State.DEAD else of_members.state
+        if self.is_dead:
+            return State.DEAD.value
+        return self.kind.state.value if isinstance(self.kind, ClassicGroup) else self.kind.state
 
     @property
     def is_empty(self) -> bool:
         """True if the group exists and has no members, for any kind of group."""
-        of_members = self.consumer or self.share or self.streams
-        return self.state is State.EMPTY and (of_members is None or not of_members.members)
-
-    # ---- members
-
-    def add(self, member: Member) -> None:
-        """Add a member. The first one becomes the leader."""
-        self.pending_members.discard(member.member_id)
-        self.members[member.member_id] = member
-        self.members_weight += member.weight
-        if member.group_instance_id is not None:
-            self.static_members[member.group_instance_id] = member.member_id
-        if self.leader_id is None:
-            self.leader_id = member.member_id
-
-    def remove(self, member_id: str) -> None:
-        """Remove a member or pending member. If it was the leader, the longest-standing member takes over."""
-        self.pending_members.discard(member_id)
-        self.pending_sync.discard(member_id)
-        member = self.members.pop(member_id, None)
-        if member is not None:
-            self.members_weight -= member.weight
-        if member is not None and member.group_instance_id is not None:
-            del self.static_members[member.group_instance_id]
-        if self.leader_id == member_id:
-            self.leader_id = next(iter(self.members), None)
-
-    def rename(self, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id after a restart, keeping its place and role (KIP-345)."""
-        member = self.members[old_id]
-        member.member_id = new_id
-        self.members = {new_id if each == old_id else each: m for each, m in self.members.items()}
-        assert member.group_instance_id is not None
-        self.static_members[member.group_instance_id] = new_id
-        if self.leader_id == old_id:
-            self.leader_id = new_id
-        if old_id in self.pending_sync:
-            self.pending_sync.remove(old_id)
-            self.pending_sync.add(new_id)
-        return member
-
-    def resubscribe(self, member: Member, protocols: Protocols) -> None:
-        """Replace a member's protocols and metadata."""
-        self.members_weight -= member.weight
-        member.protocols = protocols
-        self.members_weight += member.weight
+        if isinstance(self.kind, ClassicGroup):
+            return self.kind.state is State.EMPTY
+        return not self.is_dead and not self.kind.members
 
     @property
     def weight(self) -> int:
         """The weight in bytes, without offsets and records (`memory`)."""
-        return GROUP_BYTES + 2 * len(self.group_id) + self.members_weight + MEMBER_BYTES * len(self.pending_members)
+        of_members = self.kind.weight if isinstance(self.kind, ClassicGroup) else 0
+        return GROUP_BYTES + 2 * len(self.group_id) + of_members
 
     @property
     def size(self) -> int:
         """The number of members, assigned partitions and committed offsets: roughly the size of a description."""
-        size = len(self.members) + len(self.offsets)
-        if self.consumer is not None:
-            size += len(self.consumer.members) + len(self.consumer.holders)
-        for assigned in (self.share, self.streams):
-            size += 0 if assigned is None else len(assigned.members)
-        return size
+        holders = len(self.kind.holders) if isinstance(self.kind, ConsumerGroup) else 0
+        return len(self.kind.members) + holders + len(self.offsets)
 
-    def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Check a member's identity. FENCED_INSTANCE_ID if another member has taken over its instance id."""
-        if group_instance_id is not None:
-            current = self.static_members.get(group_instance_id)
-            if current is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if current != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
-
-    @property
-    def awaiting_join(self) -> int:
-        """The number of members waiting at the join barrier."""
-        return sum(member.join is not None for member in self.members.values())
-
-    @property
-    def all_joined(self) -> bool:
-        """True if the join barrier may be lifted: every member waits, and every id handed out has joined."""
-        return not self.pending_members and self.awaiting_join == len(self.members)
-
-    @property
-    def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member. At least 1, so that a new barrier is not lifted at once."""
-        return max((1, *(member.rebalance_timeout_ms for member in self.members.values())))
-
-    def elect_joined_leader(self) -> bool:
-        """Make sure the leader has joined, electing another member if necessary. False if no member has joined."""
-        leader = self.members.get(self.leader_id or "")
-        if leader is not None and leader.join is not None:
-            return True
-        joined = next((member.member_id for member in self.members.values() if member.join is not None), None)
-        if joined is not None:
-            self.leader_id = joined
-        return joined is not None
-
-    # ---- protocols
-
-    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Return True if a member with these protocols could work with all present members."""
-        if self.state is State.EMPTY:
-            return bool(protocol_type and protocols)
-        return protocol_type == self.protocol_type and bool(self._common({name for name, _ in protocols}))
-
-    def _common(self, names: set[str]) -> set[str]:
-        """Narrow the names to protocols that all members support, in time linear in the number of protocols."""
-        for member in self.members.values():
-            names = names.intersection(name for name, _ in member.protocols)
-        return names
-
-    def select_protocol(self) -> str:
-        """Return the protocol with most votes among those all members support. The oldest member breaks ties."""
-        members = list(self.members.values())
-        names = self._common({name for name, _ in members[0].protocols})
-        common = [name for name, _ in members[0].protocols if name in names]
-        votes = Counter(next(name for name, _ in member.protocols if name in names) for member in members)
-        return max(common, key=lambda name: votes[name])  # the first wins a tie
+    # ---- topics
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """Return the topics the members subscribe to; None if unknown or if they do not use the consumer protocol."""
-        of_members = self.consumer or self.streams
-        if of_members is not None:
-            return of_members.subscribed_topics() if of_members.members else frozenset()
-        if not self.members and self.state is not State.PREPARING_REBALANCE:
-            return frozenset()
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
-            return None
-        topics: set[str] = set()
-        for member in self.members.values():
-            of_member = subscribed_topics(member.metadata(self.protocol_name))
-            if of_member is None:
-                return None
-            topics |= of_member
-        return frozenset(topics)
+        match self.kind:
+            case ClassicGroup():
+                return self.kind.subscribed_topics()
+            case ConsumerGroup() | StreamsGroup():
+                return self.kind.subscribed_topics() if self.kind.members else frozenset()
+            case ShareGroup():
+                return frozenset()
+            case _:
+                assert_never(self.kind)
 
     def subscription(self) -> Callable[[str], bool]:
         """Return a predicate that says whether some member reads a topic. If a consumer group's topics are unknown, it
@@ -303,144 +147,36 @@ class Group:
         """
         topics = self.subscribed_topics()
         if topics is None:
-            reads_all = self.protocol_type == CONSUMER_PROTOCOL_TYPE
+            reads_all = isinstance(self.kind, ClassicGroup) and self.kind.protocol_type == CONSUMER_PROTOCOL_TYPE
             return lambda topic: reads_all
         return topics.__contains__
 
-    # ---- the durable half
+    # ---- the durable part, and checks
 
-    def durable_half(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
-        """Return the durable state of a group that the coordinator assigns to, or None."""
-        if self.streams is not None:
-            return self.streams
-        if self.share is not None:
-            return self.share.durable()
-        return None if self.consumer is None else replace(self.consumer, topics_version=NEVER)
-
-    def to_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
-        """Return the generation as a record value, with these assignments by member id."""
-        return GroupMetadataValue(
-            protocol_type=self.protocol_type or "",
-            generation_id=self.generation_id,
-            protocol=self.protocol_name,
-            leader=self.leader_id,
-            current_state_timestamp=self.current_state_timestamp,
-            members=tuple(
-                MemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout_ms=member.rebalance_timeout_ms,
-                    session_timeout_ms=member.session_timeout_ms,
-                    subscription=member.metadata(self.protocol_name),
-                    assignment=assignments.get(member.member_id, b""),
-                )
-                for member in self.members.values()
-            ),
-        )
-
-    def restore(self) -> None:
-        """Rebuild the volatile half from the durable one: Stable with members, else Empty."""
-        value = self.persisted
-        if value is None:
-            return
-        self.state = State.STABLE if value.members else State.EMPTY
-        self.previous_state = State.EMPTY
-        self.current_state_timestamp = value.current_state_timestamp
-        self.generation_id = value.generation_id
-        self.protocol_type = value.protocol_type or None
-        self.protocol_name = value.protocol
-        self.leader_id = None
-        for stored in value.members:
-            self.add(_restored(stored, value.protocol))
-        if value.leader in self.members:
-            self.leader_id = value.leader
-
-    def forget_classic(self) -> None:
-        """Clear the classic half, except for offsets: the group migrated to the consumer protocol."""
-        self.state = self.previous_state = State.EMPTY
-        self.current_state_timestamp = NO_TIMESTAMP
-        self.protocol_type = self.protocol_name = self.leader_id = None
-        self.members, self.static_members, self.members_weight = {}, {}, 0
-        self.pending_members, self.pending_sync = set(), set()
-        self.assignment_in_flight = False
-
-    def revert_static(self, group_instance_id: str) -> None:
-        """Reset a static member of a Stable group to its durable state, in place."""
-        value = self.persisted
-        assert value is not None
-        stored = next(each for each in value.members if each.group_instance_id == group_instance_id)
-        member = self.rename(self.static_members[group_instance_id], stored.member_id)
-        durable = _restored(stored, value.protocol)
-        member.client_id = durable.client_id
-        member.client_host = durable.client_host
-        member.rebalance_timeout_ms = durable.rebalance_timeout_ms
-        member.session_timeout_ms = durable.session_timeout_ms
-        self.resubscribe(member, durable.protocols)
+    def durable_kind(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
+        """Return the durable state of a group that the coordinator assigns to; None for a classic one."""
+        match self.kind:
+            case ClassicGroup():
+                return None
+            case ConsumerGroup():
+                return replace(self.kind, topics_version=NEVER)
+            case ShareGroup():
+                return self.kind.durable()
+            case StreamsGroup():
+                return self.kind
+            case _:
+                assert_never(self.kind)
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations."""
-        if self.share is not None:
-            assert not self.members, "a group is of one protocol"
-            assert self.consumer is None, "a group is of one protocol"
-            assert self.state in (State.EMPTY, State.DEAD), self.state
-            assert self.persisted is None, "a share group is no classic one"
-            assert not self.offsets, "a share group stores no offsets"
-            assert not self.unstable, "a share group stores no offsets"
-            self.share.validate()
-        if self.streams is not None:
-            assert not self.members, "a group is of one protocol"
-            assert self.consumer is None, "a group is of one protocol"
-            assert self.share is None, "a group is of one protocol"
-            assert self.state in (State.EMPTY, State.DEAD), self.state
-            assert not self.streams.is_gone
-            self.streams.validate()
-        if self.consumer is not None:
-            assert not self.members, "a group is of one protocol"
-            assert self.state in (State.EMPTY, State.DEAD), self.state
-            assert not self.consumer.is_gone
-            self.consumer.validate()
-        members = self.members.values()
-        assert self.members_weight == sum(member.weight for member in members)
-        assert self.members or self.state in (State.EMPTY, State.DEAD, State.PREPARING_REBALANCE), self.state
-        assert not self.members or self.state not in (State.EMPTY, State.DEAD), self.state
-        assert (self.leader_id is None) == (not self.members)
-        assert self.leader_id is None or self.leader_id in self.members
-        assert self.static_members == _unique((m.group_instance_id, m.member_id) for m in members)
-        assert self.pending_sync <= self.members.keys()
-        assert not self.pending_members & self.members.keys()
-        assert not self.pending_sync or self.state in (State.COMPLETING_REBALANCE, State.STABLE)
-        assert self.state is State.COMPLETING_REBALANCE or not self.assignment_in_flight
-        for member in members:
-            assert member.sync is None or self.state is State.COMPLETING_REBALANCE, member
-            assert member.join is None or self.state is not State.COMPLETING_REBALANCE, member
-            assert (member.assignment is not None) or self.state is not State.STABLE, member
-            assert not member.is_new or self.state is State.PREPARING_REBALANCE, member
-        if members and self.state in (State.COMPLETING_REBALANCE, State.STABLE):
-            assert self.protocol_name is not None
-            assert all(member.supports(self.protocol_name) for member in members)
-
-
-def _restored(stored: MemberMetadata, protocol_name: str | None) -> Member:
-    """Rebuild a stored member. Only its chosen protocol is known; the next rebalance asks for the rest."""
-    return Member(
-        member_id=stored.member_id,
-        group_instance_id=stored.group_instance_id,
-        client_id=stored.client_id,
-        client_host=stored.client_host,
-        rebalance_timeout_ms=stored.rebalance_timeout_ms,
-        session_timeout_ms=stored.session_timeout_ms,
-        protocols=((protocol_name or "", stored.subscription),),
-        assignment=stored.assignment,
-    )
-
-
-def _unique(pairs: Iterable[tuple[str | None, str]]) -> dict[str, str]:
-    """Build a dictionary from pairs, asserting that the keys are unique."""
-    result: dict[str, str] = {}
-    for key, value in pairs:
-        if key is not None:
-            assert key not in result, f"{key} belongs to {result[key]} and to {value}"
-            result[key] = value
-    return result
+        self.kind.validate()
+        match self.kind:
+            case ClassicGroup():
+                assert self.is_dead == (self.kind.state is State.DEAD), self
+            case ShareGroup():
+                assert not self.offsets, "a share group stores no offsets"
+                assert not self.unstable, "a share group stores no offsets"
+            case ConsumerGroup() | StreamsGroup():
+                assert not self.kind.is_gone
+            case _:
+                assert_never(self.kind)

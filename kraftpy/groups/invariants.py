@@ -17,10 +17,11 @@ from kraftpy.groups.appends import (
     request_ids,
 )
 from kraftpy.groups.change_queue import ChangeQueue
+from kraftpy.groups.classic.group import ClassicGroup, State
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.transactional_offsets import PendingOffsets
 
 
@@ -43,11 +44,12 @@ class Invariants:
 
     def expected_deadlines(self, group: Group) -> set[Key]:
         """Return the keys for which the group must have deadlines."""
-        expected = {Key(group.group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
-        expected = expected.union(*(queue.expected_deadlines(group) for queue in self._queues))
-        if group.state is State.PREPARING_REBALANCE:
+        expected: set[Key] = set().union(*(queue.expected_deadlines(group) for queue in self._queues))
+        classic = group.classic_or_empty()
+        expected |= {Key(group.group_id, SESSION, m) for m in (*classic.members, *classic.pending_members)}
+        if classic.state is State.PREPARING_REBALANCE:
             expected.add(Key(group.group_id, JOIN))
-        if group.pending_sync:
+        if classic.pending_sync:
             expected.add(Key(group.group_id, SYNC))
         return expected
 
@@ -66,7 +68,8 @@ class Invariants:
             return False
         if group.is_changing and not (purposes or any(queue.is_asking(group) for queue in self._queues)):
             return False
-        is_deciding = group.state is State.COMPLETING_REBALANCE and not group.pending_sync
+        classic = group.classic_or_empty()
+        is_deciding = classic.state is State.COMPLETING_REBALANCE and not classic.pending_sync
         if is_deciding and not any(isinstance(each, StoreAssignment) for each in purposes):
             return False
         if group.offsets_in_flight and not any(isinstance(each, StoreOffsets) for each in purposes):
@@ -79,7 +82,7 @@ class Invariants:
         waiting = [each for group in groups for each in group.waiting if isinstance(each, Request)]
         if any(each.request_id == request_id for each in (*waiting, *others)):
             return True
-        members = [member for group in groups for member in group.members.values()]
+        members = [member for group in groups for member in group.classic_or_empty().members.values()]
         at_barriers = [each for member in members for each in (member.join, member.sync) if each is not None]
         if any(each.request_id == request_id for each in at_barriers):
             return True
@@ -106,10 +109,11 @@ class Invariants:
     def _check_group(group: Group) -> None:
         group.validate()
         assert not group.is_vacant, group
-        if group.state is State.STABLE and not group.records_in_flight:
-            assignments = {m.member_id: m.assignment or b"" for m in group.members.values()}
-            assert group.persisted is not None
-            live = group.to_value(assignments)
-            assert live.members == group.persisted.members, (live, group.persisted)
-            assert live.generation_id == group.persisted.generation_id
-            assert (live.leader, live.protocol) == (group.persisted.leader, group.persisted.protocol)
+        classic = group.kind
+        if isinstance(classic, ClassicGroup) and classic.state is State.STABLE and not group.records_in_flight:
+            assignments = {m.member_id: m.assignment or b"" for m in classic.members.values()}
+            assert classic.persisted is not None
+            live = classic.to_value(assignments)
+            assert live.members == classic.persisted.members, (live, classic.persisted)
+            assert live.generation_id == classic.persisted.generation_id
+            assert (live.leader, live.protocol) == (classic.persisted.leader, classic.persisted.protocol)

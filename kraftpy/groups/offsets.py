@@ -13,14 +13,17 @@ Read: KIP-211 (expiry), KIP-320 (leader epochs), KIP-447 (require_stable), KIP-4
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from kraftpy.groups.appends import DeleteOffsets, ExpireOffsets, StoreOffsets
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.memory import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.protocol.errors import ErrorCode
@@ -69,23 +72,34 @@ def check_commit(message: OffsetCommitRequest, group: Group | None, api_version:
             return ErrorCode.NONE
         has_name = api_version >= FIRST_COMMIT_WITH_MEMBER_EPOCH
         return ErrorCode.GROUP_ID_NOT_FOUND if has_name else ErrorCode.ILLEGAL_GENERATION
-    if group.state is State.DEAD:
+    if group.is_dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if generation_id < 0 and group.is_empty:
         return ErrorCode.NONE
-    if group.streams is not None:
-        if api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH and message.member_id in group.streams.members:
-            return ErrorCode.UNSUPPORTED_VERSION
-        return _check_streams_epoch(group.streams, message.member_id, generation_id)
-    if group.consumer is not None:
-        member = group.consumer.members.get(message.member_id)
-        if member is not None and member.classic is None and api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
-            return ErrorCode.UNSUPPORTED_VERSION  # the request would take the epoch for a generation
-        return _check_member_epoch(group.consumer, message.member_id, generation_id)
+    match group.kind:
+        case StreamsGroup() as streams:
+            if api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH and message.member_id in streams.members:
+                return ErrorCode.UNSUPPORTED_VERSION
+            return _check_streams_epoch(streams, message.member_id, generation_id)
+        case ConsumerGroup() as consumers:
+            member = consumers.members.get(message.member_id)
+            if member is not None and member.classic is None and api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
+                return ErrorCode.UNSUPPORTED_VERSION  # the request would take the epoch for a generation
+            return _check_member_epoch(consumers, message.member_id, generation_id)
+        case ClassicGroup() as classic:
+            return _check_generation(message, classic)
+        case ShareGroup():
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        case _:
+            assert_never(group.kind)
+
+
+def _check_generation(message: OffsetCommitRequest, group: ClassicGroup) -> ErrorCode:
+    """Check that this is a member of the classic group in its generation, and that the generation has begun."""
     error = group.check_member(message.member_id, message.group_instance_id)
     if error is not ErrorCode.NONE:
         return error
-    if generation_id != group.generation_id:
+    if message.generation_id_or_member_epoch != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
     if group.state is State.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
@@ -250,10 +264,10 @@ def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group
 def _fetch_group(asked: OffsetFetchRequestGroup, group: Group | None) -> OffsetFetchResponseGroup:
     if group is not None and (asked.member_id is not None or asked.member_epoch >= 0):
         error = ErrorCode.NONE
-        if group.consumer is not None:
-            error = _check_member_epoch(group.consumer, asked.member_id or "", asked.member_epoch)
-        elif group.streams is not None:
-            error = _check_streams_epoch(group.streams, asked.member_id or "", asked.member_epoch)
+        if isinstance(group.kind, ConsumerGroup):
+            error = _check_member_epoch(group.kind, asked.member_id or "", asked.member_epoch)
+        elif isinstance(group.kind, StreamsGroup):
+            error = _check_streams_epoch(group.kind, asked.member_id or "", asked.member_epoch)
         if error is not ErrorCode.NONE:
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     if asked.topics is None:
@@ -375,9 +389,10 @@ def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, st
 
 
 def _check_delete(group: Group | None) -> ErrorCode:
-    if group is None or group.state is State.DEAD:
+    if group is None or group.is_dead or isinstance(group.kind, ShareGroup):
         return ErrorCode.GROUP_ID_NOT_FOUND
-    if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    classic = group.classic_or_empty()
+    if classic.state is not State.EMPTY and classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return ErrorCode.NON_EMPTY_GROUP
     return ErrorCode.NONE
 
@@ -398,10 +413,11 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
     nothing expires. In a group of the consumer protocol, topics that no member reads expire, counted from their commit.
     """
     since_empty = NO_TIMESTAMP
-    if group.protocol_type is not None:
-        if group.state is State.EMPTY:
-            since_empty = group.current_state_timestamp
-        elif group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    classic = group.classic_or_empty()
+    if classic.protocol_type is not None:
+        if classic.state is State.EMPTY:
+            since_empty = classic.current_state_timestamp
+        elif classic.state is not State.STABLE or classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return []
 
     def is_expired(value: OffsetCommitValue) -> bool:
@@ -413,7 +429,7 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
     due = [
         partition for partition, value in group.offsets.items() if is_expired(value) and partition not in group.unstable
     ]
-    if due and (group.state is State.STABLE or group.consumer is not None or group.streams is not None):
+    if due and (classic.state is State.STABLE or isinstance(group.kind, ConsumerGroup | StreamsGroup)):
         subscribes_to = group.subscription()
         due = [partition for partition in due if not subscribes_to(partition.topic)]
     return sorted(due)

@@ -11,8 +11,13 @@ Read: KIP-518 (states filter), KIP-848 (types filter), KIP-1043 (GROUP_ID_NOT_FO
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import assert_never
 
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.classic.group import ClassicGroup, State
+from kraftpy.groups.consumer.group import ConsumerGroup
+from kraftpy.groups.group import Group
+from kraftpy.groups.share.group import ShareGroup
+from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -38,8 +43,8 @@ def describe(message: DescribeGroupsRequest, api_version: int, groups: dict[str,
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
     return DescribeGroupsResponse(
         groups=[
-            _describe(group, operations)
-            if (group := groups.get(group_id)) is not None and _type(group) == CLASSIC
+            _describe(group.kind, operations)
+            if (group := groups.get(group_id)) is not None and isinstance(group.kind, ClassicGroup)
             else _not_found(group_id, api_version, operations)
             for group_id in message.groups
         ]
@@ -47,11 +52,17 @@ def describe(message: DescribeGroupsRequest, api_version: int, groups: dict[str,
 
 
 def _type(group: Group) -> str:
-    if group.share is not None:
-        return SHARE
-    if group.streams is not None:
-        return STREAMS
-    return CLASSIC if group.consumer is None else CONSUMER
+    match group.kind:
+        case ClassicGroup():
+            return CLASSIC
+        case ConsumerGroup():
+            return CONSUMER
+        case ShareGroup():
+            return SHARE
+        case StreamsGroup():
+            return STREAMS
+        case _:
+            assert_never(group.kind)
 
 
 def _not_found(group_id: str, api_version: int, operations: int) -> DescribedGroup:
@@ -65,7 +76,7 @@ def _not_found(group_id: str, api_version: int, operations: int) -> DescribedGro
     )
 
 
-def _describe(group: Group, operations: int) -> DescribedGroup:
+def _describe(group: ClassicGroup, operations: int) -> DescribedGroup:
     stable = group.state is State.STABLE
     return DescribedGroup(
         group_id=group.group_id,
@@ -101,12 +112,12 @@ def list_groups(
     listed = [
         ListedGroup(
             group_id=group_id,
-            protocol_type=(group.protocol_type or "") if _type(group) == CLASSIC else _type(group),
+            protocol_type=(group.kind.protocol_type or "") if isinstance(group.kind, ClassicGroup) else _type(group),
             group_state=group.state_name,
             group_type=_type(group),
         )
         for group_id, group in sorted(groups.items())
-        if _type(group) != CLASSIC or not group.is_changing  # a group not yet stored does not exist yet
+        if not (isinstance(group.kind, ClassicGroup) and group.is_changing)  # a group not yet stored does not exist yet
     ]
     return ListGroupsResponse(
         groups=[

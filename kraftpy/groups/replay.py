@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.consumer import records as consumer_records
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.group import Group
@@ -30,7 +31,7 @@ Durable = dict[
         dict[TopicPartition, OffsetCommitValue],
     ],
 ]
-"""Durable state by group: its stored generation, its half of another kind, if any, and its offsets."""
+"""Durable state by group: its stored generation if it is a classic one, else its state, and its offsets."""
 
 Make = Callable[[str], Group]
 
@@ -42,16 +43,9 @@ class _Named(Protocol):
     def group_id(self) -> str: ...
 
 
-class _Known(Protocol):
-    """The durable state of a group of one kind."""
-
-    @property
-    def is_gone(self) -> bool: ...
-
-
 K = TypeVar("K", bound=_Named)
 V = TypeVar("V")
-G = TypeVar("G", bound=_Known)
+G = TypeVar("G", ConsumerGroup, ShareGroup, StreamsGroup)
 
 
 class _Replayed(NamedTuple):
@@ -66,14 +60,12 @@ _NONE_IS_GONE = _Replayed(None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind(Generic[K, V, G]):
-    """How to parse the records of one kind of group, and the `Group` attribute they change."""
+    """How to parse the records of one kind of group, and the class of group they describe."""
 
     read_key: Callable[[Buffer], K | None]  # None for a key of another kind
     read_value: Callable[[K, Buffer], V]
-    begin: Callable[[str], G]
+    kind: type[G]
     apply: Callable[[G, K, V | None], None]
-    of: Callable[[Group], G | None]
-    put: Callable[[Group, G | None], None]
 
     def replay(self, key: Buffer, value: Buffer | None, groups: Groups, make: Make) -> _Replayed | None:
         """Apply a record; None if it is of another kind."""
@@ -82,54 +74,36 @@ class _Kind(Generic[K, V, G]):
             return None
         said = None if value is None else self.read_value(named, value)
         group = make(named.group_id) if said is not None else groups.get(named.group_id)
-        known = None if group is None else self.of(group)
-        if group is None or (said is None and known is None):
+        if group is None:
             return _NONE_IS_GONE
-        if known is None:
-            known = self.begin(named.group_id)
-            self.put(group, known)
-        self.apply(known, named, said)
-        if not known.is_gone:
+        if not isinstance(group.kind, self.kind):
+            if said is None:
+                return _NONE_IS_GONE
+            group.kind = self.kind(group_id=named.group_id)
+        self.apply(group.kind, named, said)
+        if not group.kind.is_gone:
             return _NONE_IS_GONE
-        self.put(group, None)
+        group.kind = group.classic_or_empty()
         return _Replayed(group.group_id)
-
-
-def _put_consumer(group: Group, known: ConsumerGroup | None) -> None:
-    group.consumer = known
-
-
-def _put_share(group: Group, known: ShareGroup | None) -> None:
-    group.share = known
-
-
-def _put_streams(group: Group, known: StreamsGroup | None) -> None:
-    group.streams = known
 
 
 _CONSUMER: _Kind[consumer_records.ConsumerKey, consumer_records.ConsumerValue, ConsumerGroup] = _Kind(
     read_key=consumer_records.read_key,
     read_value=consumer_records.read_value,
-    begin=lambda group_id: ConsumerGroup(group_id=group_id),
+    kind=ConsumerGroup,
     apply=ConsumerGroup.apply,
-    of=lambda group: group.consumer,
-    put=_put_consumer,
 )
 _SHARE: _Kind[share_records.ShareKey, share_records.ShareValue, ShareGroup] = _Kind(
     read_key=share_records.read_key,
     read_value=share_records.read_value,
-    begin=lambda group_id: ShareGroup(group_id=group_id),
+    kind=ShareGroup,
     apply=ShareGroup.apply,
-    of=lambda group: group.share,
-    put=_put_share,
 )
 _STREAMS: _Kind[streams_records.StreamsKey, streams_records.StreamsValue, StreamsGroup] = _Kind(
     read_key=streams_records.read_key,
     read_value=streams_records.read_value,
-    begin=lambda group_id: StreamsGroup(group_id=group_id),
+    kind=StreamsGroup,
     apply=StreamsGroup.apply,
-    of=lambda group: group.streams,
-    put=_put_streams,
 )
 _REPLAYS = (_CONSUMER.replay, _SHARE.replay, _STREAMS.replay)
 
@@ -148,12 +122,10 @@ def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make)
 
 def durable(groups: Groups) -> Durable:
     """Return the durable state of every group that has any in the log."""
-    return {
-        group_id: (
-            group.persisted,
-            group.durable_half(),
-            dict(group.offsets),
-        )
-        for group_id, group in sorted(groups.items())
-        if group.persisted is not None or group.durable_half() is not None or group.offsets
-    }
+    found: Durable = {}
+    for group_id, group in sorted(groups.items()):
+        generation = group.kind.persisted if isinstance(group.kind, ClassicGroup) else None
+        assigned = group.durable_kind()
+        if generation is not None or assigned is not None or group.offsets:
+            found[group_id] = generation, assigned, dict(group.offsets)
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kraftpy.groups.appends import Appends, Purpose, group_ids
 from kraftpy.groups.events import Effect, GroupResponse, Note, Reply, Survived
-from kraftpy.groups.group import Group
+from kraftpy.groups.group import Group, Kind
 from kraftpy.groups.records import Record
 from kraftpy.types import Millis
 
@@ -41,6 +41,6 @@ class Step:
         """Return True if the request was answered in this step."""
         return any(isinstance(each, Reply) and each.request_id == request_id for each in self.effects)
 
-    def note(self, group: Group, text: str) -> None:
+    def note(self, group: Group | Kind, text: str) -> None:
         """Write a line about the group to the broker's log."""
         self.effects.append(Note(group_id=group.group_id, text=text))

@@ -107,11 +107,6 @@ class TopicMatches:
 
     # ---- answers
 
-    @property
-    def cached_bytes(self) -> int:
-        """Roughly the memory that cached results take."""
-        return self._bytes
-
     def take_broken(self) -> list[str]:
         """Return log lines about stored expressions that cannot be compiled, each once."""
         broken, self._broken = self._broken, []

@@ -1,10 +1,10 @@
 """Offsets committed in a transaction: stored with the producer's id and pending until its marker arrives.
 
-A commit marker turns a producer's pending offsets into the groups' own; an abort marker drops them. Of two offsets for
-a partition, the one later in the log wins, regardless of when their transactions end: an offset older than the group's
-present one, or older than its deletion, is dropped. While an offset is pending or in flight it is unstable: a reader
-that asks for stable offsets only must wait (KIP-447), or it could start at a position that the open transaction is
-about to change. Unstable offsets do not expire.
+A commit marker turns a producer's pending offsets into the groups' own; an abort marker drops them. If a partition has
+two such offsets, the one later in the log wins, regardless of when their transactions end: an offset older than the
+group's present one, or older than its deletion, is dropped. While an offset is pending or in flight it is unstable: a
+reader that asks for stable offsets only must wait (KIP-447), or it could start at a position that the open transaction
+is about to change. Unstable offsets do not expire.
 
 The shell checks beforehand that the partition is part of the transaction; the log checks whether the producer is
 fenced.
@@ -15,16 +15,18 @@ Read: rules 33 and 38; KIP-98, KIP-447 (a member may only commit in its generati
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kraftpy.groups.appends import Purpose, StoreTransactionalOffsets
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.memory import Room, Usage, weight_of_offset
 from kraftpy.groups.offsets import lacks_room
 from kraftpy.groups.records import OffsetCommitKey, OffsetCommitValue, Record, offset_record
 from kraftpy.groups.step import Step
+from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -99,12 +101,17 @@ class PendingOffsets:
         )
 
 
-def mark_stable(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> None:
+def mark_stable(group: Group, partitions: Sequence[TopicPartition]) -> None:
     """Count one unstable offset less for each partition."""
-    group.unstable.subtract(partitions)
+    uncount(group.unstable, partitions)
+
+
+def uncount(counts: Counter[TopicPartition], partitions: Sequence[TopicPartition]) -> None:
+    """Count each of these partitions once less, and drop those that are no longer counted."""
+    counts.subtract(partitions)
     for partition in partitions:
-        if group.unstable[partition] <= 0:
-            del group.unstable[partition]
+        if counts[partition] <= 0:
+            del counts[partition]
 
 
 # ---- TxnOffsetCommit
@@ -115,20 +122,20 @@ def check(message: TxnOffsetCommitRequest, group: Group | None) -> ErrorCode:
     is_member = message.generation_id >= 0 or message.member_id != "" or message.group_instance_id is not None
     if group is None:
         return ErrorCode.ILLEGAL_GENERATION if message.generation_id >= 0 else ErrorCode.NONE
-    if group.state is State.DEAD:
+    if group.is_dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if not is_member:
         return ErrorCode.NONE
-    assigned = group.consumer or group.streams
-    if assigned is not None:
-        if message.member_id not in assigned.members:
+    if isinstance(group.kind, ConsumerGroup | StreamsGroup):
+        if message.member_id not in group.kind.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        is_current = message.generation_id == assigned.current(message.member_id).member_epoch
+        is_current = message.generation_id == group.kind.current(message.member_id).member_epoch
         return ErrorCode.NONE if is_current else ErrorCode.ILLEGAL_GENERATION
-    error = group.check_member(message.member_id, message.group_instance_id)
+    classic = group.classic_or_empty()
+    error = classic.check_member(message.member_id, message.group_instance_id)
     if error is not ErrorCode.NONE:
         return error
-    return ErrorCode.NONE if message.generation_id == group.generation_id else ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE if message.generation_id == classic.generation_id else ErrorCode.ILLEGAL_GENERATION
 
 
 def refuse(message: TxnOffsetCommitRequest, error_code: ErrorCode) -> TxnOffsetCommitResponse:

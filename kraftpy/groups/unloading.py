@@ -31,7 +31,7 @@ def refusals(groups: Mapping[str, Group], purposes: Iterable[Purpose], others: I
     """Refuse all pending requests: at a barrier, in a group's queue, waiting for the log, or among the `others`."""
     replies: list[Reply] = []
     for _, group in sorted(groups.items()):
-        for member in group.members.values():
+        for member in group.classic_or_empty().members.values():
             if member.join is not None:
                 refused = join_error(member.join.api_version, member.member_id, MOVED)
                 replies.append(Reply(request_id=member.join.request_id, response=refused))

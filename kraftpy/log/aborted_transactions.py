@@ -1,15 +1,15 @@
 """The aborted transactions of a log, as reported to readers of committed records, and the `.txnindex` files.
 
-All of a log's are held in the order of their markers, so that a read finds those that matter to it by a search and not
-by a look at the log. On the disk each segment has those whose marker it holds, in Kafka's form: 34 bytes for each, and
-no file where there is none. The file of a sealed segment is written by the flush that stores its other indexes, that of
-the last segment when the log is closed.
+A log's aborted transactions are held in memory in the order of their markers, so that a read finds the relevant ones
+by binary search instead of reading the log. On disk, each segment has a file of the transactions whose markers it
+holds, in Kafka's format: 34 bytes per transaction, and no file if there are none. The flush that stores a sealed
+segment's other indexes writes this file too; that of the active segment is written when the log is closed.
 
-Each costs 32 bytes of memory for as long as the segment with its marker is there. That is less than a quarter of what
-an aborted batch and its marker take in the log, so retention bounds the one with the other.
+A transaction takes 32 bytes of memory for as long as the segment with its marker exists. That is less than a quarter of
+the space that an aborted batch and its marker take in the log, so retention bounds both.
 
-Kafka's form has no checksum. Ours is in the producer snapshots (`log.producer_states`): each names the files of the
-segments before it and what they hold, and one whose files say something else is not believed.
+Kafka's format has no checksum. The checksums are in the producer snapshots (`log.producer_states`) instead: a snapshot
+names the files of the segments before it and their checksums, and is not trusted if a file's contents differ.
 
 KIP-98.
 """
@@ -37,11 +37,11 @@ class EndedTransaction(NamedTuple):
     last_offset: int
     """The marker's own offset."""
     last_stable_offset: int
-    """The partition's when it ended: nothing before it can still be undecided."""
+    """The partition's last stable offset when the transaction ended: everything before it is decided."""
 
 
 class AbortedTransactions:
-    """Those of one log, by the offsets of their markers: 32 bytes for each, and an array's room to grow."""
+    """The aborted transactions of one log, ordered by the offsets of their markers, in four arrays of int64."""
 
     __slots__ = ("_first_offsets", "_last_offsets", "_last_stable_offsets", "_producer_ids")
 
@@ -61,11 +61,11 @@ class AbortedTransactions:
 
     @property
     def _columns(self) -> tuple[array[int], array[int], array[int], array[int]]:
-        """As the fields of `EndedTransaction`."""
+        """The arrays in the order of the fields of `EndedTransaction`."""
         return self._producer_ids, self._first_offsets, self._last_offsets, self._last_stable_offsets
 
     def add(self, ended: EndedTransaction) -> None:
-        """Add a transaction, whose marker comes after all others."""
+        """Add a transaction whose marker comes after all others."""
         for column, value in zip(self._columns, ended, strict=True):
             column.append(value)
 
@@ -77,11 +77,11 @@ class AbortedTransactions:
             if first_offsets[number] < end_offset:
                 found.append(EndedTransaction._make(column[number] for column in self._columns))
             if last_stable_offsets[number] >= end_offset:
-                break  # whatever ended later began behind the range
+                break  # transactions that ended later began after the range
         return found
 
     def ranges(self) -> dict[int, list[tuple[int, int]]]:
-        """Producer id -> (first offset, offset of the marker) of each, in order."""
+        """Return producer id -> (first offset, offset of the marker) of each of its transactions, in order."""
         ranges: dict[int, list[tuple[int, int]]] = {}
         for producer_id, first_offset, last_offset in zip(
             self._producer_ids, self._first_offsets, self._last_offsets, strict=True
@@ -102,17 +102,17 @@ class AbortedTransactions:
             del column[:number]
 
     def forget(self, markers: Collection[int]) -> None:
-        """Compaction has removed these markers, and before them all that their transactions wrote.
+        """Forget the transactions whose markers, at these offsets, compaction has removed with all of their records.
 
-        Readers must not be told of such a transaction: they would wait for its marker, and take the producer's next
-        one for aborted.
+        If a reader were given such a transaction, it would wait for its marker and treat the producer's next
+        transaction as aborted.
         """
         stay = [last_offset not in markers for last_offset in self._last_offsets]
         for column in self._columns:
             column[:] = array("q", compress(column, stay))
 
     def encode(self, base_offset: int, end_offset: int) -> bytes:
-        """The `.txnindex` of the segment with those offsets; empty where there is to be none."""
+        """Return the `.txnindex` of the segment with the offsets [base, end); empty if it needs no file."""
         some = slice(self._from(base_offset), self._from(end_offset))
         found = zip(*(column[some] for column in self._columns), strict=True)
         return b"".join(_ENTRY.pack(_VERSION, *ended) for ended in found)

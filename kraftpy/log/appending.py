@@ -7,14 +7,19 @@ are the same in every codec, are recompressed (`prepared`).
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
+
+import xxhash
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log.work import INLINE_BYTES, Work, expanded
-from kraftpy.ports import Buffer
+from kraftpy.log.segment import Segment
+from kraftpy.log.work import INLINE_BYTES, Work, expanded, finish
+from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.compression import Compression, ExpandsTooFar
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
     MAX_BATCH_RECORDS,
     MAX_DECOMPRESSED_BYTES,
     NO_TIMESTAMP,
@@ -65,11 +70,21 @@ class Prepared(NamedTuple):
     batch: memoryview
 
 
-def only_batch(records: Buffer) -> tuple[BatchHeader, memoryview]:
-    """Return the one batch a producer may send per partition (since Produce v3). INVALID_RECORD for none or several."""
+def only_batch(records: Buffer, header: BatchHeader | None = None) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch a producer may send per partition (since Produce v3). INVALID_RECORD for none or several.
+
+    `header` is that of the first batch, if the caller has read it.
+    """
+    if header is None and len(records) >= HEADER_BYTES:
+        header = read_header(records)
+    if header is not None and header.magic == MAGIC and header.size_bytes == len(records):
+        return header, memoryview(records)
     batches = split_batches(records)
     if len(batches) != 1:
-        raise CorruptBatch(f"{len(batches)} batches where one is expected", ErrorCode.INVALID_RECORD)
+        raise CorruptBatch(
+            f"{len(batches)} batches, but a partition of a request must have exactly one record batch",
+            ErrorCode.INVALID_RECORD,
+        )
     return batches[0]
 
 
@@ -78,9 +93,16 @@ def log_append_time(config: TopicConfig, now: Millis) -> int | None:
     return now if config.message_timestamp_type == _LOG_APPEND_TIME else None
 
 
-def roll_ms(config: TopicConfig) -> int:
-    """Return the age (ms) at which a segment is rolled; a compacted topic's largest lag bounds it too (KIP-354)."""
-    return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+def roll_after_ms(config: TopicConfig, directory: Directory, segment: Segment) -> int:
+    """Return the age (ms) at which a segment is rolled; a compacted topic's largest lag bounds it too (KIP-354).
+
+    It is up to `segment.jitter.ms` less, constant for each segment, so that partitions do not all roll at once.
+    """
+    age_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+    jitter_ms = config.segment_jitter_ms
+    if jitter_ms <= 0:
+        return age_ms
+    return age_ms - int(xxhash.xxh64_intdigest(f"{directory.path}/{segment.log.name}".encode()) % jitter_ms)
 
 
 def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> None:
@@ -88,13 +110,12 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> N
     for timestamp in (header.base_timestamp, header.max_timestamp):
         if timestamp < 0:
             continue
-        if timestamp - now > config.message_timestamp_after_max_ms:
+        before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+        if timestamp - now > after_ms or now - timestamp > before_ms:
             raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {timestamp - now} ms ahead of the broker"
-            )
-        if now - timestamp > config.message_timestamp_before_max_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {now - timestamp} ms behind the broker"
+                ErrorCode.INVALID_TIMESTAMP,
+                f"Timestamp {timestamp} is out of range. The timestamp should be within "
+                f"[{now - before_ms}, {now + after_ms}]",
             )
 
 
@@ -112,18 +133,34 @@ def demand_of(config: TopicConfig) -> Demand | None:
     return Demand(config.is_compacted, codec, levels.get(codec))
 
 
-def checked(records: Buffer, config: TopicConfig, limits: BatchLimits) -> tuple[BatchHeader, memoryview]:
-    """Return the one batch that a producer sent, after checking size and header. Raises as `validate_batch` does."""
-    header, batch = only_batch(records)
+def checked(
+    records: Buffer, config: TopicConfig, limits: BatchLimits, header: BatchHeader | None = None
+) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch that a producer sent, after checking size and header. Raises as `validate_batch` does.
+
+    `header` is that of the batch, if the caller has read it.
+    """
+    header, batch = only_batch(records, header)
     _check_size(batch, config)
     validate_batch(header, batch, limits.max_records)
     return header, batch
 
 
+def refuse_size(size: int, config: TopicConfig) -> NoReturn:
+    """Raise RECORD_LIST_TOO_LARGE for a batch of `size` bytes that fits into no segment."""
+    raise KafkaError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"Message batch size is {size} bytes in append, which exceeds the maximum configured segment size of "
+        f"{config.segment_bytes}.",
+    )
+
+
 def _check_size(batch: memoryview, config: TopicConfig) -> None:
     if len(batch) > config.max_message_bytes:
         raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; {config.max_message_bytes} are allowed"
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The record batch size in the append is {len(batch)} bytes which exceeds the maximum configured value of "
+            f"{config.max_message_bytes}.",
         )
 
 
@@ -173,7 +210,9 @@ def prepared(
 
     if demand.codec is Compression.NONE and len(payload) > config.max_message_bytes:
         raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"{len(payload)} bytes of records; {config.max_message_bytes} are allowed"
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The uncompressed records take {len(payload)} bytes which exceeds the maximum configured value of "
+            f"{config.max_message_bytes}.",
         )
     made: memoryview
     if len(payload) <= INLINE_BYTES:
@@ -184,7 +223,39 @@ def prepared(
     return Prepared(demand, read_header(made), made)
 
 
-def fitting_copies(
+def stored_form(
+    records: Buffer,
+    batch: Prepared | None,
+    demand: Demand | None,
+    config: TopicConfig,
+    limits: BatchLimits,
+    header: BatchHeader | None = None,
+) -> tuple[BatchHeader, memoryview]:
+    """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields.
+
+    `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since. `header` is
+    that of the batch in `records`, if the caller has read it.
+    """
+    if demand is None:
+        return checked(records, config, limits, header)
+    if batch is None or batch.demand != demand:
+        batch = finish(prepared(*checked(records, config, limits, header), demand, config, limits))
+    return batch.header, batch.batch
+
+
+def from_coordinator(records: Buffer, config: TopicConfig, limits: BatchLimits) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch that a coordinator wrote, after checking it. Raises KafkaError as for a producer's."""
+    header, batch = only_batch(records)
+    if header.producer_id < 0:  # a coordinator's own batches have no sequence numbers
+        validate_batch(header, batch)
+    elif not check_crc(batch):
+        raise CorruptBatch("the CRC does not match")
+    if config.is_compacted and not header.is_control:
+        finish(prepared(header, batch, KEYS, config, limits))
+    return header, batch
+
+
+def batches_to_append(
     records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int
 ) -> tuple[list[tuple[BatchHeader, int]], int]:
     """Return the leader's batches that a follower may append, each with its position, and their total size.
@@ -200,7 +271,7 @@ def fitting_copies(
             break
         if header.base_offset < expected or header.last_offset_delta < 0:
             raise CorruptBatch(
-                f"offsets {header.base_offset} to {header.last_offset} behind a log that ends at {expected}"
+                f"offsets {header.base_offset} to {header.last_offset} do not continue a log that ends at {expected}"
             )
         if 0 <= header.partition_leader_epoch < epoch:
             raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} after {epoch}")

@@ -22,7 +22,7 @@ KIP-58 (min lag), KIP-354 (max lag).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -156,7 +156,7 @@ def begin(
     if log.is_compacting or log.recovery_point < decided.log_end_offset:
         return None
     found = dirtiness(log, first_dirty, now, stable_offset=decided.stable_offset)
-    if not found.is_due or log.has_snapshot_to_write(found.end_offset):
+    if not found.is_due or log.snapshots.has_due_before(found.end_offset):
         return None
     if limits is None:
         limits = Limits()
@@ -203,12 +203,19 @@ def _codec(config: TopicConfig) -> Codec | None:
 
 def forget_gone_markers(log: PartitionLog) -> None:
     """Forget, after a crash, transactions that a snapshot still has but whose markers were compacted away since."""
-    log.markers_removed({each.last_offset for each in log.producers.aborted if not _has_batch(log, each.last_offset)})
+    _forget_markers(log, {each.last_offset for each in log.producers.aborted if not _has_batch(log, each.last_offset)})
+
+
+def _forget_markers(log: PartitionLog, offsets: Collection[int]) -> None:
+    """Forget the aborted transactions whose markers were at these offsets and have been removed."""
+    if offsets:
+        log.producers.aborted.forget(offsets)
+        log.snapshots.outdate()
 
 
 def _has_batch(log: PartitionLog, last_offset: int) -> bool:
     """Return whether a batch ends at that offset; True if damage makes that unknowable."""
-    segment = log.segment_of(last_offset)
+    segment = log.segments.holding(last_offset)
     if segment is None:
         return True
     try:
@@ -257,20 +264,41 @@ def put_in_place(log: PartitionLog, job: CompactionJob) -> list[str] | None:
         TimeIndex.decode(cleaned.time_index),
         *cleaned.largest,
     )
-    new.offsets = cleaned.sources[-1].end_offset - cleaned.base_offset
+    new.index.span = cleaned.sources[-1].end_offset - cleaned.base_offset
     job.unnamed = new
-    log.markers_removed(frozenset(cleaned.gone_markers))
-    files = log.replace(old, new)
+    _forget_markers(log, frozenset(cleaned.gone_markers))
+    files = _replace(log, old, new)
     job.bytes_before += sum(source.size for source in cleaned.sources)
     job.bytes_after += cleaned.size
     return files
 
 
+def _replace(log: PartitionLog, old: Sequence[Segment], new: Segment) -> list[str]:
+    """Replace adjacent sealed segments with one that is durable and still has its `.swap` name.
+
+    Returns the names of files to delete later.
+    """
+    new.log.name += layout.SWAP
+    gone = [name for segment in old for name in segment.rename_to_deleted()]
+    log.segments.replace(old, new)
+    log.durability.removed(old)
+    log.durability.sealed.append(new)
+    end_offset = log.segments.end_offset_of(new, log.log_end_offset)
+    log.snapshots.keep_aborted(log.producers, new.base_offset, end_offset)
+    return gone
+
+
 def complete(log: PartitionLog, job: CompactionJob) -> None:
-    """Give the new segment its final name, once the old ones are durably gone. Segments may be deleted again."""
+    """Give the new segment its final name, once the old ones are durably gone: both must not exist at once.
+
+    Segments may be deleted again.
+    """
     new, job.unnamed = job.unnamed, None
     assert new is not None
-    log.replaced(new)
+    swap_name = new.log.name
+    new.log.name = swap_name.removesuffix(layout.SWAP)
+    log.directory.rename(swap_name, new.log.name)
+    log.durability.names_changed = True
     log.is_swapping = False
 
 

@@ -1,15 +1,15 @@
-"""The leader epochs of a log: the first offset of each, and from them the offset at which two logs diverge.
+"""The leader epochs of a log, with the first offset of each: they show at which offset two logs diverge.
 
-Two logs agree up to the end of the last epoch both know (KIP-101, KIP-279, KIP-320), so a follower truncates by epochs
-and never by high watermark.
+Two logs agree up to the end of the last epoch that both know (KIP-101, KIP-279, KIP-320), so a follower truncates by
+epochs and never by high watermark.
 
-Invariants: epochs and start offsets grow strictly from entry to entry, but for an epoch that began and ended without a
-record, whose entry is replaced by the next one's.
+Invariants: epochs and start offsets strictly grow from entry to entry. If an epoch ends without a record, the next
+epoch's entry replaces its entry.
 
-Durability: changes are in memory until the next flush of the log writes `leader-epoch-checkpoint` (`settled` says
-whether it must). That is enough: an entry with records behind it is found again by the recovery scan, which begins at
-the recovery point, and the recovery point moves only after this file was written; an entry without records behind it
-would be dropped when the log is opened, here as in Kafka, and is never written.
+Durability: changes stay in memory until the next flush of the log writes `leader-epoch-checkpoint` (`version_to_store`
+shows whether it has to). That is enough. If records follow an entry, the recovery scan finds it again: the scan begins
+at the recovery point, which moves only after this file was written. If no records follow it, it would be dropped when
+the log is opened, here as in Kafka, so it is never written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kraftpy.log.layout import CorruptFile, decode_entries, encode_entries
 
 
 class EpochEnd(NamedTuple):
-    """The end of an epoch in this log; both -1 where it is undefined."""
+    """The end of an epoch in this log; both fields are -1 if it is undefined."""
 
     leader_epoch: int
     end_offset: int
@@ -39,15 +39,15 @@ class LeaderEpochs:
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
-        self._has_empty = False  # nothing is known to have been written in the last epoch
+        self._has_empty = False  # as far as is known, no record was written in the last epoch
         self.version = 0
-        """How often it changed for the disk: what a flush compares, as `settled` gives it."""
+        """Counts the changes that the file on disk must follow; a flush compares it (`version_to_store`)."""
         for epoch, start in entries:
             self.assign(epoch, start)
         self._has_empty, self.version = False, 0
 
     def entries(self) -> list[tuple[int, int]]:
-        """(leader epoch, first offset) pairs in order."""
+        """Return (leader epoch, first offset) pairs in order."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     @property
@@ -58,8 +58,8 @@ class LeaderEpochs:
     def assign(self, leader_epoch: int, start_offset: int) -> bool:
         """Let `leader_epoch` begin at `start_offset`; return whether that changed anything.
 
-        Existing entries of the same or a later epoch, or that begin at or after the offset, are dropped: their history
-        did not happen.
+        Drops existing entries of the same or a later epoch, and entries that begin at or after the offset: their
+        records have been truncated.
         """
         if leader_epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {leader_epoch} at offset {start_offset}")
@@ -67,17 +67,17 @@ class LeaderEpochs:
             return False
         keep = min(bisect_left(self._epochs, leader_epoch), bisect_left(self._starts, start_offset))
         self._drop(keep)
-        if self._has_empty:  # the one before this ended with a record, or it would have been dropped
+        if self._has_empty:  # the previous epoch has a record; otherwise it would have been dropped
             self.version += 1
         self._epochs.append(leader_epoch)
         self._starts.append(start_offset)
         self._has_empty = True
         return True
 
-    def settled(self, log_end_offset: int) -> int:
-        """The version that the disk should have, for a log that ends there: an epoch without a record does not count.
+    def version_to_store(self, log_end_offset: int) -> int:
+        """Return the version that the disk should have, given the log's end: an epoch without a record does not count.
 
-        So thousands of partitions can change their leaders, or be made and never be used, and nothing is to be written.
+        Thousands of partitions can therefore change leaders, or be created and never used, without a write.
         """
         if self._has_empty and self._starts[-1] < log_end_offset:
             self._has_empty = False
@@ -93,11 +93,11 @@ class LeaderEpochs:
         return encode_entries(list(entries))
 
     def to_store_before(self, offset: int) -> bytes:
-        """The epochs that began before an offset, for a log that is durable up to there only."""
+        """Return the file's contents for a log that is durable only up to `offset`: the epochs that began before it."""
         return encode_entries([entry for entry in self.entries() if entry[1] < offset])
 
     def _drop(self, keep: int) -> None:
-        """Keep so many entries."""
+        """Drop all but the first `keep` entries."""
         if keep < len(self._epochs):
             if keep < len(self._epochs) - self._has_empty:
                 self.version += 1
@@ -111,16 +111,16 @@ class LeaderEpochs:
         return self._epochs[found - 1] if found else -1
 
     def range_of(self, offset: int) -> tuple[int, int]:
-        """As `epoch_of`, and where that epoch ends: a bound for whoever asks for many offsets in a row."""
+        """Return what `epoch_of` returns, and the end offset of that epoch, up to which the answer stays the same."""
         found = bisect_right(self._starts, offset)
         end = self._starts[found] if found < len(self._starts) else 1 << 63
         return (self._epochs[found - 1] if found else -1), end
 
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
-        """The largest epoch not above the one asked for, and where it ends: what OffsetForLeaderEpoch answers.
+        """Return the answer to OffsetForLeaderEpoch: the largest epoch up to the requested one, and its end offset.
 
-        Undefined for an epoch newer than all known, and for -1. Where all known ones are newer, the asked epoch ends
-        where the first of them begins.
+        The end is UNDEFINED for -1 and for an epoch newer than all known ones. If all known epochs are newer, the
+        requested epoch ends where the first of them begins.
         """
         if leader_epoch < 0 or not self._epochs or leader_epoch > self._epochs[-1]:
             return UNDEFINED
@@ -131,11 +131,14 @@ class LeaderEpochs:
         return EpochEnd(floor, self._starts[above])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends before `end_offset`: drop epochs that begin there or later."""
+        """Drop the epochs that begin at `end_offset` or later, because the log now ends there."""
         self._drop(bisect_left(self._starts, end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now begins at `start_offset`: the epoch it lies in begins there, earlier ones are gone."""
+        """Drop the epochs that end at `start_offset` or earlier, and let the current one begin there.
+
+        The log now begins at that offset.
+        """
         found = bisect_right(self._starts, start_offset)
         if found and self._starts[found - 1] < start_offset:
             self._starts[found - 1] = start_offset

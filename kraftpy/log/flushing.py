@@ -1,5 +1,11 @@
 """Flushing a log and tracking how much of it is durable; the blocking part of a flush is a job that a thread can run.
 
+A flush has three parts, so that only one of them needs a thread: `Durability.begin` (on the loop, quick) collects the
+unsynced files and opens handles for the job; `FlushJob.run` (in a thread, blocking) writes and syncs;
+`Durability.finish` (on the loop, quick) moves the recovery point. Appends may continue meanwhile because the thread
+shares nothing with the loop except the disk: its handles are its own, a sealed segment's entries do not change, and it
+promises only offsets below the log's end when the job began. A concurrent truncation lowers that promise.
+
 Order: segments, then the indexes built from them, then `.txnindex` files, producer snapshots and leader epochs, then
 the directory's names. Only when all of it is done may the recovery point move. The job owns its handles, which were
 opened on the loop: a segment that is renamed or deleted meanwhile is still synced, and no file is created by mistake.
@@ -15,7 +21,6 @@ durable, and the next job continues.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -23,6 +28,7 @@ from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.index import OffsetIndex, TimeIndex
 from kraftpy.log.segment import Segment
+from kraftpy.log.segments import Segments
 from kraftpy.ports import Directory, Failure, File, failure_of
 
 SEGMENTS_PER_JOB: Final = 16
@@ -72,7 +78,7 @@ class FlushJob:
         self.sync_directory = False
         self.is_done = False
         self.can_retry = False
-        """The job failed, but whatever it synced is durable, and the rest can be written again."""
+        """The job failed, but the files that it synced are durable, and the rest can be written again."""
         self.is_partial = False
         """The job leaves segments for the next one."""
 
@@ -83,10 +89,10 @@ class FlushJob:
 
     def add_indexes(self, segment: Segment) -> None:
         """Add the index of a sealed segment to the job."""
-        offsets, times = segment.load_indexes()
-        index = segment.index_file.open_temporary()
+        offsets, times = segment.load_index()
+        index = segment.index.offset_file.open_temporary()
         try:
-            files = index, segment.time_index_file.open_temporary()
+            files = index, segment.index.time_file.open_temporary()
         except OSError:
             index.close()
             raise
@@ -186,9 +192,7 @@ class Durability:
         self._stored_epochs = 0 if epochs_are_stored else -1  # the version that is on disk
         self._has_renamed = False  # indexes, whose names need not be durable before a clean stop
 
-    def begin(
-        self, segments: Sequence[Segment], bases: Sequence[int], end_offset: int, epochs: LeaderEpochs
-    ) -> FlushJob | None:
+    def begin(self, segments: Segments, end_offset: int, epochs: LeaderEpochs) -> FlushJob | None:
         """Return the job that makes a log of these segments durable up to `end_offset`.
 
         Returns None if there is nothing to do or a job is running. Raises OSError if an earlier one failed: pages that
@@ -198,15 +202,15 @@ class Durability:
             raise OSError(f"an earlier flush of {self._directory.path} failed")
         if self.job is not None:
             return None
-        epochs_version = epochs.settled(end_offset)
+        epochs_version = epochs.version_to_store(end_offset)
         is_new_epoch = epochs_version != max(self._stored_epochs, 0)
         is_on_disk = self.recovery_point >= end_offset and not (self.sealed or self.transactions or self.snapshots)
         if is_on_disk and not self.names_changed and not is_new_epoch:
             return None
-        first = max(0, bisect_right(bases, self.recovery_point) - 1)
+        first = len(segments.wholly_before(self.recovery_point))
         is_partial = len(segments) - first > SEGMENTS_PER_JOB
         if is_partial:
-            end_offset = bases[first + SEGMENTS_PER_JOB]
+            end_offset = segments.bases[first + SEGMENTS_PER_JOB]
         job = FlushJob(self._directory, end_offset)
         sealed = [segment for segment in self.sealed if segment.base_offset < end_offset]
         job.is_partial = is_partial or len(sealed) > SEGMENTS_PER_JOB
@@ -249,10 +253,10 @@ class Durability:
         for write in job.indexes:
             segment = write.segment
             is_valid = is_closing or (segment in self.sealed and segment.base_offset < job.end_offset)
-            segment.finish_temporary_indexes(keep=is_valid)
+            segment.index.finish_temporary_files(keep=is_valid)
             if is_valid and segment in self.sealed:
                 self.sealed.remove(segment)
-                segment.drop_indexes()
+                segment.drop_index()
             self._has_renamed = True
         for base_offset, data in job.transactions.items():
             if self.transactions.get(base_offset) is data:
@@ -263,16 +267,16 @@ class Durability:
         for offset in job.doubtful_snapshots():
             self._directory.delete(layout.file_name(offset, layout.SNAPSHOT))
 
-    def close(self, segments: Sequence[Segment], bases: Sequence[int], end_offset: int, epochs: LeaderEpochs) -> None:
+    def close(self, segments: Segments, end_offset: int, epochs: LeaderEpochs) -> None:
         """Make everything durable, the active segment's index too, so that the log can be opened as clean. Blocks.
 
         An index without entries is not stored: rebuilding it takes reading less than one interval.
         """
-        active = segments[-1]
+        active = segments.active
         if active.needs_closing:
-            active.cut_torn_tail()
+            active.truncate_torn_tail()
             self.names_changed = True
-        while (job := self.begin(segments, bases, end_offset, epochs)) is not None and job.is_partial:
+        while (job := self.begin(segments, end_offset, epochs)) is not None and job.is_partial:
             try:
                 job.run()
             finally:
@@ -288,10 +292,10 @@ class Durability:
         if self._has_renamed:
             self._directory.sync()
 
-    def cut(self, last_base_offset: int) -> None:
+    def truncated(self, last_base_offset: int) -> None:
         """Note that the log was truncated within the segment of that base offset, which is active again.
 
-        Whatever a running job writes about that segment and later ones may predate the truncation.
+        Files that a running job writes for that segment and later ones may predate the truncation.
         """
         self.names_changed = True
         self.sealed = [segment for segment in self.sealed if segment.base_offset < last_base_offset]
@@ -300,10 +304,10 @@ class Durability:
         if self.job is not None:
             self.job.end_offset = min(self.job.end_offset, last_base_offset)
 
-    def lower(self, offset: int) -> None:
+    def lower_recovery_point(self, offset: int) -> None:
         """Note that the log was written to or truncated at `offset` and must be synced again from there.
 
-        Whatever a running job syncs of it may predate the change.
+        A running job may have synced that part before the change.
         """
         self.recovery_point = min(self.recovery_point, offset)
         if self.job is not None:

@@ -1,16 +1,16 @@
 """Sparse indexes of a segment: from an offset to a position, and from a timestamp to an offset.
 
 On disk they are Kafka's `.index` and `.timeindex`: big-endian entries of int32 relative offset + int32 position, and of
-int64 timestamp + int32 relative offset. An entry is added with the batch before which more than `index.interval.bytes`
-have gone by since the last entry; it names that batch's *last* offset and its start position. A time entry says: the
-largest timestamp so far, and the last offset of the batch that brought it.
+int64 timestamp + int32 relative offset. A batch gets an entry if more than `index.interval.bytes` precede it since the
+last entry; the entry names the batch's *last* offset and its start position. A time entry holds the largest timestamp
+so far, and the last offset of the batch that has it.
 
-A segment being written holds its entries here, in flat arrays. A sealed one holds none: a lookup reads a few bytes of
-the file and returns a small window of it (`*_window`), so a thousand idle partitions cost no memory and a lookup's cost
-does not depend on who asked before.
+A segment that is being written holds its entries here, in flat arrays. A sealed one holds none: a lookup reads a few
+bytes of the file and returns a small window of it (`*_window`), so a thousand idle partitions cost no memory, and a
+lookup's cost does not depend on earlier reads.
 
-Invariants: within an index offsets, positions and timestamps strictly grow (positions and timestamps of a well-formed
-index; `is_sane` says whether a file from the disk is one).
+Invariants: within an index, offsets, positions and timestamps strictly grow. A damaged file on disk may violate this
+(`is_sane`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TIME_ENTRY_BYTES: Final = 12
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _WINDOW_ENTRIES: Final = 256
 _SWAP: Final = sys.byteorder == "little"
-_HIGH: Final = 1 if _SWAP else 0  # where the high word of a native int64 lies among its two
+_HIGH: Final = 1 if _SWAP else 0  # the position of the high word in a native int64
 
 
 class OffsetIndex:
-    """Entries of an `.index`: relative offset and position, in order."""
+    """The entries of an `.index`: relative offset and position, in order."""
 
     __slots__ = ("offsets", "positions")
 
@@ -52,23 +52,13 @@ class OffsetIndex:
         """Return the last entry's position; 0 if there is none."""
         return self.positions[-1] if self.positions else 0
 
-    def position_of(self, relative_offset: int) -> int:
-        """Where to start looking for an offset: the position of the last entry not beyond it, else 0."""
-        found = bisect_right(self.offsets, relative_offset)
-        return self.positions[found - 1] if found else 0
-
     def entry_of(self, relative_offset: int) -> tuple[int, int]:
-        """The entry of `position_of`: relative offset and position; (-1, 0) where there is none."""
+        """Return the relative offset and position of the last entry up to an offset; (-1, 0) if there is none."""
         found = bisect_right(self.offsets, relative_offset)
         return (self.offsets[found - 1], self.positions[found - 1]) if found else (-1, 0)
 
-    def position_before(self, position: int) -> int:
-        """The last entry's position that is not beyond `position`, else 0."""
-        found = bisect_right(self.positions, position)
-        return self.positions[found - 1] if found else 0
-
     def entry_before(self, position: int) -> tuple[int, int]:
-        """The entry of `position_before`: relative offset and position; (-1, 0) where there is none."""
+        """Return the relative offset and position of the last entry up to a position; (-1, 0) if there is none."""
         found = bisect_right(self.positions, position)
         return (self.offsets[found - 1], self.positions[found - 1]) if found else (-1, 0)
 
@@ -79,13 +69,13 @@ class OffsetIndex:
         self.positions = self.positions[:keep]
 
     def frozen(self) -> OffsetIndex:
-        """These entries for a thread to encode, for as long as nothing is appended here."""
+        """Return these entries for a thread to encode; valid until the next append."""
         index = OffsetIndex()
         index.offsets, index.positions = self.offsets, self.positions
         return index
 
     def encode(self) -> bytes:
-        """The entries as they lie on disk."""
+        """Return the entries in the format on disk."""
         words = array("I", bytes(OFFSET_ENTRY_BYTES * len(self)))
         words[0::2] = self.offsets
         words[1::2] = self.positions
@@ -95,7 +85,7 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> OffsetIndex:
-        """The whole entries in `data`; bytes of a torn last one are ignored."""
+        """Return the whole entries in `data`; a torn last one is ignored."""
         index = cls()
         words = array("I", data[: len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES])
         if _SWAP:
@@ -106,7 +96,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Entries of a `.timeindex`: timestamp in ms and relative offset, in order."""
+    """The entries of a `.timeindex`: timestamp in ms and relative offset, in order."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -124,12 +114,12 @@ class TimeIndex:
             self.offsets.append(relative_offset)
 
     def first_at_least(self, timestamp: int) -> int | None:
-        """The relative offset of the first entry whose timestamp is `timestamp` or more; None where there is none."""
+        """Return the relative offset of the first entry at or after `timestamp`; None if there is none."""
         found = bisect_left(self.timestamps, timestamp)
         return self.offsets[found] if found < len(self.offsets) else None
 
     def entries(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Timestamp and relative offset of those entries of a range that there are."""
+        """Return the timestamp and relative offset of the entries with these numbers, as far as they exist."""
         start = max(0, start)
         return list(zip(self.timestamps[start:stop], self.offsets[start:stop], strict=True))
 
@@ -140,13 +130,13 @@ class TimeIndex:
         self.offsets = self.offsets[:keep]
 
     def frozen(self) -> TimeIndex:
-        """These entries for a thread to encode, for as long as nothing is appended here."""
+        """Return these entries for a thread to encode; valid until the next append."""
         index = TimeIndex()
         index.timestamps, index.offsets = self.timestamps, self.offsets
         return index
 
     def encode(self) -> bytes:
-        """The entries as they lie on disk."""
+        """Return the entries in the format on disk."""
         halves = array("I", self.timestamps.tobytes())
         words = array("I", bytes(TIME_ENTRY_BYTES * len(self)))
         words[0::3] = halves[_HIGH::2]
@@ -158,7 +148,7 @@ class TimeIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> TimeIndex:
-        """The whole entries in `data`; bytes of a torn last one are ignored."""
+        """Return the whole entries in `data`; a torn last one is ignored."""
         index = cls()
         words = array("I", data[: len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES])
         if _SWAP:
@@ -173,17 +163,17 @@ class TimeIndex:
 
 # --- looking into a file ----------------------------------------------------------------------------------------------
 #
-# Batches come in much the same size all along, so the entry looked for is mostly near `part` (0 to 1) of the way
-# through the file: one read of a window there finds it. Where it does not, the file is halved until a window is left.
+# The batches of a segment tend to have similar sizes, so the wanted entry is mostly near `part` (0 to 1) of the way
+# through the file, and reading one window there finds it. If it does not, a binary search narrows the file to a window.
 
 
 def offset_window(file: File, relative_offset: int, part: float) -> OffsetIndex:
-    """A few entries of an `.index` file, with the one `position_of(relative_offset)` would find in the whole."""
+    """Return a few entries of an `.index` file, among them the one that `entry_of` finds in the whole file."""
     return _offset_window(file, part, lambda index, entry: index.offsets[entry] <= relative_offset)
 
 
 def position_window(file: File, position: int, part: float) -> OffsetIndex:
-    """A few entries of an `.index` file, with the one `position_before(position)` would find in the whole."""
+    """Return a few entries of an `.index` file, among them the one that `entry_before` finds in the whole file."""
     return _offset_window(file, part, lambda index, entry: index.positions[entry] <= position)
 
 
@@ -195,7 +185,7 @@ def _offset_window(file: File, part: float, is_before: Callable[[OffsetIndex, in
 
 
 def time_window(file: File, timestamp: int, part: float) -> TimeIndex:
-    """A few entries of a `.timeindex` file, with the one `first_at_least(timestamp)` would find in the whole."""
+    """Return a few entries of a `.timeindex` file, among them the one that `first_at_least` finds in the whole file."""
 
     def read(low: int, high: int) -> TimeIndex:
         return TimeIndex.decode(file.read(low * TIME_ENTRY_BYTES, (high - low) * TIME_ENTRY_BYTES))
@@ -211,7 +201,10 @@ _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 def _window(
     entries: int, part: float, read: Callable[[int, int], _Index], is_before: Callable[[_Index, int], bool]
 ) -> _Index:
-    """A window with the last entry that `is_before`, which holds for a prefix of them, and the one after that."""
+    """Return a window with the last entry for which `is_before` is true, and the entry after it.
+
+    `is_before` must be true for a prefix of the entries.
+    """
     low, high = 0, entries
     if entries > _WINDOW_ENTRIES:
         start = min(max(0, int(entries * part) - _WINDOW_ENTRIES // 2), entries - _WINDOW_ENTRIES)
@@ -232,7 +225,7 @@ def _window(
 
 
 def last_time_entry(file: File) -> tuple[int, int] | None:
-    """The last entry of a `.timeindex` file: timestamp and relative offset."""
+    """Return the timestamp and relative offset of the last entry of a `.timeindex` file; None if it is empty."""
     entries = file.size() // TIME_ENTRY_BYTES
     if not entries:
         return None
@@ -241,7 +234,7 @@ def last_time_entry(file: File) -> tuple[int, int] | None:
 
 
 def is_sane(index: File, time_index: File, segment_bytes: int, segment_offsets: int) -> bool:
-    """Whether two index files can belong to a segment of that many bytes and offsets. Looks at both ends only."""
+    """Return whether two index files can belong to a segment of that size. Looks only at both ends of the files."""
     index_bytes, time_bytes = index.size(), time_index.size()
     if index_bytes % OFFSET_ENTRY_BYTES or time_bytes % TIME_ENTRY_BYTES:
         return False
@@ -251,7 +244,7 @@ def is_sane(index: File, time_index: File, segment_bytes: int, segment_offsets: 
         ends = OffsetIndex.decode(
             index.read(0, OFFSET_ENTRY_BYTES) + index.read(index_bytes - OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
         )
-        # position 0 is never indexed, so a zero-filled file shows in its first entry and a half-written one in its last
+        # position 0 is never indexed, so the first entry shows a zero-filled file, the last a half-written one
         if not 0 < ends.positions[0] <= ends.positions[1] < segment_bytes:
             return False
         if not ends.offsets[0] <= ends.offsets[1] < segment_offsets:

@@ -1,28 +1,28 @@
 """The layout of a log directory: names of files, and the small files that are replaced as a whole.
 
 ```
-<log dir>/meta.properties                   which cluster, node and directory this is
+<log dir>/meta.properties                   ids of the cluster, the node and the directory
          /.kafka_cleanshutdown              the last stop was clean; read, then deleted, before any log is opened
-         /recovery-point-offset-checkpoint  per partition: all before this offset is synced
-         /log-start-offset-checkpoint       per partition: the first offset readers may see
+         /recovery-point-offset-checkpoint  per partition: everything before this offset is synced
+         /log-start-offset-checkpoint       per partition: the first offset that readers may see
          /topic-0/partition.metadata        the topic's id, written before any data, and a promise
                  /leader-epoch-checkpoint
                  /00000000000000000000.log .index .timeindex
-                 /00000000000000000000.txnindex     its aborted transactions, where it has any
+                 /00000000000000000000.txnindex     its aborted transactions, if it has any
                  /00000000000000000042.snapshot
 ```
 
-Names and forms are Kafka's own, and each of the small files carries a checksum, which Kafka's do not: whatever byte of
-it changes, it is read as it was written or not at all (`CorruptFile`). What that costs is said where each is read:
+Names and formats are Kafka's, but each of the small files also has a checksum: if any byte of a file changes, the file
+is rejected (`CorruptFile`). The consequences are described at each reader.
 
-* checkpoints and `leader-epoch-checkpoint` end with a line `xxh64 <hex>`. Kafka would call that line malformed: whoever
-  hands a directory to Kafka removes these files, and Kafka scans the logs.
-* `meta.properties` ends with a comment `#xxh64 <hex>`, `partition.metadata` with lines behind the second one,
-  `.kafka_cleanshutdown` has a third field: Kafka reads these files and passes over that. Those without a checksum are
-  read too, as 0.1.0 and Kafka write them.
-* producer snapshots have one in Kafka's form already; what is ours stands behind what Kafka reads
+* Checkpoints and `leader-epoch-checkpoint` end with a line `xxh64 <hex>`. Kafka would reject that line as malformed:
+  before a directory is handed to Kafka, these files must be removed, and Kafka then scans the logs.
+* `meta.properties` ends with a comment `#xxh64 <hex>`, `partition.metadata` with lines after the second one, and
+  `.kafka_cleanshutdown` has a third field: Kafka reads these files and ignores the addition. Files without a checksum,
+  as 0.1.0 and Kafka write them, are read too.
+* Producer snapshots have a checksum in Kafka's format; our additions come after the part that Kafka reads
   (`log.producer_states`).
-* `.txnindex` files are as Kafka writes them: the snapshots say what they must hold (`log.aborted_transactions`).
+* `.txnindex` files are as Kafka writes them; their checksums are in the snapshots (`log.aborted_transactions`).
 
 Every write here goes through `Directory.replace`: atomic, durable, and blocking. Call it from a thread.
 """
@@ -48,8 +48,8 @@ SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 DELETED: Final = ".deleted"  # out of the log, waiting to be removed
 CLEANED: Final = ".cleaned"  # compaction's output while it is being written
-SWAP: Final = ".swap"  # compaction's output, complete, about to replace what it was made from
-TEMPORARY: Final = ".tmp"  # what `Directory.replace` leaves when it is interrupted
+SWAP: Final = ".swap"  # compaction's output, complete, about to replace the old segments
+TEMPORARY: Final = ".tmp"  # a file that `Directory.replace` leaves if it is interrupted
 
 PARTITION_METADATA: Final = "partition.metadata"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
@@ -59,7 +59,7 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 META_PROPERTIES: Final = "meta.properties"
-MOVED_FROM: Final = "moved-from"  # in a partition that was moved here, until what it came from is gone
+MOVED_FROM: Final = "moved-from"  # in a partition that was moved here, until the original is deleted
 DELETED_PARTITION: Final = "-delete"
 FUTURE_PARTITION: Final = "-future"
 MOST_NAME_CHARACTERS: Final = 255
@@ -78,19 +78,19 @@ class CorruptFile(ValueError):
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """`00000000000000000042.log` for 42 and `.log`."""
+    """Return `00000000000000000042.log` for 42 and `.log`."""
     return f"{base_offset:020d}{suffix}"
 
 
 def offset_of(name: str, suffix: str) -> int | None:
-    """The offset in a file's name, or None where the name is not 20 digits and `suffix`."""
+    """Return the offset in a file's name; None if the name is not 20 digits and `suffix`."""
     if len(name) == _DIGITS + len(suffix) and name.endswith(suffix) and name[:_DIGITS].isdecimal():
         return int(name[:_DIGITS])
     return None
 
 
 def parse_partition(name: str) -> TopicPartition | None:
-    """The partition a directory holds, by its name `topic-0`; None for any other directory."""
+    """Return the partition of a directory named like `topic-0`; None for any other name."""
     topic, dash, number = name.rpartition("-")
     if not dash or not topic or not number.isdecimal() or not number.isascii() or str(int(number)) != number:
         return None
@@ -104,12 +104,12 @@ def deleted_partition_name(partition: TopicPartition, unique: str) -> str:
 
 
 def future_partition_name(partition: TopicPartition, unique: str) -> str:
-    """Return the name of a partition's copy while it is made; too long for a file name with the longest topics."""
+    """Return the name of a partition's unfinished copy; for the longest topics it is too long for a file name."""
     return f"{partition}.{unique}{FUTURE_PARTITION}"
 
 
 def future_partitions(log_directory: Directory) -> dict[str, TopicPartition]:
-    """Directories of copies that were being made, and of which partitions they are."""
+    """Return directory name -> partition of each unfinished copy."""
     found = {}
     for name in log_directory.names():
         partition = parse_partition(name.removesuffix(FUTURE_PARTITION).rpartition(".")[0])
@@ -119,12 +119,12 @@ def future_partitions(log_directory: Directory) -> dict[str, TopicPartition]:
 
 
 def partitions(log_directory: Directory) -> list[TopicPartition]:
-    """The partitions that have a directory here, sorted."""
+    """Return the partitions that have a directory here, sorted."""
     return sorted(found for name in log_directory.names() if (found := parse_partition(name)) is not None)
 
 
 def deleted_partitions(log_directory: Directory) -> list[str]:
-    """Directories of partitions that were deleted and not yet removed."""
+    """Return the directories of deleted partitions that have not been removed yet."""
     return [name for name in log_directory.names() if name.endswith(DELETED_PARTITION)]
 
 
@@ -132,13 +132,13 @@ def deleted_partitions(log_directory: Directory) -> list[str]:
 
 
 def with_checksum(text: str) -> bytes:
-    """`text`, which ends in a newline, and a last line that proves it whole."""
+    """Return `text`, which ends in a newline, with its checksum as the last line."""
     body = text.encode()
     return body + f"xxh64 {xxhash.xxh64_hexdigest(body)}\n".encode()
 
 
 def without_checksum(data: bytes) -> str:
-    """The text `with_checksum` was given. CorruptFile where the last line does not prove it."""
+    """Return the text without its checksum. Raises CorruptFile if the checksum is missing or does not match."""
     start = data.rfind(b"xxh64 ")
     if start < 0 or data[start:] != f"xxh64 {xxhash.xxh64_hexdigest(data[:start])}\n".encode():
         raise CorruptFile("the checksum does not match")
@@ -146,13 +146,13 @@ def without_checksum(data: bytes) -> str:
 
 
 def encode_entries(entries: list[tuple[object, ...]]) -> bytes:
-    """Kafka's checkpoint form: version 0, the number of lines, then one line per entry."""
+    """Return a checkpoint in Kafka's format: version 0, the number of entries, then one line per entry."""
     lines = ["0", str(len(entries)), *(" ".join(map(str, entry)) for entry in entries)]
     return with_checksum("\n".join(lines) + "\n")
 
 
 def decode_entries(data: bytes, fields: int) -> list[list[str]]:
-    """The entries' fields as text. CorruptFile where anything is not as `encode_entries` writes it."""
+    """Return the entries' fields as text. Raises CorruptFile for anything that `encode_entries` does not write."""
     lines = without_checksum(data).splitlines()
     if len(lines) < 2 or lines[0] != "0" or not lines[1].isdecimal() or int(lines[1]) != len(lines) - 2:
         raise CorruptFile("not a checkpoint of version 0")
@@ -166,7 +166,7 @@ def decode_entries(data: bytes, fields: int) -> list[list[str]]:
 
 
 def read_offsets(log_directory: Directory, name: str) -> dict[TopicPartition, int]:
-    """A checkpoint of one offset per partition; empty where there is none. Raises CorruptFile."""
+    """Read a checkpoint of one offset per partition; return an empty one if there is no file. Raises CorruptFile."""
     try:
         data = log_directory.read(name)
     except FileNotFoundError:
@@ -178,15 +178,15 @@ def read_offsets(log_directory: Directory, name: str) -> dict[TopicPartition, in
 
 
 def write_offsets(log_directory: Directory, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace such a checkpoint, durably. Blocks."""
+    """Replace a checkpoint of one offset per partition, durably. Blocks."""
     log_directory.replace(name, encode_entries([(*key, offset) for key, offset in sorted(offsets.items())]))
 
 
 def take_clean_shutdown(log_directory: Directory) -> int | None:
-    """The broker epoch the last clean stop left, and forget it; None where the last stop was not clean.
+    """Return the broker epoch of the last clean stop, and remove its marker; None if the last stop was not clean.
 
-    The marker is gone, durably, before this returns: a crash from here on is seen as one. -1 for an epoch not recorded.
-    A damaged marker is none: the logs are scanned from their recovery points, which costs time alone.
+    The marker is removed durably before this returns, so a later crash is recognised. Returns -1 if the marker has no
+    epoch. A damaged marker counts as none: the logs are then scanned from their recovery points, which only costs time.
     """
     epoch = read_clean_shutdown(log_directory)
     if log_directory.exists(CLEAN_SHUTDOWN):
@@ -208,7 +208,7 @@ def read_clean_shutdown(log_directory: Directory) -> int | None:
 
 
 def mark_clean_shutdown(log_directory: Directory, broker_epoch: int = -1) -> None:
-    """Say that every log here was closed and every checkpoint written. The last write of a clean stop. Blocks."""
+    """Write the marker of a clean stop, after every log is closed and every checkpoint written. Blocks."""
     text = _marker(broker_epoch)
     log_directory.replace(CLEAN_SHUTDOWN, text[:-1] + f', "{_PROOF}": "{xxhash.xxh64_hexdigest(text)}"}}'.encode())
 
@@ -218,9 +218,9 @@ def _marker(broker_epoch: int) -> bytes:
 
 
 def read_meta_properties(log_directory: Directory) -> dict[str, str] | None:
-    """`cluster.id`, `node.id`, `directory.id`, `version`; None where the directory is new. Raises CorruptFile.
+    """Return `cluster.id`, `node.id`, `directory.id` and `version`; None if the directory is new. Raises CorruptFile.
 
-    A node does not start with a directory that cannot say whose it is.
+    A node does not start with a directory whose owner is unknown.
     """
     try:
         data = log_directory.read(META_PROPERTIES)
@@ -235,7 +235,7 @@ def read_meta_properties(log_directory: Directory) -> dict[str, str] | None:
 
 
 def write_meta_properties(log_directory: Directory, properties: Mapping[str, str]) -> None:
-    """Replace them, durably. Blocks."""
+    """Replace `meta.properties`, durably. Blocks."""
     text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
     log_directory.replace(META_PROPERTIES, text.encode() + b"#" + with_checksum(text)[len(text.encode()) :])
 
@@ -248,13 +248,13 @@ class PartitionMetadata(NamedTuple):
 
     topic_id: TopicId
     synced_before_ack: bool = False
-    """Every record that this replica ever acknowledged, since its log was empty, had been synced before."""
+    """Whether every record that this replica acknowledged, since its log was empty, had been synced before."""
 
 
 def read_partition_metadata(directory: Directory) -> PartitionMetadata | None:
-    """Whose a partition directory is, and what it promises; None where nothing was written. Raises CorruptFile.
+    """Return the topic id of a partition directory and its promise; None if it has no such file. Raises CorruptFile.
 
-    A partition whose file is damaged is not opened: it might be another topic's.
+    A partition with a damaged file is not opened: it might belong to another topic.
     """
     try:
         data = directory.read(PARTITION_METADATA)
@@ -275,14 +275,34 @@ def read_partition_metadata(directory: Directory) -> PartitionMetadata | None:
     raise CorruptFile(f"{directory.path}/{PARTITION_METADATA} has no topic id")
 
 
+def claim_partition(
+    directory: Directory, topic_id: TopicId | None, *, synced_before_ack: bool
+) -> PartitionMetadata | None:
+    """Return the metadata of a partition directory; write `topic_id` (None: unknown) if there is no id yet.
+
+    A directory without any file then gets the promise `synced_before_ack`. Raises CorruptFile for another topic's
+    directory. Blocks.
+    """
+    metadata = read_partition_metadata(directory)
+    if topic_id is None:
+        return metadata
+    if metadata is None:
+        is_new = not directory.names()
+        metadata = PartitionMetadata(topic_id, is_new and synced_before_ack)
+        write_partition_metadata(directory, metadata)
+    elif metadata.topic_id != topic_id:
+        raise CorruptFile(f"{directory.path} belongs to topic {metadata.topic_id.hex()}, not {topic_id.hex()}")
+    return metadata
+
+
 def read_topic_id(directory: Directory) -> TopicId | None:
-    """The id of the topic a partition directory belongs to; as `read_partition_metadata`."""
+    """Return the id of a partition directory's topic, as `read_partition_metadata` does."""
     found = read_partition_metadata(directory)
     return None if found is None else found.topic_id
 
 
 def write_partition_metadata(directory: Directory, metadata: PartitionMetadata) -> None:
-    """Record it, durably. Before any data, so that no data is ever of an unknown topic. Blocks."""
+    """Write `partition.metadata`, durably. Call this before any data is written, so that its topic is known. Blocks."""
     text = f"version: 0\ntopic_id: {urlsafe_b64encode(metadata.topic_id).decode().rstrip('=')}\n"
     if metadata.synced_before_ack:
         text += f"{_PROMISE}\n"

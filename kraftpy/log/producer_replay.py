@@ -1,7 +1,8 @@
-"""Rebuilds a log's producer state from its snapshots and batches, at a start and after a truncation.
+"""Rebuilds a log's producer state from its snapshots and batches, at startup and after a truncation.
 
-A snapshot is believed where it is whole, and where the `.txnindex` files of the segments before it hold what it says
-(`log.aborted_transactions`). The batches behind it are applied by their headers; of markers the record is read.
+A snapshot is trusted if it is whole and the `.txnindex` files of the segments before it match its checksums
+(`log.aborted_transactions`). Then the batches after it are applied by their headers; only markers have their record
+read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kraftpy.log.aborted_transactions import AbortedTransactions, EndedTransacti
 from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producer_states import ProducerStates
 from kraftpy.log.segment import CorruptSegment, Segment
-from kraftpy.ports import Directory
+from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.record_batch import (
     HEADER_BYTES,
     MAGIC,
@@ -33,7 +34,7 @@ _REPLAY_BYTES: Final = 1 << 16
 
 
 def snapshot_offsets(directory: Directory) -> list[int]:
-    """The offsets of the producer snapshots there are, in order."""
+    """Return the offsets of the producer snapshots on disk, in order."""
     return sorted(
         offset for name in directory.names() if (offset := layout.offset_of(name, layout.SNAPSHOT)) is not None
     )
@@ -49,10 +50,10 @@ def delete_snapshots_before(directory: Directory, end_offset: int) -> None:
 def newest_snapshot(
     directory: Directory, end_offset: int, first_base_offset: int, doubtful: Collection[int] = ()
 ) -> tuple[ProducerStates, int]:
-    """The newest whole snapshot not beyond `end_offset` and not among the `doubtful`, and its offset.
+    """Return the newest whole snapshot up to `end_offset` that is not among the `doubtful`, and its offset.
 
-    Damaged ones are deleted, and those that the `.txnindex` files contradict, of segments from `first_base_offset` on.
-    Where there is none: no producers, offset -1.
+    Deletes snapshots that are damaged, or contradicted by the `.txnindex` files of segments from `first_base_offset`
+    on. Returns no producers and offset -1 if no snapshot is left.
     """
     for offset in reversed(snapshot_offsets(directory)):
         if offset > end_offset or offset in doubtful:
@@ -74,8 +75,10 @@ def _add_aborted(
     first_base_offset: int,
     proofs: Mapping[int, bytes] | None,
 ) -> None:
-    """Put the aborted transactions of the segments before a snapshot before its own. CorruptFile where their files are
-    not what it says (`ProducerStates.decode`)."""
+    """Insert the aborted transactions of the segments before a snapshot before its own ones.
+
+    `proofs` are the checksums of their files (`ProducerStates.decode`). Raises CorruptFile if a file does not match.
+    """
     bases = (
         [layout.offset_of(name, layout.TRANSACTION_INDEX) for name in directory.names()] if proofs is None else proofs
     )
@@ -87,7 +90,7 @@ def _add_aborted(
         except FileNotFoundError:
             raise CorruptFile(f"{name} is missing") from None
         if proofs is not None and xxhash.xxh64_digest(data) != proofs[base]:
-            raise CorruptFile(f"{name} holds something else")
+            raise CorruptFile(f"{name} does not match the checksum in the snapshot")
         found += [ended for ended in aborted.decode(data) if ended.last_offset < offset]
     if found:
         states.aborted = AbortedTransactions([*found, *states.aborted])
@@ -100,9 +103,9 @@ def replay(
     now: Millis,
     scanned: Mapping[Segment, list[tuple[int, bytes]]] | None = None,
 ) -> int:
-    """Apply the batches from an offset on to `states`; how many there were. By headers, but for markers.
+    """Apply the batches from an offset on to `states`, by their headers (markers: by their record); return their count.
 
-    Of segments that were `scanned`, the headers that matter are known. The rest of a damaged segment is passed over.
+    For segments in `scanned`, the relevant headers are known already. The rest of a damaged segment is skipped.
     """
     replayed = 0
     first = max(0, bisect_right([segment.base_offset for segment in segments], from_offset) - 1)
@@ -111,8 +114,12 @@ def replay(
         try:
             for position, header in _headers(segment, from_offset) if known is None else _decoded(known, from_offset):
                 replayed += 1
-                if header.producer_id >= 0:
-                    _apply(states, segment, position, header, now)
+                if header.producer_id < 0:
+                    continue
+                if header.is_control:
+                    apply_markers(states, header, segment.log.get().read(position, header.size_bytes), now)
+                else:
+                    states.appended(header, now)
         except CorruptSegment:
             continue
     return replayed
@@ -125,19 +132,17 @@ def _decoded(known: list[tuple[int, bytes]], from_offset: int) -> Iterator[tuple
             yield position, header
 
 
-def _apply(states: ProducerStates, segment: Segment, position: int, header: BatchHeader, now: Millis) -> None:
-    if not header.is_control:
-        states.appended(header, now)
-        return
+def apply_markers(states: ProducerStates, header: BatchHeader, batch: Buffer, now: Millis) -> None:
+    """Apply the markers of a control batch. Control records of an unknown kind end no transaction."""
     try:
-        for marker in read_markers(header, segment.log.get().read(position, header.size_bytes)):
+        for marker in read_markers(header, batch):
             states.ended(header, marker, now)
     except CorruptBatch:
-        return  # control records of a kind we do not know end no transaction
+        return
 
 
 def _headers(segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from the one with that offset on."""
+    """Yield the position and header of each batch, starting with the one that holds the offset."""
     found = segment.find(from_offset)
     if found is None:
         return

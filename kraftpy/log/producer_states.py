@@ -1,25 +1,25 @@
 """The producer state of a partition: the idempotence window, open transactions, aborted ranges.
 
-Per producer id the last five batches are kept. A batch that is one of them is a duplicate and is answered with the
-offsets it got the first time. Otherwise its epoch may not be older, a new epoch begins at sequence 0, and within an
-epoch sequence numbers follow each other, from 2^31 - 1 to 0 (KIP-98). A producer nobody remembers (expired, or its
-records deleted) may go on at any sequence (KIP-360). Followers apply, without these checks, what their leader let in,
-or a failover would forget it.
+The last five batches of each producer id are kept. If a batch is one of them, it is a duplicate, and the answer has
+the offsets that it got the first time. Otherwise its epoch may not be older, a new epoch begins at sequence 0, and
+within an epoch sequence numbers follow each other, with 0 after 2^31 - 1 (KIP-98). An unknown producer (expired, or its
+records deleted) may continue with any sequence (KIP-360). Followers apply the batches that their leader accepted
+without these checks; otherwise a failover would lose the state.
 
-A batch older than the window gets DUPLICATE_SEQUENCE_NUMBER where the sequence numbers prove that it was written, which
-clients take as success without an offset; Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER there.
+A batch older than the window gets DUPLICATE_SEQUENCE_NUMBER if the sequence numbers prove that it was written; clients
+treat that as success without an offset. Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER instead.
 
-The state outlives a restart in `<offset>.snapshot` files, one per segment and one of a clean stop, each covering all
-before its offset; what the log holds behind the newest one is replayed. The file is in Kafka's form (version 1, CRC-32C
-over all that follows): of each producer what Kafka remembers, which is one batch. Behind that, where Kafka does not
-look, stands what else is remembered here: the other batches, and the aborted transactions of the segment that the
-snapshot stands in, with checksums of the `.txnindex` files of those before it. Snapshots that Kafka wrote are read too.
+The state survives a restart in `<offset>.snapshot` files, one per segment and one of a clean stop. Each covers all
+batches before its offset; the batches after the newest one are replayed. The file has Kafka's format (version 1,
+CRC-32C over the rest): for each producer what Kafka remembers, which is one batch. After that, where Kafka does not
+look, come the other batches, the aborted transactions of the segment that the snapshot lies in, and checksums of the
+`.txnindex` files of the segments before it. Snapshots that Kafka wrote are read too.
 
-Invariants: open transactions are in the order of their first offsets; `last_stable_offset` never falls while the high
-watermark does not.
+Invariants: open transactions are in the order of their first offsets; `last_stable_offset` does not fall unless the
+high watermark does.
 
-A write that opens a transaction is verified with its coordinator first (KIP-890): the broker asks, and what is
-remembered here meanwhile tells it whether a marker came in between.
+A write that opens a transaction is verified with its coordinator first (KIP-890). A `Verification` held here shows the
+broker whether a marker was written while it waited for the coordinator's answer.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _NEVER: Final = 1 << 62
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hI")  # version, CRC-32C of the rest
 _COUNT: Final = struct.Struct(">i")
-# Id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, first offset of what is open.
+# Id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, start of the open transaction.
 _PRODUCER: Final = struct.Struct(">qhiqiqiq")
 
 _OURS: Final = b"kraftpy1"
-_MORE: Final = struct.Struct(">q?B")  # of each producer: last write ms, proven, batches before the last
+_MORE: Final = struct.Struct(">q?B")  # for each producer: last write ms, proven, number of batches before the last
 _BATCH: Final = struct.Struct(">iiqiq")  # base sequence, last sequence, last offset, offset delta, timestamp
 _COUNTS: Final = struct.Struct(">III")  # transactions ended above the high watermark, aborted ones, indexes
 _TRANSACTION: Final = struct.Struct(">qqqq")  # producer id, first offset, last offset, last stable offset
-_INDEX: Final = struct.Struct(">q8s")  # of a segment with aborted transactions: base offset, xxh64 of its `.txnindex`
+_INDEX: Final = struct.Struct(">q8s")  # for a segment with aborted transactions: base offset, xxh64 of its `.txnindex`
 
 
 class WrittenBatch(NamedTuple):
-    """A batch a producer wrote, as far as a duplicate of it must be answered."""
+    """The facts about a producer's batch that the answer to a duplicate of it needs."""
 
     base_sequence: int
     last_sequence: int
@@ -69,7 +69,7 @@ class WrittenBatch(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the batch's first record."""
         return self.last_offset - self.offset_delta
 
 
@@ -85,9 +85,9 @@ class ProducerDescription(NamedTuple):
 
 
 class Verification:
-    """A transactional write that is to open a transaction here, and whose coordinator is being asked (KIP-890).
+    """A pending question to the coordinator about a write that will open a transaction here (KIP-890).
 
-    It is no longer current when a marker came meanwhile: the answer is of a transaction that is over.
+    Once a marker is written, it is no longer current: the coordinator's answer is about a transaction that has ended.
     """
 
     __slots__ = ("producer_epoch", "waiting")
@@ -95,7 +95,7 @@ class Verification:
     def __init__(self, producer_epoch: int) -> None:
         self.producer_epoch = producer_epoch
         self.waiting = 0
-        """Requests that wait for the coordinator's answer; with the last of them it is forgotten."""
+        """The number of requests that wait for the coordinator's answer; after the last of them it is forgotten."""
 
 
 class _Producer:
@@ -103,7 +103,7 @@ class _Producer:
 
     def __init__(self, epoch: int, written_at: int) -> None:
         self.epoch = epoch
-        self.batches: list[WrittenBatch] = []  # of this epoch, oldest first, at most five
+        self.batches: list[WrittenBatch] = []  # in this epoch, oldest first, at most five
         self.coordinator_epoch = -1
         self.first_open_offset = _NO_OFFSET
         self.proven = False  # every sequence number of this epoch from 0 on is known to be in the log
@@ -123,7 +123,7 @@ class ProducerStates:
         self.aborted = AbortedTransactions()
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}  # first offset -> producer id, in offset order
-        self._ended: list[EndedTransaction] = []  # whose marker may still be above the high watermark
+        self._ended: list[EndedTransaction] = []  # those whose marker may still be above the high watermark
         self._verifications: dict[int, Verification] = {}
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class ProducerStates:
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            return None  # nothing remembered: any sequence will do
+            return None  # unknown producer: any sequence is accepted
         sequence, epoch = header.base_sequence, header.producer_epoch
         if epoch == producer.epoch:
             last_sequence = header.last_sequence
@@ -150,17 +150,19 @@ class ProducerStates:
         elif epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
+                f"Epoch of producer {header.producer_id} is {epoch}, which is smaller than the last seen epoch "
+                f"{producer.epoch}",
             )
         elif sequence != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins epoch {epoch} with sequence {sequence}",
+                f"Invalid sequence number for new epoch of producer {header.producer_id}: {epoch} (request epoch), "
+                f"{sequence} (seq. number), {producer.epoch} (current producer epoch)",
             )
         if producer.first_open_offset >= 0 and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open and writes outside it",
+                f"Expected transactional write from producer {header.producer_id}",
             )
         return None
 
@@ -170,7 +172,8 @@ class ProducerStates:
         if producer is not None and header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, which is smaller than the last "
+                f"seen epoch {producer.epoch}",
             )
 
     @staticmethod
@@ -179,17 +182,19 @@ class ProducerStates:
         expected = (producer.last_sequence + 1) % _SEQUENCES
         if sequence == expected:
             return
-        # How far behind the oldest batch of the window this one ends; less than half the numbers, or it is ahead.
+        # The distance by which this batch ends before the oldest one in the window. From half of all numbers on, it is
+        # ahead of the window instead.
         if producer.proven and producer.batches:
             behind = (producer.batches[0].base_sequence - 1 - header.last_sequence) % _SEQUENCES
             if behind < _SEQUENCES // 2:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-                    f"producer {header.producer_id} wrote sequence {sequence} long ago",
+                    f"Duplicate sequence number for producer {header.producer_id}: {sequence} was written long ago",
                 )
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id} sent sequence {sequence}, expected {expected}",
+            f"Out of order sequence number for producer {header.producer_id}: {sequence} (incoming seq. number), "
+            f"{producer.last_sequence} (current end sequence number)",
         )
 
     def appended(self, header: BatchHeader, now: Millis) -> None:
@@ -240,17 +245,17 @@ class ProducerStates:
             del self._verifications[producer_id]
 
     def check_verified(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
-        """That this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
+        """Check that this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
         needed = self.verification(producer_id, producer_epoch)
         if needed is not None and needed is not verification:
             raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction here that is known to go on"
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no ongoing transaction that was verified here"
             )
 
     def check_raised_epoch(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the marker of a transaction whose end raised the epoch is here already (KIP-1228).
+        """Return whether the marker of a transaction whose end raised the epoch is in the log already (KIP-1228).
 
-        Raises KafkaError (INVALID_PRODUCER_EPOCH) for one that comes late: the producer has gone on since.
+        Raises KafkaError (INVALID_PRODUCER_EPOCH) for a late marker: the producer has written again since.
         """
         producer = self._producers.get(producer_id)
         if producer is None or producer_epoch > producer.epoch:
@@ -259,7 +264,8 @@ class ProducerStates:
             return True
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"producer {producer_id} has epoch {producer.epoch} by now, the marker {producer_epoch}",
+            f"Epoch of producer {producer_id} is {producer_epoch}, which is smaller than the last seen epoch "
+            f"{producer.epoch}",
         )
 
     def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
@@ -273,16 +279,18 @@ class ProducerStates:
         if header.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the marker {header.producer_epoch}",
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, which is smaller than the last "
+                f"seen epoch {producer.epoch}",
             )
         if 0 <= marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker of coordinator epoch {marker.coordinator_epoch} after {producer.coordinator_epoch}",
+                f"Invalid coordinator epoch for producerId {header.producer_id}: {marker.coordinator_epoch} (zombie), "
+                f"{producer.coordinator_epoch} (current)",
             )
 
     def ended(self, header: BatchHeader, marker: ControlRecord, now: Millis) -> None:
-        """Apply a marker that is now in the log. Other control records change nothing here."""
+        """Apply a marker that is now in the log. Other control records change nothing."""
         if marker.type not in (ControlType.ABORT, ControlType.COMMIT):
             return
         producer = self._producers.get(header.producer_id)
@@ -297,7 +305,7 @@ class ProducerStates:
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         first_offset = producer.first_open_offset
         if first_offset < 0:
-            return  # a marker without data touches nothing
+            return  # the transaction wrote nothing to this partition
         producer.first_open_offset = _NO_OFFSET
         del self._open[first_offset]
         stable = next(iter(self._open), header.last_offset + 1)
@@ -307,7 +315,10 @@ class ProducerStates:
             self.aborted.add(ended)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return where readers of committed records stop: the first transaction open, or ended above the watermark."""
+        """Return the offset at which readers of committed records stop.
+
+        It is the first offset of the first transaction that is open, or whose marker is above the high watermark.
+        """
         if not self._open and not self._ended:
             return high_watermark
         if self._ended:
@@ -325,7 +336,7 @@ class ProducerStates:
     # --- keeping ---
 
     def expire(self, now: Millis, expiration_ms: int) -> list[int]:
-        """Forget producers that have not written for that long and have no transaction open; their ids."""
+        """Forget producers that have not written for `expiration_ms` and have no open transaction; return their ids."""
         gone = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -336,20 +347,21 @@ class ProducerStates:
         return gone
 
     def written_at(self) -> list[int]:
-        """When each producer without an open transaction wrote last, in milliseconds, in no order."""
+        """Return the time (ms) of the last write of each producer without an open transaction, in no order."""
         return [each.written_at for each in self._producers.values() if each.first_open_offset < 0]
 
     def forget_open(self) -> None:
-        """The log behind this snapshot is missing: whether what was open then has ended since cannot be known.
+        """Forget the open transactions, because the log after this snapshot is missing.
 
-        What goes on writing opens its transaction anew.
+        It cannot be known whether they have ended since. A producer that continues to write opens its transaction
+        again.
         """
         for producer in self._producers.values():
             producer.first_open_offset = _NO_OFFSET
         self._open.clear()
 
     def describe(self) -> Iterator[ProducerDescription]:
-        """The producers by id."""
+        """Yield the producers in the order of their ids."""
         for producer_id, producer in sorted(self._producers.items()):
             yield ProducerDescription(
                 producer_id,
@@ -361,10 +373,10 @@ class ProducerStates:
             )
 
     def last_sequences(self) -> dict[int, tuple[int, int]]:
-        """Producer id -> (epoch, last offset) of the batch that proves its last sequence number.
+        """Return producer id -> (epoch, last offset) of the batch that proves the producer's last sequence number.
 
-        Offset -1 where it has written no batch in that epoch: then only a marker proves the epoch. Compaction keeps
-        those.
+        The offset is -1 if the producer has written no batch in that epoch: then only a marker proves the epoch.
+        Compaction keeps these batches and markers.
         """
         return {
             producer_id: (producer.epoch, producer.batches[-1].last_offset if producer.batches else -1)
@@ -374,7 +386,7 @@ class ProducerStates:
     # --- snapshots ---
 
     def encode(self, bases: Sequence[int] = (0,)) -> bytes:
-        """A snapshot of everything here. `bases` are the segments' base offsets up to the one that it stands in."""
+        """Return a snapshot of the state. `bases` are the segments' base offsets up to the one that it lies in."""
         entries = [_COUNT.pack(len(self._producers))]
         more = [_OURS]
         for producer_id, producer in self._producers.items():
@@ -396,21 +408,21 @@ class ProducerStates:
 
     @classmethod
     def decode(cls, data: bytes) -> tuple[ProducerStates, dict[int, bytes] | None]:
-        """From the bytes of a snapshot; and by base offset the xxh64 of each `.txnindex` that belongs to it, whose
-        transactions are still to be added before its own. None for those where Kafka wrote it.
+        """Decode a snapshot; also return base offset -> xxh64 of each `.txnindex` that belongs to it.
 
-        CorruptFile where it is damaged, or of another form.
+        The caller adds the transactions in those files before the snapshot's own. The checksums are None if Kafka wrote
+        the snapshot. Raises CorruptFile if it is damaged or has another format.
         """
         body = data[_HEAD.size :]
         if len(data) < _HEAD.size + _COUNT.size or _HEAD.unpack_from(data) != (_VERSION, crc32c(body)):
-            raise CorruptFile("not a whole producer snapshot")
+            raise CorruptFile("an incomplete producer snapshot, or a CRC that does not match")
         states = cls()
         try:
             position = states._decode_producers(body)
             if position == len(body):
                 return states, None
             if body[position : position + len(_OURS)] != _OURS:
-                raise CorruptFile("a producer snapshot with something unknown behind its producers")
+                raise CorruptFile("a producer snapshot with unknown data after its producers")
             return states, states._decode_more(body, position + len(_OURS))
         except struct.error as error:
             raise CorruptFile(f"a producer snapshot that ends too early: {error}") from error

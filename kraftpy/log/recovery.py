@@ -33,12 +33,12 @@ from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producer_replay import delete_snapshots_before, newest_snapshot, replay, snapshot_offsets
 from kraftpy.log.producer_states import ProducerStates
 from kraftpy.log.scanning import MAX_OFFSET, Scanned, scan
-from kraftpy.log.segment import CorruptSegment, Segment
+from kraftpy.log.segment import CorruptSegment, Segment, walk
 from kraftpy.ports import Directory
 from kraftpy.types import Millis
 
 Progress = Callable[[int, int], None]
-"""Called from any thread with the bytes scanned so far and the total: at the start, now and then, and at the end."""
+"""Called from any thread with the bytes scanned and the total: at the start, about every 16 MiB, and at the end."""
 
 Scan = Callable[[], Scanned]
 SideBySide = Callable[[Sequence[Scan]], Generator[Scanned, None, None]]
@@ -55,7 +55,7 @@ class RecoveryReport:
     segments: int = 0
     scanned_segments: int = 0
     scanned_bytes: int = 0
-    cut_bytes: int = 0
+    truncated_bytes: int = 0
     deleted_segments: int = 0
     rebuilt_indexes: int = 0
     replayed_batches: int = 0
@@ -66,7 +66,7 @@ class RecoveryReport:
     def __str__(self) -> str:
         parts = [f"{self.segments} segments", "clean" if self.clean else f"{self.scanned_bytes} bytes scanned"]
         for count, what in (
-            (self.cut_bytes, "bytes cut"),
+            (self.truncated_bytes, "bytes truncated"),
             (self.deleted_segments, "segments deleted"),
             (self.rebuilt_indexes, "indexes rebuilt"),
             (self.replayed_batches, "batches replayed"),
@@ -112,7 +112,7 @@ def load(
     `clean` says that the last stop was clean; `recovery_point` and `log_start_offset` come from the checkpoints of the
     log directory. Raises OSError if the disk fails.
     """
-    return _Loader(directory, files, index_interval_bytes, now, progress, clean, side_by_side or _in_turn).load(
+    return _Loader(directory, files, index_interval_bytes, now, progress, clean, side_by_side or _one_by_one).load(
         recovery_point, log_start_offset, expiration_ms
     )
 
@@ -160,7 +160,7 @@ class _Loader:
         if end_offset is None:
             end_offset = self._recover(recovery_point)
         if log_start_offset > end_offset:
-            self._start_anew(log_start_offset)
+            self._start_over(log_start_offset)
             end_offset = log_start_offset
         log_start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)
@@ -220,8 +220,8 @@ class _Loader:
                     self.directory.delete(name)
         for segment in self.segments:
             if not self.report.clean or segment is self.segments[-1]:
-                segment_is_indexed = segment.index_file.name in present and segment.time_index_file.name in present
-                if not segment_is_indexed:
+                index = segment.index
+                if index.offset_file.name not in present or index.time_file.name not in present:
                     segment.start_empty()  # marks it as unindexed: no entries, held in memory
                     segment.file_size()
         return not bases
@@ -233,8 +233,8 @@ class _Loader:
         """
         active = self.segments[-1]
         try:
-            if active.offset_index is not None or not is_sane(
-                active.index_file.get(), active.time_index_file.get(), active.size, 2**31
+            if active.index.is_in_memory or not is_sane(
+                active.index.offset_file.get(), active.index.time_file.get(), active.size, 2**31
             ):
                 self._rebuild(active, active.base_offset + MAX_RELATIVE_OFFSET + 1)
                 self.report.rebuilt_indexes -= active.is_short  # a clean stop leaves none for a short one
@@ -244,7 +244,7 @@ class _Loader:
             self.report.clean = False
             return None
         if end_offset > recovery_point > active.base_offset:
-            self.report.notes.append(f"damaged: the last batch seems to end at {end_offset}, not at {recovery_point}")
+            self.report.notes.append(f"damaged: the last batch appears to end at {end_offset}, not at {recovery_point}")
             return recovery_point
         if end_offset < recovery_point:
             self.report.notes.append(f"the stop was not clean: the log ends at {end_offset}, not at {recovery_point}")
@@ -253,7 +253,7 @@ class _Loader:
         return end_offset
 
     def _recover(self, recovery_point: int) -> int:
-        """Verify the log from the recovery point on, cut it at the first invalid batch and return its end offset."""
+        """Verify the log from the recovery point on, truncate it at the first invalid batch; return its end offset."""
         first = max(0, bisect_right([segment.base_offset for segment in self.segments], recovery_point) - 1)
         for segment, following in zip(self.segments[:first], self.segments[1 : first + 1], strict=True):
             self._check_sealed(segment, following.base_offset)
@@ -280,7 +280,7 @@ class _Loader:
                     break
         last = self.segments[kept - 1]
         if last.size < last.log.get().size():
-            self.report.cut_bytes += last.log.get().size() - last.size
+            self.report.truncated_bytes += last.log.get().size() - last.size
             last.log.get().truncate(last.size)
             last.log.get().sync()
         self._delete_from(kept)
@@ -321,7 +321,7 @@ class _Loader:
 
     def _take_over(self, segment: Segment, found: Scanned) -> None:
         """Give a segment the size, index entries, epochs and producers that its scan found."""
-        segment.delete_stored_indexes()
+        segment.index.delete_files()
         self.directory.delete(layout.file_name(segment.base_offset, layout.TRANSACTION_INDEX))
         segment.start_empty()
         segment.adopt(
@@ -340,9 +340,9 @@ class _Loader:
         size, offsets = segment.file_size(), end_offset - segment.base_offset
         try:
             if (
-                segment.offset_index is None
-                and is_sane(segment.index_file.get(), segment.time_index_file.get(), size, offsets)
-                and segment.has_complete_index(self.interval)
+                not segment.index.is_in_memory
+                and is_sane(segment.index.offset_file.get(), segment.index.time_file.get(), size, offsets)
+                and _has_complete_index(segment, self.interval)
             ):
                 return
         except CorruptSegment as error:
@@ -352,8 +352,8 @@ class _Loader:
         except _OutOfOrder as error:
             self.report.notes.append(f"damaged: {error}")
         except CorruptSegment as error:
-            if segment.offset_after(error.position) == end_offset:  # a failed write's remains after the last batch
-                self.report.cut_bytes += size - error.position
+            if _offset_after(segment, error.position) == end_offset:  # a failed write's remains after the last batch
+                self.report.truncated_bytes += size - error.position
                 segment.log.get().truncate(error.position)
                 segment.log.get().sync()
                 segment.resized(error.position)
@@ -368,7 +368,7 @@ class _Loader:
         Raises CorruptSegment on anything that is not a batch, _OutOfOrder if offsets fall or reach `end_offset`.
         """
         size = segment.file_size()
-        segment.delete_stored_indexes()
+        segment.index.delete_files()
         segment.start_empty()
         segment.resized(size)
         expected = segment.base_offset
@@ -377,16 +377,14 @@ class _Loader:
                 reason = f"offsets {placed.base_offset} to {placed.last_offset} where {expected} should be"
                 raise _OutOfOrder(segment.log.name, placed.position, reason)
             expected = placed.last_offset + 1
-            segment.indexed(
-                placed.base_offset, placed.last_offset, placed.max_timestamp, placed.position, self.interval
-            )
+            segment.index_batch(placed.last_offset, placed.max_timestamp, placed.position, self.interval)
         self.report.rebuilt_indexes += 1
 
     @staticmethod
     def _store_indexes(segment: Segment) -> None:
         segment.seal()
-        offsets, times = segment.load_indexes()
-        for handle, data in ((segment.index_file, offsets.encode()), (segment.time_index_file, times.encode())):
+        offsets, times = segment.load_index()
+        for handle, data in ((segment.index.offset_file, offsets.encode()), (segment.index.time_file, times.encode())):
             file = handle.open_temporary()
             try:
                 file.truncate(0)
@@ -394,8 +392,8 @@ class _Loader:
                 file.sync()
             finally:
                 file.close()
-        segment.finish_temporary_indexes(keep=True)
-        segment.drop_indexes()
+        segment.index.finish_temporary_files(keep=True)
+        segment.drop_index()
 
     def _delete_from(self, number: int) -> None:
         """Delete segments durably, newest first, so that a crash in between leaves a log without holes."""
@@ -417,9 +415,9 @@ class _Loader:
             self._delete(segment)
         del self.segments[:kept]
 
-    def _start_anew(self, log_start_offset: int) -> None:
+    def _start_over(self, log_start_offset: int) -> None:
         """Replace a log that ends before the first offset readers may see: nothing in it is of use."""
-        self.report.notes.append(f"nothing is left from offset {log_start_offset} on")
+        self.report.notes.append(f"no records are left from offset {log_start_offset} on")
         self._delete_from(0)
         self.segments = [Segment.create(self.directory, log_start_offset, self.files, created_at=self.now)]
 
@@ -477,6 +475,21 @@ class _Loader:
         return made
 
 
+def _has_complete_index(segment: Segment, interval_bytes: int) -> bool:
+    """Return whether the `.index` is complete to its end. CorruptSegment if its last entry points to no batch."""
+    last = segment.index.entry_before(segment.size, segment.size)[1]
+    return all(placed.position - last <= interval_bytes for placed in segment.walk(last))
+
+
+def _offset_after(segment: Segment, position: int) -> int:
+    """Return one past the last offset of the batches before `position`, which is a batch boundary."""
+    end_offset = segment.base_offset
+    start = segment.index.entry_before(position - 1, segment.size)[1]
+    for placed in walk(segment.log.get(), segment.log.name, start, position):
+        end_offset = placed.last_offset + 1
+    return end_offset
+
+
 def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryReport) -> tuple[list[str], bool]:
     """Remove or complete the leftovers of an interrupted deletion or compaction.
 
@@ -525,6 +538,6 @@ def _complete_swap(directory: Directory, files: FileCache, base_offset: int, rep
     report.notes.append(f"compaction of {base_offset} to {end_offset} completed")
 
 
-def _in_turn(scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
+def _one_by_one(scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
     for each in scans:
         yield each()

@@ -1,42 +1,32 @@
 """One `.log` file with its indexes.
 
-A segment is either active (the last one of its log) or sealed. An active segment holds its index entries in memory and
-its index files are not read; sealing hands the entries to the next flush, and from then on lookups read the files.
-`position` and `size` are bytes in the `.log`; offsets are those of the partition.
+A segment is either active (the last one of its log) or sealed. An active segment holds its index entries in memory
+(`segment_index`); sealing hands them to the next flush, and from then on lookups read the index files. `position` and
+`size` are bytes in the `.log`; offsets are those of the partition.
 
 Writes address the file by position, and its size is tracked here: the remains of a failed write beyond `size` are
-overwritten by the next one, or cut off by `close` and by recovery.
+overwritten by the next one, or truncated by `close` and by recovery.
 
-Invariants: `[0, size)` holds whole batches in offset order; every index entry is the last offset and the position of
-one of them.
+Invariant: `[0, size)` holds whole batches in offset order.
 """
 
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.files import FileCache, LazyFile
-from kraftpy.log.index import (
-    MAX_RELATIVE_OFFSET,
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-    OffsetIndex,
-    TimeIndex,
-    last_time_entry,
-    offset_window,
-    position_window,
-    time_window,
-)
-from kraftpy.log.verifying import Anchor, CorruptSegment, Epochs, IntactBatch, SegmentFile, batches_from, check
+from kraftpy.log.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from kraftpy.log.segment_index import SegmentIndex
+from kraftpy.log.verifying import CorruptSegment, Epochs, IntactBatch, SegmentFile, batches_from
 from kraftpy.ports import Buffer, Directory, File
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC, BatchHeader
 
-__all__ = ["FAR_BYTES", "CorruptSegment", "Placed", "Segment", "walk"]
+__all__ = ["FAR_BYTES", "BatchPosition", "CorruptSegment", "Segment", "walk"]
 
 # The part of a batch header a walk needs: base offset, length, leader epoch, magic, last offset delta, max timestamp.
 _WALK: Final = struct.Struct(">qiib6xi8xq")
@@ -49,7 +39,7 @@ _RESERVE_FROM_BYTES: Final = 1 << 20
 _RESERVE_AT_MOST_BYTES: Final = 16 << 20
 
 
-class Placed(NamedTuple):
+class BatchPosition(NamedTuple):
     """A batch in a segment: its position, and the header fields that searches need."""
 
     position: int
@@ -60,7 +50,9 @@ class Placed(NamedTuple):
     max_timestamp: int
 
 
-def walk(file: File, name: str, position: int, end: int, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[Placed]:
+def walk(
+    file: File, name: str, position: int, end: int, chunk_bytes: int = _LOOKUP_CHUNK_BYTES
+) -> Iterator[BatchPosition]:
     """Yield the batches from `position` to `end`, by their headers alone; large batches are skipped, not read.
 
     Raises CorruptSegment on anything that is not a batch.
@@ -78,7 +70,7 @@ def walk(file: File, name: str, position: int, end: int, chunk_bytes: int = _LOO
             raise CorruptSegment(
                 name, position, f"magic {magic}, {size} bytes of {end - position}, offset delta {delta}"
             )
-        yield Placed(position, size, base_offset, base_offset + delta, leader_epoch, max_timestamp)
+        yield BatchPosition(position, size, base_offset, base_offset + delta, leader_epoch, max_timestamp)
         position += size
 
 
@@ -88,9 +80,8 @@ class Segment:
     __slots__ = (
         "_first_timestamp",
         "_hints",
-        "_is_remade",
+        "_is_index_rebuilt",
         "_max_timestamp",
-        "_near",
         "_offset_of_max_timestamp",
         "_reserved",
         "_size",
@@ -98,12 +89,8 @@ class Segment:
         "base_offset",
         "created_at",
         "directory",
-        "index_file",
+        "index",
         "log",
-        "offset_index",
-        "offsets",
-        "time_index",
-        "time_index_file",
     )
 
     def __init__(self, directory: Directory, base_offset: int, files: FileCache, *, created_at: int = 0) -> None:
@@ -111,20 +98,14 @@ class Segment:
         self.base_offset = base_offset
         self.created_at = created_at
         self.log = LazyFile(directory, layout.file_name(base_offset, layout.LOG), files)
-        self.index_file = LazyFile(directory, layout.file_name(base_offset, layout.INDEX), files)
-        self.time_index_file = LazyFile(directory, layout.file_name(base_offset, layout.TIME_INDEX), files)
-        self.offset_index: OffsetIndex | None = None  # None: on disk
-        self.time_index: TimeIndex | None = None
-        self.offsets = 0
-        """The number of offsets that a sealed segment spans; 0 if unknown. A hint for lookups."""
+        self.index = SegmentIndex(directory, base_offset, files)
         self._size = -1  # -1: ask the file
         self._reserved = 0  # the position up to which space was reserved
         self._was_written = False  # since it was opened: the file was written, or the index is out of date
         self._max_timestamp: int | None = None  # None: ask the time index
         self._offset_of_max_timestamp = base_offset
         self._first_timestamp: int | None = None
-        self._is_remade = False
-        self._near: OffsetIndex | None = None  # the window of the index seen last, until the read is done
+        self._is_index_rebuilt = False
         self._hints: dict[int, int] = {}  # where sequential readers will continue: offset -> position
 
     @classmethod
@@ -139,7 +120,7 @@ class Segment:
     def start_empty(self) -> None:
         """Become an empty active segment. Unless a file exists already, the first write creates it."""
         self._size = 0
-        self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
+        self.index.hold(OffsetIndex(), TimeIndex())
         self._max_timestamp, self._offset_of_max_timestamp, self._first_timestamp = -1, self.base_offset, None
         self._hints.clear()
 
@@ -148,7 +129,7 @@ class Segment:
     ) -> None:
         """Become a sealed segment that was written elsewhere, with the index entries built there."""
         self._size = size
-        self.offset_index, self.time_index = offsets, times
+        self.index.hold(offsets, times)
         self._max_timestamp, self._offset_of_max_timestamp = max_timestamp, offset_of_max_timestamp
 
     @property
@@ -172,13 +153,23 @@ class Segment:
         """The names of the segment's files, not all of which need exist."""
         return [self.log.name, *(layout.file_name(self.base_offset, suffix) for suffix in layout.SEGMENT_SUFFIXES[1:])]
 
+    def rename_to_deleted(self) -> list[str]:
+        """Close the files and rename them, so that a start deletes them; return the new names."""
+        self.close()
+        gone: list[str] = []
+        for name in self.names:
+            if self.directory.exists(name):
+                self.directory.rename(name, name + layout.DELETED)
+                gone.append(name + layout.DELETED)
+        return gone
+
     # --- writing ---
 
     def append(self, data: Buffer, batches: list[tuple[BatchHeader, int]], interval_bytes: int) -> None:
         """Append whole batches in one write; `batches` has their headers and their positions within `data`.
 
-        Call `load_indexes` first. If the write raises, the segment is unchanged, and whatever reached the file is cut
-        off again.
+        Call `load_index` first. If the write raises, the segment is unchanged, and the part that reached the file is
+        truncated.
         """
         file = self.log.get()
         start = self.size
@@ -186,13 +177,14 @@ class Segment:
         try:
             file.write(start, data)
         except OSError:
-            self._cut_torn_write(file, start)
+            with suppress(OSError):  # the caller gets the error of the write; `close` truncates the remains otherwise
+                file.truncate(start)
             raise
         self._size = start + len(data)
         if self._size > self._reserved:
             self._reserve(file)
         for header, position in batches:
-            self.indexed(header.base_offset, header.last_offset, header.max_timestamp, start + position, interval_bytes)
+            self.index_batch(header.last_offset, header.max_timestamp, start + position, interval_bytes)
 
     def preallocate(self, size: int) -> None:
         """Reserve the space of a whole segment before its first record is written.
@@ -216,38 +208,30 @@ class Segment:
         file.reserve(size, ahead)
         self._reserved = size + ahead
 
-    @staticmethod
-    def _cut_torn_write(file: File, size: int) -> None:
-        try:
-            file.truncate(size)
-        except OSError:
-            return  # the caller gets the error of the write; the bytes are overwritten later, or cut off by `close`
-
     @property
     def needs_closing(self) -> bool:
         """Whether the file may end in a torn tail, or the index is not on disk."""
-        return self._was_written or bool(self.offset_index)
+        return self._was_written or bool(self.index.offsets)
 
     @property
     def is_short(self) -> bool:
         """Whether the index is in memory and has no entries: reading the whole segment costs no more than its end."""
-        return self.offset_index is not None and not self.offset_index
+        offsets = self.index.offsets
+        return offsets is not None and not offsets
 
-    def cut_torn_tail(self) -> None:
-        """Cut off the remains of failed writes after the last whole batch, and reserved space that was not used.
+    def truncate_torn_tail(self) -> None:
+        """Truncate the remains of failed writes after the last whole batch, and reserved space that was not used.
 
-        A file that was active before a crash may have either, and is cut as well.
+        A file that was active before a crash may have either, and is truncated as well.
         """
         file = self.log.get()
         if self._reserved >= _RESERVE_FROM_BYTES or file.size() >= _RESERVE_FROM_BYTES or file.size() > self.size:
             file.truncate(self.size)
         self._reserved = 0
 
-    def indexed(
-        self, base_offset: int, last_offset: int, max_timestamp: int, position: int, interval_bytes: int
-    ) -> None:
+    def index_batch(self, last_offset: int, max_timestamp: int, position: int, interval_bytes: int) -> None:
         """Record a batch at `position`: its timestamp, and an index entry if one is due."""
-        offsets, times = self.load_indexes()
+        offsets, times = self.load_index()
         if self._max_timestamp is None or max_timestamp > self._max_timestamp:
             self._max_timestamp, self._offset_of_max_timestamp = max_timestamp, last_offset
         if self._first_timestamp is None:
@@ -258,7 +242,7 @@ class Segment:
 
     def has_room(self, data_bytes: int, last_offset: int, *, segment_bytes: int, index_bytes: int) -> bool:
         """Return whether a set of batches fits: by bytes, index entries and the 32 bits of a relative offset."""
-        offsets, times = self.load_indexes()
+        offsets, times = self.load_index()
         return (
             self.size + data_bytes <= segment_bytes
             and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
@@ -273,21 +257,17 @@ class Segment:
             return batch_timestamp - first
         return now - self.created_at
 
-    def load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+    def load_index(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return the index entries and hold them in memory, as appending needs; read the index files if necessary."""
-        offsets, times = self.offset_index, self.time_index
+        offsets, times = self.index.offsets, self.index.times
         if offsets is None or times is None:
-            file = self.index_file.get()
-            offsets = OffsetIndex.decode(file.read(0, file.size()))
-            file = self.time_index_file.get()
-            times = TimeIndex.decode(file.read(0, file.size()))
-            self.max_timestamp()
-            self.offset_index, self.time_index = offsets, times
+            self.max_timestamp()  # now: entries in memory are no longer verified
+            offsets, times = self.index.load()
         return offsets, times
 
     def seal(self) -> None:
         """Seal the segment against appends: end the time index with the largest timestamp."""
-        _, times = self.load_indexes()
+        _, times = self.load_index()
         timestamp, offset = self.max_timestamp()
         times.append(timestamp, offset - self.base_offset)
 
@@ -296,8 +276,8 @@ class Segment:
 
         The truncation is durable, and the segment becomes active again. Blocks for the sync.
         """
-        offsets, times = self.load_indexes()
-        self.delete_stored_indexes()
+        offsets, times = self.load_index()
+        self.index.delete_files()
         self.directory.delete(layout.file_name(self.base_offset, layout.TRANSACTION_INDEX))
         self._was_written = True
         self._hints.clear()
@@ -319,10 +299,10 @@ class Segment:
 
     # --- reading ---
 
-    def find(self, offset: int) -> Placed | None:
+    def find(self, offset: int) -> BatchPosition | None:
         """Return the first batch whose last offset is `offset` or more; None if there is none."""
         hint = self._hints.get(offset)
-        for placed in self.walk(self._index_entry(offset)[1] if hint is None else hint):
+        for placed in self.walk(self.index.entry_for(offset)[1] if hint is None else hint):
             if placed.last_offset >= offset:
                 return placed
         return None
@@ -337,45 +317,37 @@ class Segment:
         hint = self._hints.get(offset)
         if hint is not None and hint < self.size:
             return hint, offset, offset
-        last_offset, start = self._index_entry(offset)
+        last_offset, start = self.index.entry_for(offset)
         if start and last_offset > offset:
             raise CorruptSegment(self.log.name, start, "an index entry is out of order")
         expected = near = self.base_offset
-        for placed in self._walk_from_anchor(last_offset, start):
+        for placed in self.walk_from(last_offset, start):
             if placed.last_offset >= offset:
                 base_offset = placed.base_offset
                 return placed.position, base_offset if placed.position == start > 0 else expected, base_offset
             if placed.position == start:
                 near = start + placed.size + FAR_BYTES
-            elif placed.position > near and self.offset_index is None and not self._is_remade:
+            elif placed.position > near and not self.index.is_in_memory and not self._is_index_rebuilt:
                 raise CorruptSegment(self.log.name, start, "no index entry is near")
             expected = placed.last_offset + 1
         return None
 
-    def look_around(self, offset: int, end_offset: int, epochs: Epochs) -> Iterator[IntactBatch | CorruptSegment]:
+    def intact_batches(self, offset: int, end_offset: int, epochs: Epochs) -> Iterator[IntactBatch | CorruptSegment]:
         """Yield the intact batches from before `offset` on, and the damage between them (`verifying.batches_from`)."""
-        return batches_from(self._as_file(end_offset, epochs), self._anchors(), offset)
+        return batches_from(self._as_file(end_offset, epochs), self.index.anchors(), offset)
 
     def _as_file(self, end_offset: int, epochs: Epochs) -> SegmentFile:
         return SegmentFile(self.log.get(), self.log.name, self.size, self.base_offset, end_offset, epochs)
 
-    def _anchors(self) -> list[Anchor]:
-        index = self.offset_index
-        if index is None:
-            file = self.index_file.get()
-            index = OffsetIndex.decode(file.read(0, file.size()))
-        pairs = zip(index.offsets, index.positions, strict=True)
-        return [Anchor(position, self.base_offset + offset) for offset, position in pairs]
-
-    def remake_indexes(self, end_offset: int, epochs: Epochs, interval_bytes: int) -> bool:
+    def rebuild_index(self, end_offset: int, epochs: Epochs, interval_bytes: int) -> bool:
         """Rebuild the index entries of a sealed segment by reading all intact batches, and hold them in memory.
 
         Returns False if that was done before: a second attempt would not help. Damaged batches get no entries; readers
         that reach them will find the damage.
         """
-        if self._is_remade or self.offset_index is not None:
+        if self._is_index_rebuilt or self.index.is_in_memory:
             return False
-        self._is_remade = True
+        self._is_index_rebuilt = True
         offsets, times = OffsetIndex(), TimeIndex()
         timestamp, offset = -1, self.base_offset
         for found in batches_from(self._as_file(end_offset, epochs), [], self.base_offset):
@@ -387,7 +359,7 @@ class Segment:
                 offsets.append(found.last_offset - self.base_offset, found.position)
                 times.append(timestamp, offset - self.base_offset)
         times.append(timestamp, offset - self.base_offset)
-        self.offset_index, self.time_index = offsets, times
+        self.index.hold(offsets, times)
         self._max_timestamp, self._offset_of_max_timestamp, self._first_timestamp = timestamp, offset, None
         self._hints.clear()
         return True
@@ -398,71 +370,37 @@ class Segment:
         Raises CorruptSegment if that interval is not made of whole batches.
         """
         end_offset = self.base_offset
-        for placed in self.walk(self._index_boundary(self.size)):
+        for placed in self.walk(self.index.entry_before(self.size, self.size)[1]):
             end_offset = placed.last_offset + 1
         return end_offset
 
-    def offset_after(self, position: int) -> int:
-        """Return one past the last offset of the batches before `position`, which is a batch boundary."""
-        end_offset = self.base_offset
-        for placed in walk(self.log.get(), self.log.name, self._index_boundary(position - 1), position):
-            end_offset = placed.last_offset + 1
-        return end_offset
-
-    def expect(self, offset: int, position: int) -> None:
+    def remember_position(self, offset: int, position: int) -> None:
         """Remember that a reader was given everything before `offset`, which ends at `position`."""
-        self._near = None
+        self.index.window = None
         if len(self._hints) >= _HINTS and offset not in self._hints:
             del self._hints[next(iter(self._hints))]
         self._hints[offset] = position
 
-    def cut(self, start: int, limit: int) -> tuple[int, int]:
+    def last_boundary(self, start: int, limit: int) -> tuple[int, int]:
         """Return the last batch boundary not beyond `limit` (within the segment), and the base offset there.
 
         `start` is the position of a batch; if that batch does not fit, the boundary is `start` itself.
         """
-        position = max(start, self._index_boundary(limit))
+        position = max(start, self.index.entry_before(limit, self.size)[1])
         for placed in self.walk(position):
             if placed.position + placed.size > limit:
                 return placed.position, placed.base_offset
         raise CorruptSegment(self.log.name, limit, "the segment ends before it should")
 
-    def batch_at(self, position: int) -> Placed:
+    def batch_at(self, position: int) -> BatchPosition:
         """Return the batch that begins at `position`."""
         for placed in self.walk(position):
             return placed
         raise CorruptSegment(self.log.name, position, "the segment ends here")
 
-    def walk(self, position: int = 0, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[Placed]:
+    def walk(self, position: int = 0, chunk_bytes: int = _LOOKUP_CHUNK_BYTES) -> Iterator[BatchPosition]:
         """Yield the batches from `position` on, by their headers alone."""
         return walk(self.log.get(), self.log.name, position, self.size, chunk_bytes)
-
-    def _index_entry(self, offset: int) -> tuple[int, int]:
-        """Return the last offset and position of the batch to start a search from, or the segment's beginning."""
-        relative_offset = offset - self.base_offset
-        index = self.offset_index
-        if relative_offset <= 0:
-            return self.base_offset, 0
-        if index is None:
-            part = relative_offset / self.offsets if self.offsets else 0.5
-            index = self._near = offset_window(self.index_file.get(), relative_offset, part)
-        found, position = index.entry_of(relative_offset)
-        return (self.base_offset + found, position) if position else (self.base_offset, 0)
-
-    def _index_entry_before(self, position: int) -> tuple[int, int]:
-        """Return the last offset and position of the last indexed batch that begins at or before `position`."""
-        index = self.offset_index
-        if index is None:
-            near, self._near = self._near, None
-            if near is not None and near and near.positions[0] <= position < near.positions[-1]:
-                index = near  # the end of a read is at most a window away from its start
-            else:
-                index = position_window(self.index_file.get(), position, position / self.size if self.size else 0.0)
-        found, boundary = index.entry_before(position)
-        return self.base_offset + max(0, found), boundary
-
-    def _index_boundary(self, position: int) -> int:
-        return self._index_entry_before(position)[1]
 
     # --- time ---
 
@@ -482,11 +420,11 @@ class Segment:
                 timestamp, offset = self._last_time_entry()
                 # In every interval that an index entry ended, a larger timestamp brought a time entry: only the
                 # batches after the last entry are unknown.
-                for placed in self._walk_from_anchor(*self._index_entry_before(self.size)):
+                for placed in self.walk_from(*self.index.entry_before(self.size, self.size)):
                     if placed.max_timestamp > timestamp:
                         timestamp, offset = placed.max_timestamp, placed.last_offset
             except CorruptSegment:
-                end_offset = self.base_offset + self.offsets if self.offsets else 1 << 63
+                end_offset = self.base_offset + self.index.span if self.index.span else 1 << 63
                 intact = batches_from(self._as_file(end_offset, LeaderEpochs()), [], self.base_offset)
                 times = [(each.max_timestamp, -each.last_offset) for each in intact if isinstance(each, IntactBatch)]
                 timestamp, offset = max(times, default=(-1, -self.base_offset))
@@ -495,56 +433,21 @@ class Segment:
         return self._max_timestamp, self._offset_of_max_timestamp
 
     def _last_time_entry(self) -> tuple[int, int]:
-        times = self.time_index
-        if times is not None:
-            return (times.timestamps[-1], self.base_offset + times.offsets[-1]) if times else (-1, self.base_offset)
-        last = last_time_entry(self.time_index_file.get())
+        last = self.index.last_time_entry()
         if last is None:
             return -1, self.base_offset
-        self._check_time_entry(*last)
+        if not self.index.is_in_memory:
+            self.check_time_entry(*last)
         return last[0], self.base_offset + last[1]
 
-    def _check_time_entry(self, timestamp: int, relative_offset: int) -> None:
+    def check_time_entry(self, timestamp: int, relative_offset: int) -> None:
+        """Check that a time entry names the batch that has this timestamp. Raises CorruptSegment."""
         offset = self.base_offset + relative_offset
         placed = self.find(offset)
         if placed is None or (placed.last_offset, placed.max_timestamp) != (offset, timestamp):
             raise CorruptSegment(self.log.name, 0, "a time index entry names another batch")
 
-    def first_at_least(
-        self, timestamp: int, from_offset: int, end_offset: int, epochs: Epochs
-    ) -> Iterator[tuple[Placed, bytes]]:
-        """Yield the batches that may hold the first record at or after both `timestamp` and `from_offset`.
-
-        At most one index interval is read before the first of them. `end_offset` is that of the segment. Raises
-        CorruptSegment if an index or a batch on the way is damaged.
-        """
-        times = self.time_index
-        if times is None:
-            first, last = self.first_timestamp() or 0, self.max_timestamp()[0]
-            part = (timestamp - first) / (last - first) if first < last else 0.5
-            times = time_window(self.time_index_file.get(), timestamp, part)
-        number = bisect_left(times.timestamps, timestamp)
-        if self.time_index is None:
-            for near in times.entries(number - 1, number + 1):
-                self._check_time_entry(*near)
-        if number == len(times):  # it can only be after the last entry
-            named, position = self._index_entry_before(self.size)
-        else:
-            # The batch is in the interval that ends at this time entry: it begins at the index entry before.
-            named, position = self._index_entry(self.base_offset + times.offsets[number] - 1)
-        named, position = max((position, named), self._index_entry(from_offset)[::-1])[::-1]
-        file, expected = self.log.get(), self.base_offset
-        for placed in self._walk_from_anchor(named, position):
-            data = file.read(placed.position, placed.size)
-            if placed.position == position and position:
-                expected = placed.base_offset
-            if not check(data, expected, end_offset, epochs).is_whole:
-                raise CorruptSegment(self.log.name, placed.position, "the batch is damaged")
-            expected = placed.last_offset + 1
-            if placed.max_timestamp >= timestamp and placed.last_offset >= from_offset:
-                yield placed, data
-
-    def _walk_from_anchor(self, last_offset: int, position: int) -> Iterator[Placed]:
+    def walk_from(self, last_offset: int, position: int) -> Iterator[BatchPosition]:
         """Yield the batches from an index entry on. CorruptSegment if it names another, or they are out of order."""
         expected = self.base_offset
         if position and position >= self.size:
@@ -561,38 +464,17 @@ class Segment:
 
     # --- files ---
 
-    def delete_stored_indexes(self) -> None:
-        """Remove the index files, so that after a crash nothing trusts their entries for a truncated segment."""
-        for handle in (self.index_file, self.time_index_file):
-            handle.close()
-            self.directory.delete(handle.name)
-
-    def has_complete_index(self, interval_bytes: int) -> bool:
-        """Return whether the `.index` is complete to its end. CorruptSegment if its last entry points to no batch."""
-        last = self._index_boundary(self.size)
-        return all(placed.position - last <= interval_bytes for placed in self.walk(last))
-
-    def finish_temporary_indexes(self, *, keep: bool) -> None:
-        """Rename the temporary index files, or remove them. Time index first: a complete `.index` vouches for both."""
-        for handle in (self.time_index_file, self.index_file):
-            temporary = handle.name + layout.TEMPORARY
-            if keep:
-                handle.close()
-                self.directory.rename(temporary, handle.name)
-            else:
-                self.directory.delete(temporary)
-
-    def drop_indexes(self) -> None:
-        """Drop the entries in memory; from now on lookups read the index files."""
+    def drop_index(self) -> None:
+        """Drop the index entries in memory; from now on lookups read the index files."""
         self.max_timestamp()
-        self.offset_index = self.time_index = None
+        self.index.drop()
 
     def move_to(self, files: FileCache) -> None:
         """Close the files; from now on `files` opens them."""
-        for file in (self.log, self.index_file, self.time_index_file):
-            file.move_to(files)
+        self.log.move_to(files)
+        self.index.move_to(files)
 
     def close(self) -> None:
         """Close the files; they reopen on use."""
-        for file in (self.log, self.index_file, self.time_index_file):
-            file.close()
+        self.log.close()
+        self.index.close()

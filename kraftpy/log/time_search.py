@@ -1,20 +1,21 @@
-"""Finding records by time: which batch, by headers and indexes, and which record in it, without decoding any.
+"""Finds records by time: first the batch, by headers and indexes, then the record in it, without decoding any.
 
-Every batch that a search goes by is checked (`verifying`): CorruptSegment if one of them is damaged, or an index.
-The search looks at the log in one go and copies the batch; the part that looks at records is `log.work`, and does not
-need the log any more.
+Every batch on the way is verified (`verifying`); a damaged one, or a damaged index, raises CorruptSegment. Finding and
+copying a batch takes one step. Its records are then inspected as `log.work`, which no longer needs the log.
 
-A batch's times are its header's: with LogAppendTime every record has the batch's, whatever the records say (KIP-32).
+With LogAppendTime every record has the time in the batch's header, regardless of its own timestamp (KIP-32).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.log.results import TimestampAndOffset
-from kraftpy.log.segment import CorruptSegment, Segment
-from kraftpy.log.verifying import check
+from kraftpy.log.segment import BatchPosition, CorruptSegment, Segment
+from kraftpy.log.verifying import Epochs, check
 from kraftpy.log.work import Work, expanded
 from kraftpy.protocol.record_batch import BatchHeader, TimestampType, read_header
 from kraftpy.protocol.records import record_times
@@ -22,7 +23,7 @@ from kraftpy.protocol.records import record_times
 if TYPE_CHECKING:
     from kraftpy.log.partition_log import PartitionLog
 
-_COUNT_AT: Final = 57  # of a batch's header: the record count, of 4 bytes
+_COUNT_AT: Final = 57  # the position of the record count, 4 bytes, in a batch's header
 _BATCHES_AT_ONCE: Final = 2048
 
 
@@ -33,26 +34,128 @@ class FoundBatch(NamedTuple):
     data: bytes
 
 
+# --- searches ---------------------------------------------------------------------------------------------------------
+
+
+def search_timestamp(
+    log: PartitionLog, timestamp: int, *, end_offset: int | None = None
+) -> Work[TimestampAndOffset | None]:
+    """Find, in steps, the first record at or after `timestamp` (ms) and below `end_offset`; None if none exists.
+
+    The log may change, or even be closed, between two steps: the caller has to handle that. Raises CorruptBatch if
+    records cannot be read, and CorruptSegment if a batch that may hold the record is damaged.
+    """
+    log_end_offset = log.log_end_offset
+    limit = log_end_offset if end_offset is None else min(end_offset, log_end_offset)
+    offset = log.log_start_offset
+    while True:
+        start_offset = max(offset, log.log_start_offset)
+        found = _repairing(log, partial(first_batch, log, timestamp, start_offset, limit))
+        if found is None:
+            return None
+        record = yield from first_record(found, timestamp, start_offset, log.limits.max_expanded_bytes)
+        if record is not None:
+            return record if record.offset < limit else None
+        offset = found.header.next_offset
+        yield None
+
+
+def search_max_timestamp(log: PartitionLog) -> Work[TimestampAndOffset | None]:
+    """Find, in steps, the first record with the largest timestamp (KIP-734); None if no record has a timestamp.
+
+    The caveats of `search_timestamp` apply.
+    """
+    start_offset, max_bytes = log.log_start_offset, log.limits.max_expanded_bytes
+    found = _repairing(log, partial(latest_batch, log, start_offset))
+    if found is None:
+        return None
+    record = None
+    if found.header.records_count:
+        record = yield from latest_record(found, start_offset, max_bytes)
+    if record is not None:
+        return record
+    # The batch that had the largest timestamp is gone or empty: look at the headers of all others.
+    progress = HeaderSearch(start_offset)
+    while progress.offset >= 0:
+        progress = search_headers(log, progress, start_offset)
+        yield None
+    if progress.max_timestamp < 0:
+        return None
+    found = _repairing(log, partial(batch_of, log, progress.last_offset))
+    if found is None:
+        return None
+    return (yield from latest_record(found, start_offset, max_bytes))
+
+
+def _repairing(log: PartitionLog, search: Callable[[], FoundBatch | None]) -> FoundBatch | None:
+    """Run a search; if a segment seems damaged and its index can be rebuilt, rebuild it and search again."""
+    for _ in range(len(log.segments)):
+        try:
+            return search()
+        except CorruptSegment as error:
+            damaged = next(segment for segment in log.segments if segment.log.name == error.name)
+            if not log.rebuild_index(damaged):
+                raise
+    return search()
+
+
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
 def first_batch(log: PartitionLog, timestamp: int, start_offset: int, end_offset: int) -> FoundBatch | None:
-    """The first batch that says of itself that a record of it is of that time (ms) or later, and that has offsets in
-    [start, end); None where there is none."""
-    segments = log.segments
-    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
-    for segment, segment_end_offset in zip(segments, ends, strict=True):
+    """Return the first batch with offsets in [start, end) whose largest timestamp (ms) is `timestamp` or later.
+
+    Returns None if there is none.
+    """
+    for segment, segment_end_offset in log.segments.from_offset(start_offset, log.log_end_offset):
         if segment.base_offset >= end_offset:
             return None
         if segment_end_offset <= start_offset or not segment.size or segment.max_timestamp()[0] < timestamp:
             continue
-        for placed, data in segment.first_at_least(timestamp, start_offset, segment_end_offset, log.epochs):
+        for placed, data in _candidates(segment, timestamp, start_offset, segment_end_offset, log.epochs):
             return None if placed.base_offset >= end_offset else FoundBatch(read_header(data), data)
     return None
 
 
+def _candidates(
+    segment: Segment, timestamp: int, from_offset: int, end_offset: int, epochs: Epochs
+) -> Iterator[tuple[BatchPosition, bytes]]:
+    """Yield the batches that may hold a segment's first record at or after both `timestamp` and `from_offset`.
+
+    At most one index interval is read before the first of them. `end_offset` is that of the segment. Raises
+    CorruptSegment if an index or a batch on the way is damaged.
+    """
+    index = segment.index
+    part = 0.5
+    if not index.is_in_memory:
+        first, last = segment.first_timestamp() or 0, segment.max_timestamp()[0]
+        if first < last:
+            part = (timestamp - first) / (last - first)
+    times = index.time_entries(timestamp, part)
+    number = bisect_left(times.timestamps, timestamp)
+    if not index.is_in_memory:
+        for near in times.entries(number - 1, number + 1):
+            segment.check_time_entry(*near)
+    if number == len(times):  # it can only be after the last entry
+        named, position = index.entry_before(segment.size, segment.size)
+    else:
+        # The batch is in the interval that ends at this time entry: it begins at the index entry before.
+        named, position = index.entry_for(segment.base_offset + times.offsets[number] - 1)
+    named, position = max((position, named), index.entry_for(from_offset)[::-1])[::-1]
+    file, expected = segment.log.get(), segment.base_offset
+    for placed in segment.walk_from(named, position):
+        data = file.read(placed.position, placed.size)
+        if placed.position == position and position:
+            expected = placed.base_offset
+        if not check(data, expected, end_offset, epochs).is_whole:
+            raise CorruptSegment(segment.log.name, placed.position, "the batch is damaged")
+        expected = placed.last_offset + 1
+        if placed.max_timestamp >= timestamp and placed.last_offset >= from_offset:
+            yield placed, data
+
+
 def latest_batch(log: PartitionLog, start_offset: int) -> FoundBatch | None:
-    """The batch that has the largest timestamp of all, which may have lost its records; None where none has any."""
+    """Return the batch with the largest timestamp; None if no batch has one. Compaction may have emptied it."""
     timed = [segment for segment in log.segments if segment.size and segment.max_timestamp()[0] >= 0]
     if not timed:
         return None
@@ -60,23 +163,21 @@ def latest_batch(log: PartitionLog, start_offset: int) -> FoundBatch | None:
     return _read(log, segment, segment.max_timestamp()[1])
 
 
-class Looked(NamedTuple):
-    """How far every batch was looked at, by its header, and the best of them."""
+class HeaderSearch(NamedTuple):
+    """The progress of a search through the headers of all batches, and the best batch so far."""
 
     offset: int
-    """Where to go on; -1 where none is left."""
+    """The offset to continue at; -1 if no batch is left."""
     max_timestamp: int = -1
     last_offset: int = -1
 
 
-def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
-    """Look at the next few thousand headers, from `looked.offset` on."""
-    offset, max_timestamp, last_offset = looked
+def search_headers(log: PartitionLog, progress: HeaderSearch, start_offset: int) -> HeaderSearch:
+    """Look at the next 2048 headers, from `progress.offset` on."""
+    offset, max_timestamp, last_offset = progress
     left = _BATCHES_AT_ONCE
-    for number, segment in enumerate(segments := log.segments):
-        is_last = number == len(segments) - 1
-        end_offset = log.log_end_offset if is_last else segments[number + 1].base_offset
-        if end_offset <= offset or not segment.size:
+    for segment, end_offset in log.segments.from_offset(offset, log.log_end_offset):
+        if not segment.size:
             continue
         first = segment.find(offset)
         if first is None:
@@ -84,19 +185,19 @@ def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
         file = segment.log.get()
         for placed in segment.walk(first.position):
             if not left:
-                return Looked(placed.base_offset, max_timestamp, last_offset)
+                return HeaderSearch(placed.base_offset, max_timestamp, last_offset)
             left -= 1
             if placed.last_offset < start_offset or placed.max_timestamp <= max_timestamp:
                 continue
             if file.read(placed.position + _COUNT_AT, 4) != bytes(4):
                 max_timestamp, last_offset = placed.max_timestamp, placed.last_offset
         offset = end_offset
-    return Looked(-1, max_timestamp, last_offset)
+    return HeaderSearch(-1, max_timestamp, last_offset)
 
 
 def batch_of(log: PartitionLog, last_offset: int) -> FoundBatch | None:
     """Return the batch that ends at `last_offset`; None if it is gone."""
-    segment = log.segment_of(last_offset)
+    segment = log.segments.holding(last_offset)
     return None if segment is None else _read(log, segment, last_offset)
 
 
@@ -116,8 +217,10 @@ def _read(log: PartitionLog, segment: Segment, last_offset: int) -> FoundBatch |
 def first_record(
     batch: FoundBatch, timestamp: int, start_offset: int, max_bytes: int
 ) -> Work[TimestampAndOffset | None]:
-    """The batch's first record of that time or later, from an offset on. CorruptBatch where it cannot be read, or
-    expands to more than `max_bytes`."""
+    """Return the batch's first record at or after both `timestamp` and `start_offset`; None if there is none.
+
+    Raises CorruptBatch if the batch cannot be read, or expands to more than `max_bytes`.
+    """
     header = batch.header
     payload = yield from expanded(header, batch.data, max_bytes)
     for offset_deltas, timestamp_deltas in record_times(payload, header.records_count):
@@ -132,7 +235,10 @@ def first_record(
 
 
 def latest_record(batch: FoundBatch, start_offset: int, max_bytes: int) -> Work[TimestampAndOffset | None]:
-    """The first of its records, from an offset on, that has the largest timestamp of those. As `first_record`."""
+    """Return the batch's first record with the largest timestamp among those from `start_offset` on.
+
+    Returns None if there is none. Raises as `first_record` does.
+    """
     header = batch.header
     payload = yield from expanded(header, batch.data, max_bytes)
     best: tuple[int, int] | None = None

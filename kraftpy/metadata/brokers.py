@@ -70,7 +70,7 @@ def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
     if image.cluster_id != command.cluster_id:
         return Decision(
             error=ErrorCode.INCONSISTENT_CLUSTER_ID,
-            message=f"The cluster's id is {image.cluster_id}, not {command.cluster_id}.",
+            message=f"Expected cluster ID {image.cluster_id}, but got cluster ID {command.cluster_id}.",
         )
     return Decision()
 
@@ -220,7 +220,8 @@ def unregister_broker(command: UnregisterBroker, image: Image) -> Decision[None]
     """Move its partitions as a fencing would, then remove its registration. It may register again later."""
     if image.broker(command.broker_id) is None:
         return Decision(
-            error=ErrorCode.BROKER_ID_NOT_REGISTERED, message=f"No broker with id {command.broker_id} is registered."
+            error=ErrorCode.BROKER_ID_NOT_REGISTERED,
+            message=f"Broker ID {command.broker_id} is not currently registered.",
         )
     left = _fence_changes(command.broker_id, image, Rules(image, gone=command.broker_id))
     return Decision(records=(*left, BrokerUnregistered(broker_id=command.broker_id)))
@@ -230,10 +231,11 @@ def stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refused
     """Return the refusal if `broker_epoch` is not the epoch of the broker's current registration."""
     broker = image.broker(broker_id)
     if broker is None:
-        return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {broker_id} is registered.")
+        return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker registration found for broker id {broker_id}.")
     if broker.broker_epoch != broker_epoch:
         return Refused(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has epoch {broker.broker_epoch}, not {broker_epoch}."
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Expected epoch {broker.broker_epoch} of broker {broker_id}, but got broker epoch {broker_epoch}.",
         )
     return None
 

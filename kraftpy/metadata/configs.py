@@ -134,7 +134,7 @@ def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
             if name and (not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name):
                 raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as a base 10 number.")
             if name and image.broker(BrokerId(int(name))) is None:
-                raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} is registered.")
+                raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")
             return ConfigResourceType.BROKER
         case ConfigResourceType.GROUP:  # settings may precede the group
             if not name:

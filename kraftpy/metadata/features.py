@@ -76,7 +76,7 @@ def update_features(command: UpdateFeatures, image: Image) -> Decision[tuple[Fea
             error, message = refused.error, refused.message
         results.append(FeatureResult(name=update.name, error=error, message=message))
     if failed := next((result for result in results if result.error), None):
-        message = f"No feature was updated, because of {failed.name}: {failed.message}"
+        message = f"The update failed for all features since the following feature had an error: {failed.message}"
         return Decision(result=tuple(results), error=failed.error, message=message)
     return Decision(records=() if command.validate_only else tuple(records), result=tuple(results))
 
@@ -84,19 +84,25 @@ def update_features(command: UpdateFeatures, image: Image) -> Decision[tuple[Fea
 def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> list[Record]:
     before = image.feature_level(update.name)
     if update.upgrade_type not in list(FeatureUpdateType):
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Unknown upgrade type {update.upgrade_type}.")
+        raise _invalid(update.name, update.level, "The controller does not support the given upgrade type.")
     _check_supported(update.name, update.level)
     is_upgrade = update.upgrade_type == FeatureUpdateType.UPGRADE
     if update.level < before:
         if is_upgrade:
-            raise Refused(
-                ErrorCode.INVALID_UPDATE_VERSION,
-                f"Level {before} cannot be lowered to {update.level} without a downgrade type.",
+            raise _invalid(
+                update.name,
+                update.level,
+                "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+                "downgrade.",
             )
         if update.name in _NEVER_LOWERED:
-            raise Refused(ErrorCode.INVALID_UPDATE_VERSION, "The level cannot be lowered: metadata would be lost.")
+            raise _invalid(
+                update.name,
+                update.level,
+                "Refusing to perform the requested downgrade because it might delete metadata information.",
+            )
     if update.level > before and not is_upgrade:
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"A downgrade cannot raise the level from {before}.")
+        raise _invalid(update.name, update.level, "Can't downgrade to a newer version.")
     if update.level == before:
         return []
     records: list[Record] = [FeatureChanged(name=update.name, level=update.level)]
@@ -110,12 +116,14 @@ def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> li
 
 def _check_supported(name: str, level: int) -> None:
     if name not in SUPPORTED:
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Unknown feature '{name}'.")
+        raise _invalid(name, level, "Broker does not support this feature.")
     lowest, highest = SUPPORTED[name]
     if not lowest <= level <= highest:
-        raise Refused(
-            ErrorCode.INVALID_UPDATE_VERSION, f"Level {level} is not in the supported range {lowest} to {highest}."
-        )
+        raise _invalid(name, level, f"Broker only supports versions {lowest}-{highest}.")
+
+
+def _invalid(name: str, level: int, reason: str) -> Refused:
+    return Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {name}. {reason}")
 
 
 def _unify_min_insync_replicas(image: Image, minimum: int) -> list[Record]:

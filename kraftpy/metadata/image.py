@@ -301,11 +301,6 @@ class Image:
         """Return the number of replicas on the broker."""
         return len(self._placed.get(broker_id, _NO_PARTITIONS))
 
-    def leads_any(self, broker_id: BrokerId) -> bool:
-        """Return whether the broker leads any partition."""
-        placed = self._placed.get(broker_id, _NO_PARTITIONS)
-        return any(self._topics[name].partitions[number].leader == broker_id for name, number in placed)
-
     def configs(self, resource_type: ConfigResourceType, resource_name: str) -> Mapping[str, str]:
         """Return a resource's settings without defaults. The name "" stands for all brokers."""
         return self._configs.get((resource_type, resource_name), _NOTHING)
@@ -323,11 +318,6 @@ class Image:
         leader replicas, all brokers must judge an ISR alike."""
         value = self.topic_configs(topic).get(MIN_INSYNC_REPLICAS) or self.cluster_configs().get(MIN_INSYNC_REPLICAS)
         return whole_number(value, 1)
-
-    def allows_unclean_election(self, topic: str) -> bool:
-        """Return whether a replica that lacks committed records may be elected, by the topic's or cluster's setting."""
-        value = self.topic_configs(topic).get(UNCLEAN_ELECTION) or self.cluster_configs().get(UNCLEAN_ELECTION)
-        return (value or "").strip().lower() == "true"
 
     def cluster_configs(self) -> Mapping[str, str]:
         """Return the settings of all brokers, without defaults."""

@@ -96,5 +96,5 @@ def _check_target(target: Replicas, partition: Partition, image: Image, *, may_d
     if not may_differ and len(target) != factor:
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor would change from {factor} to {len(target)}, which the request does not allow.",
+            f"The replication factor is changed from {factor} to {len(target)}",
         )

@@ -149,7 +149,9 @@ def _metric_name(name: str) -> str:
 
 def _check_new_name(name: str, existing: Topic | None, new_names: dict[str, str], image: Image) -> None:
     if name == METADATA_TOPIC:
-        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"The topic {METADATA_TOPIC} cannot be created.")
+        raise Refused(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+        )
     if problem := topic_name_problem(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if existing:
@@ -185,7 +187,7 @@ def _place_new(topic: NewTopic, command: CreateTopics, image: Image, seed: int) 
     if partitions < 1:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            "Number of partitions must be larger than 0, or -1 to use the default value.",
+            "Number of partitions was set to an invalid non-positive value.",
         )
     return _placed(image, partitions, factor, seed)
 

@@ -1,1 +1,1 @@
-"""The wire: primitives, message declarations, frames and record batches. No I/O; imports nothing above itself."""
+"""The wire protocol: primitives, message declarations, frames and record batches. No I/O; no import from above."""

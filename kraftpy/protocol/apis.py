@@ -1,12 +1,12 @@
-"""Every API of the protocol by number; for those spoken here the versions, the first flexible one, and the messages.
+"""The API table: each API's key, versions, first flexible version, request and response.
 
-The table is plain data and imports no message; `Api.request` and `Api.response` import theirs when asked.
-An API that is not in the table is neither advertised nor answered.
+The table is plain data and imports no message; `Api.request` and `Api.response` import theirs on demand. An API that is
+not in the table is neither advertised nor answered, though `ApiKey` may name it.
 
-Produce is advertised from version 0 though nothing below 3 can be stored: librdkafka takes a higher minimum as a broker
-that cannot compress.
+Produce is advertised from version 0 though nothing below 3 can be stored: librdkafka takes a broker with a higher
+minimum for one without compression.
 
-Left out: the APIs between Kafka's brokers and controllers, and any other that `ApiKey` names and `APIS` does not.
+Left out: the APIs between Kafka's brokers and controllers, and any other that is in `ApiKey` but not in `APIS`.
 
 KIP-35 (versions), KIP-482 (flexible versions), KIP-511 (the ApiVersions response header stays at version 0).
 """
@@ -101,7 +101,7 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """An API spoken here. `flexible` is its first flexible version, past `last` if it has none."""
+    """An API served here. `flexible` is its first flexible version, or greater than `last` if it has none."""
 
     key: ApiKey
     first: int
@@ -113,7 +113,7 @@ class Api(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in `produce` and `list_offsets`: also the name of the module."""
+        """The API's name in snake case, such as `list_offsets`: also the name of its module."""
         return self.key.name.lower()
 
     @property
@@ -204,14 +204,16 @@ APIS: dict[int, Api] = {
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 API_VERSIONS: dict[ApiKey, tuple[int, int]] = {api.key: (api.first, api.last) for api in APIS.values()}
-"""First and last version of each API spoken here."""
+"""First and last version of each API served here."""
 
 
 def request_header_version(key: int, version: int) -> int:
-    """2 (tagged fields) for a flexible version, otherwise 1. Raises KeyError for an API that is not spoken here."""
+    """Return 2 (tagged fields) for a flexible version, otherwise 1. Raises KeyError for an unknown API."""
     return 2 if version >= APIS[key].flexible else 1
 
 
 def response_header_version(key: int, version: int) -> int:
-    """1 (tagged fields) for a flexible version, else 0; always 0 for ApiVersions, so that any client can read it."""
+    """Return 1 (tagged fields) for a flexible version, else 0; always 0 for ApiVersions, so that any client can read
+    it.
+    """
     return 1 if version >= APIS[key].flexible and key != _API_VERSIONS else 0

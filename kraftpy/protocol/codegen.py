@@ -1,11 +1,11 @@
-"""The Python source of a message's codec, for one version.
+"""Generates the Python source of a message's codec, for one version.
 
 For each declared class, version and form (flexible or not) there is one reader and one writer. A reader is
 `read(buffer, position, budget) -> (message, next position)`, a writer `write(message, emit)`, where `emit` takes each
-piece of output. Both are what one would write by hand for that version: no loop over fields, no test of the version,
-one `struct` call for each run of fixed-width fields. `source(kind, version, flexible)` shows them.
+piece of output. Both look like code written by hand for that version: no loop over fields, no test of the version, one
+`struct` call for each run of fixed-width fields. `source(kind, version, flexible)` shows it.
 
-Invariant: source is made only of our own declarations, never of anything that came over the wire.
+Invariant: the source is made from our own declarations only, never from anything received over the wire.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ NULL, NOT_NULL = b"\xff", b"\x01"
 
 
 def reader(kind: type, version: int, flexible: bool) -> Reader:
-    """The reader of a class in one version."""
+    """Return the reader of a class in one version."""
     return _compiled(kind, version, flexible)[0]
 
 
 def writer(kind: type, version: int, flexible: bool) -> Writer:
-    """The writer of a class in one version."""
+    """Return the writer of a class in one version."""
     return _compiled(kind, version, flexible)[1]
 
 
 def source(kind: type, version: int, flexible: bool) -> str:
-    """What is compiled, to look at."""
+    """Return the generated source of both functions, for people to look at."""
     return _Source(kind, version, flexible).text()
 
 
@@ -53,7 +53,7 @@ def _numbers(code: str) -> primitives.Numbers:
 
 @cache
 def min_size(kind: type, version: int, flexible: bool) -> int:
-    """The fewest bytes a struct of this class can take, and at least 1."""
+    """Return the fewest bytes that a struct of this class can take, and at least 1."""
     present = [field for field in fields(kind) if version in field.versions and field.tag is None]
     return max(1, flexible + sum(_min_field_size(field, version, flexible) for field in present))
 
@@ -81,7 +81,7 @@ def _not_null(message: Struct, name: str, version: int) -> NoReturn:
 
 
 def _null_marker(buffer: Buffer, position: int) -> bool:
-    """Whether the struct here is null."""
+    """Return whether the struct that begins here is null."""
     marker = buffer[position]
     if marker not in (0x01, 0xFF):
         raise ProtocolError(f"a nullable struct that opens with {marker}")
@@ -111,7 +111,7 @@ class _Source:
         self.missing = [field for field in fields(kind) if version not in field.versions]
 
     def text(self) -> str:
-        """Both functions."""
+        """Return the source of both functions."""
         lines = ["def read(buffer, position, budget):", "    self = new(kind)"]
         lines += self._reader()
         lines += ["    return self, position", "", "def write(self, emit):"]
@@ -119,13 +119,13 @@ class _Source:
         return "\n".join(lines) + "\n"
 
     def _name(self, prefix: str, value: object) -> str:
-        """A name by which the generated code can reach `value`."""
+        """Return a name under which the generated code can reach `value`."""
         name = f"{prefix}_{len(self.names)}"
         self.names[name] = value
         return name
 
     def _runs(self) -> Iterator[Field | list[Field]]:
-        """The plain fields, neighbours of fixed width together."""
+        """Yield the plain fields in order; adjacent fields of fixed width come as one list."""
         run: list[Field] = []
         for field in self.plain:
             if isinstance(field.wire, Fixed):
@@ -139,7 +139,7 @@ class _Source:
             yield run
 
     def _default(self, field: Field) -> str:
-        """An expression for what a field is where the wire does not say."""
+        """Return an expression for the value of a field that is not on the wire."""
         if field.default is REQUIRED:
             raise TypeError(f"{self.kind.__name__}.{field.name} is not in every version and has no default")
         return "[]" if isinstance(field.default, list) else self._name("default", field.default)
@@ -227,7 +227,7 @@ class _Source:
                 return min_size(field.struct, self.version, self.flexible)
 
     def _tag_reader(self, field: Field) -> Callable[..., Any]:
-        """A function of its own, for a field that is seldom there."""
+        """Make a separate function for a field that is seldom present."""
         lines = [
             "def read_tag(buffer, position, budget):",
             *self._read_field(field, "value"),
@@ -261,7 +261,7 @@ class _Source:
             yield from self._write_tags()
 
     def _differs(self, field: Field) -> str:
-        """An expression that says whether a field has another value than its default."""
+        """Return an expression that is true if a field differs from its default."""
         value, default = f"self.{field.name}", field.default
         if isinstance(default, list):
             return f"{value} or {value} is None" if field.nullable.first <= field.nullable.last else value

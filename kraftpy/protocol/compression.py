@@ -1,10 +1,11 @@
-"""gzip, snappy, lz4 and zstd behind two functions, each imported the first time it is used.
+"""Compression and decompression with gzip, snappy, lz4 and zstd, each imported the first time it is used.
 
 `compress` writes what the Java client writes: gzip members, snappy in xerial blocks, lz4 frames of independent 64 KiB
-blocks, zstd frames. `decompress` also reads what others write: raw snappy (librdkafka), several members or frames.
+blocks, zstd frames. `decompress` also reads the output of other clients: raw snappy (librdkafka), and several members
+or frames.
 
 Invariants of `decompress` for any input: memory is used only as output appears, and at most twice `max_bytes` of it;
-time is linear in input and output, because members, frames and blocks that hold next to nothing are counted
+time is linear in input and output, because the number of members, frames and blocks with hardly any output is limited
 (`MAX_IDLE_PARTS`); no step holds the interpreter's lock for long, so that it may run in a thread. Malformed input is
 CORRUPT_MESSAGE; so is output larger than `max_bytes`, as `ExpandsTooFar`.
 
@@ -45,23 +46,23 @@ _ZSTD_BLOCK_BYTES: Final = 128 * 1024
 _ZSTD_DEFAULT_LEVEL: Final = 3
 _GZIP_WBITS: Final = 31
 MAX_IDLE_PARTS: Final = 4096
-"""So many members, frames and blocks may come without any output; each further one needs `_BYTES_PER_PART` of it."""
+"""How many members, frames and blocks may yield no output; each further one needs `_BYTES_PER_PART` of it."""
 _BYTES_PER_PART: Final = 256
 _FIRST_INPUT_BYTES: Final = 512
 _INPUT_BYTES: Final = 1 << 16
 _PIECE_BYTES: Final = 1 << 18
-"""Output is taken in pieces of this size, each of which is copied under the interpreter's lock."""
+"""Output is handled in pieces of this size: each copy holds the interpreter's lock."""
 
 
 class ExpandsTooFar(KafkaError):
-    """The data would, or might, come out larger than was allowed."""
+    """The output is, or may be, larger than allowed."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, f"compressed data expands to more than {max_bytes} bytes")
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in the codec's framing. `level` as the codec counts it (KIP-390); None is the codec's own default."""
+    """Compress `data` in the codec's framing. `level` is on the codec's own scale (KIP-390); None is its default."""
     if codec == Compression.NONE:
         return copied(data)
     if codec == Compression.GZIP:
@@ -85,7 +86,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Compression, data: Buffer, max_bytes: int) -> bytes:
-    """The bytes that were compressed. KafkaError(CORRUPT_MESSAGE) where malformed or larger than `max_bytes`."""
+    """Return the uncompressed bytes. Raises KafkaError(CORRUPT_MESSAGE) if malformed or larger than `max_bytes`."""
     if codec == Compression.NONE:
         if len(data) > max_bytes:
             raise ExpandsTooFar(max_bytes)
@@ -106,7 +107,7 @@ def decompress(codec: Compression, data: Buffer, max_bytes: int) -> bytes:
 
 
 def copied(data: Any) -> bytes:
-    """`data` as bytes. Much of it is copied piece by piece, so that threads beside this one go on."""
+    """Return `data` as bytes. Long data are copied piece by piece, so that other threads can run in between."""
     if isinstance(data, bytes):
         return data
     view = memoryview(data)
@@ -125,27 +126,27 @@ class _Output:
         self._parts = 0
 
     def begin(self, what: str) -> None:
-        """Another member, frame or block: refused where many of them have brought little."""
+        """Begin another member, frame or block; refuse it if many of them have yielded little."""
         self._parts += 1
         if self._parts > MAX_IDLE_PARTS + self.size // _BYTES_PER_PART:
             _corrupt(f"{self._parts} {what} hold only {self.size} bytes")
 
     @property
     def next_bytes(self) -> int:
-        """How much to ask for: a piece, or one byte more than is allowed."""
+        """How many bytes to ask for next: one piece, or one byte more than is allowed."""
         return min(_PIECE_BYTES, self.max_bytes - self.size + 1)
 
     def add(self, piece: bytes) -> None:
-        """So much came out."""
+        """Append a piece of output."""
         self.size += len(piece)
         if self.size > self.max_bytes:
             raise ExpandsTooFar(self.max_bytes)
         self._pieces.append(piece)
 
     def take_from(self, codec: str, function: str, data: memoryview, capacity: int) -> None:
-        """Add what one of cramjam's functions writes, of which there are at most `capacity` bytes.
+        """Append the output of one of cramjam's functions, at most `capacity` bytes.
 
-        A large capacity is only an address range: memory comes with what is written.
+        A large capacity is only an address range: memory is used only as it is written.
         """
         import cramjam
 
@@ -156,7 +157,7 @@ class _Output:
         else:
             try:
                 into = mmap.mmap(-1, min(capacity, room))
-            except OSError as error:  # an address range that is not to be had: no trouble of any disk
+            except OSError as error:  # no free address range of this size, which is no disk error
                 raise MemoryError(str(error)) from error
         try:
             size = getattr(getattr(cramjam, codec), function)(data, into)
@@ -171,7 +172,7 @@ class _Output:
                 into.close()
 
     def joined(self) -> bytes:
-        """All of it."""
+        """Return the whole output."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
@@ -182,7 +183,7 @@ def _corrupt(reason: str) -> NoReturn:
 def _each(
     view: memoryview, output: _Output, what: str, decompress_one: Callable[[memoryview, int, _Output], int]
 ) -> None:
-    """All members or frames, one after the other."""
+    """Decompress all members or frames, one after the other."""
     position = 0
     while position < len(view):
         output.begin(what)
@@ -190,7 +191,9 @@ def _each(
 
 
 def _gzip_member(view: memoryview, position: int, output: _Output) -> int:
-    """One member; the position after it. Input goes in by small pieces, because what is left of one is copied."""
+    """Decompress one member; return the position after it. Input is passed in small pieces, because zlib copies the
+    unused rest.
+    """
     member = zlib.decompressobj(_GZIP_WBITS)
     piece: Buffer = b""
     input_bytes = _FIRST_INPUT_BYTES
@@ -211,7 +214,7 @@ def _gzip_member(view: memoryview, position: int, output: _Output) -> int:
 
 
 def _compress_snappy(data: Buffer) -> bytes:
-    """Xerial framing: a header, then blocks of raw snappy, each after its length (4 bytes)."""
+    """Compress in xerial framing: a header, then blocks of raw snappy, each after its length (4 bytes)."""
     import cramjam
 
     view = memoryview(data)
@@ -223,7 +226,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(view: memoryview, output: _Output) -> None:
-    """Xerial blocks if the data open with their magic, else one raw snappy block."""
+    """Decompress xerial blocks if the data begin with their magic, else one raw snappy block."""
     if bytes(view[:8]) != XERIAL_MAGIC:
         _snappy_block(view, output)
         return
@@ -241,7 +244,9 @@ def _decompress_snappy(view: memoryview, output: _Output) -> None:
 
 
 def _snappy_block(block: memoryview, output: _Output) -> None:
-    """One raw snappy block, which states its length up front: believed only where the block can hold it."""
+    """Decompress one raw snappy block. The length it states is believed only if a block of this size can hold that
+    much.
+    """
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 127) << shift
@@ -258,7 +263,7 @@ def _snappy_block(block: memoryview, output: _Output) -> None:
 
 
 def _lz4_frame(view: memoryview, position: int, output: _Output) -> int:
-    """One frame; the position after it. Input goes in by small pieces, as with gzip."""
+    """Decompress one frame; return the position after it. Input is passed in small pieces, as with gzip."""
     import lz4.frame
 
     frame = lz4.frame.LZ4FrameDecompressor()
@@ -280,9 +285,9 @@ def _lz4_frame(view: memoryview, position: int, output: _Output) -> int:
 
 
 def _zstd_capacity(view: memoryview, max_bytes: int) -> int:
-    """The most bytes these frames can hold, from their block headers alone; exact if no block is compressed.
+    """Return an upper bound on what these frames hold, from block headers alone; exact if no block is compressed.
 
-    Raises ExpandsTooFar if the other blocks alone hold more than `max_bytes`.
+    Raises ExpandsTooFar if the uncompressed blocks alone hold more than `max_bytes`.
     """
     most_parts = MAX_IDLE_PARTS + max_bytes // _BYTES_PER_PART
     capacity = plain = position = parts = 0
@@ -316,7 +321,7 @@ def _zstd_capacity(view: memoryview, max_bytes: int) -> int:
             else:
                 capacity += size
                 plain += size
-                position += 1 if kind else size  # one byte, repeated, or all of them
+                position += 1 if kind else size  # kind 1 is a single byte, repeated `size` times
                 if plain > max_bytes:
                     raise ExpandsTooFar(max_bytes)
         position += 4 * (descriptor >> 2 & 1)

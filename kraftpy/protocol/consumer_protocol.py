@@ -1,11 +1,11 @@
-"""The bytes members of a consumer group give each other through the coordinator.
+"""The messages that members of a consumer group send each other through the coordinator.
 
-The coordinator of a classic group carries them unread; that of a consumer group reads what its classic members say
+The coordinator passes them on unread in a classic group. In a consumer group it reads those of classic members
 (KIP-848).
 
-JoinGroup carries a `Subscription`, SyncGroup an assignment; both begin with a version of their own. Written here:
-version 3 of both (owned partitions KIP-429, generation KIP-792, rack KIP-881). Read: any version from 0 on; fields a
-newer version appends are ignored, as Kafka's own reader does.
+JoinGroup carries a `Subscription`, SyncGroup an assignment; each begins with its own version. Version 3 of both is
+written here (owned partitions KIP-429, generation KIP-792, rack KIP-881). Any version from 0 on is read; fields
+appended by a newer version are ignored, as in Kafka's own reader.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _INT32 = Struct(">i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What one member asks for and what it holds while it asks."""
+    """The topics a member subscribes to, and the partitions it owns while it joins."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
     generation_id: int = -1
     rack_id: str | None = None
     user_data: bytes | None = None
-    group_instance_id: str | None = None  # not in these bytes: JoinGroup carries it beside them
+    group_instance_id: str | None = None  # not part of these bytes: JoinGroup carries it as a field of its own
 
 
 class _Reader:
-    """A cursor over the bytes; running off the end is a `ProtocolError`."""
+    """A cursor over the bytes; reading past the end raises `ProtocolError`."""
 
     __slots__ = ("data", "position")
 
@@ -60,7 +60,7 @@ class _Reader:
         return int(_INT32.unpack(self.take(4))[0])
 
     def count(self) -> int:
-        """An array's length; no element takes less than two bytes."""
+        """Read an array's length; an element takes at least two bytes."""
         count = self.int32()
         if count > (len(self.data) - self.position) // 2:
             raise ProtocolError(f"consumer protocol: an array of {count} elements in {len(self.data)} bytes")
@@ -115,7 +115,7 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """The metadata a member sends in JoinGroup."""
+    """Encode the metadata that a member sends in JoinGroup."""
     return b"".join(
         (
             _INT16.pack(_VERSION),
@@ -148,12 +148,12 @@ def decode_subscription(data: Buffer, group_instance_id: str | None = None) -> S
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
-    """The assignment of one member, for SyncGroup."""
+    """Encode one member's assignment, for SyncGroup."""
     return _INT16.pack(_VERSION) + _partitions(partitions) + _nullable_bytes(user_data)
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """Read an assignment of any version; empty bytes are no partitions. Raises `ProtocolError`."""
+    """Read an assignment of any version; empty bytes mean no partitions. Raises `ProtocolError`."""
     if not len(data):
         return ()
     reader = _Reader(data)
@@ -164,7 +164,7 @@ def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
 
 
 def assignment_user_data(data: Buffer) -> bytes | None:
-    """What an assignor of the members' own put beside an assignment of any version. Raises `ProtocolError`."""
+    """Return the user data of a custom assignor in an assignment of any version. Raises `ProtocolError`."""
     if not len(data):
         return None
     reader = _Reader(data)
@@ -174,12 +174,12 @@ def assignment_user_data(data: Buffer) -> bytes | None:
 
 
 def encode_sticky_user_data(owned: Iterable[TopicPartition], generation_id: int) -> bytes:
-    """What the `sticky` assignor remembers between generations: partitions held, then the generation."""
+    """Encode the state that the `sticky` assignor keeps between generations: owned partitions, then the generation."""
     return _partitions(owned) + _INT32.pack(generation_id)
 
 
 def decode_sticky_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """Partitions held and their generation; ((), -1) where the bytes are missing or unreadable."""
+    """Return the owned partitions and their generation; ((), -1) if the bytes are missing or unreadable."""
     if not data:
         return (), -1
     reader = _Reader(data)
@@ -191,10 +191,10 @@ def decode_sticky_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, .
 
 
 def encode_generation(generation_id: int) -> bytes:
-    """What the `cooperative-sticky` assignor puts beside the subscription, for readers older than KIP-792."""
+    """Encode the generation as the `cooperative-sticky` assignor's user data, for readers older than KIP-792."""
     return _INT32.pack(generation_id)
 
 
 def decode_generation(data: bytes | None) -> int:
-    """The generation in those bytes; -1 where there is none."""
+    """Return the generation in that user data; -1 if there is none."""
     return int(_INT32.unpack_from(data)[0]) if data is not None and len(data) >= 4 else -1

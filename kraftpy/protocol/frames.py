@@ -1,16 +1,16 @@
-"""Frames and headers: bytes of a connection to requests and responses, and back. No I/O.
+"""Conversion between a connection's bytes and requests or responses: frames and headers, without I/O.
 
-A frame is four bytes of size and that many bytes. `FrameDecoder` refuses a size as soon as it has seen it, and holds no
-more than has arrived: a peer that announces 100 MiB and sends nothing costs nothing.
+A frame is four bytes of size and that many bytes. `FrameDecoder` refuses a bad size as soon as it has seen it, and
+holds no more than has arrived: a peer that announces 100 MiB and sends nothing costs nothing.
 
-A request opens with its API key, version and correlation id, then the client's id, then tagged fields in flexible
-versions; a response opens with the correlation id, then tagged fields (KIP-482). If we do not speak a request's API or
-version, we read only the part before the tagged fields, which never changes, so that we can answer it.
+A request begins with its API key, version, correlation id and client id, followed by tagged fields in flexible
+versions; a response begins with the correlation id, followed by tagged fields (KIP-482). If a request's API or version
+is not served here, only the part before the tagged fields is read, which never changes, so that it can be answered.
 
-An ApiVersions response is always under the header of version 0, and one for a version we do not speak is itself in
+An ApiVersions response always has a header of version 0, and the response to an unsupported version is itself in
 version 0 (KIP-511).
 
-Invariant: a torn stream gives the same frames as a whole one, wherever it is torn.
+Invariant: a stream yields the same frames however it is split into reads.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)  # a plain number: members of an enum a
 
 
 class FrameDecoder:
-    """Cuts a stream into frames. After a `ProtocolError` it is of no further use, nor is the connection.
+    """Cuts a stream into frames. After a `ProtocolError`, neither it nor the connection can be used any longer.
 
-    `max_frame_bytes` may be changed at any time, and holds for the next size that is read.
+    `max_frame_bytes` may be changed at any time, and applies to the next size that is read.
     """
 
     __slots__ = ("_pending", "_want", "max_frame_bytes")
@@ -41,17 +41,17 @@ class FrameDecoder:
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._pending = bytearray()  # the beginning of a frame, its size included
-        self._want = _SIZE.size  # how long `_pending` must become before there is something to do
+        self._want = _SIZE.size  # the length of `_pending` at which the next step is possible
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that wait for the rest of their frame."""
+        """The number of bytes that wait for the rest of their frame."""
         return len(self._pending)
 
     def feed(self, data: Buffer) -> list[memoryview]:
         """Return the frames that `data` completes, without their sizes. They may be views of `data` if it is `bytes`.
 
-        Raises `ProtocolError` for a size below zero, `FrameTooLarge` for one above `max_frame_bytes`.
+        Raises `ProtocolError` for a negative size, `FrameTooLarge` for one above `max_frame_bytes`.
         """
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
         frames: list[memoryview] = []
@@ -94,7 +94,7 @@ class FrameDecoder:
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request. `api_key` is a plain number, because it may be one we do not know."""
+    """The header of a request. `api_key` is a plain number, because it may be unknown."""
 
     api_key: int
     api_version: int
@@ -105,7 +105,7 @@ class RequestHeader(NamedTuple):
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     """Return the header of a request, and the body after it as a view. Raises `ProtocolError`.
 
-    For an API or a version that is not in `APIS` the body begins right after the client's id.
+    For an API or version that is not in `APIS`, the body is taken to begin right after the client id.
     """
     try:
         api_key, api_version, correlation_id = _REQUEST.unpack_from(frame)
@@ -124,7 +124,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 def encode_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: object
 ) -> bytes:
-    """A whole frame: size, header, body. Raises as `schema.encode` does."""
+    """Encode a whole frame: size, header, body. Raises as `schema.encode` does."""
     header = _REQUEST.pack(api_key, api_version, correlation_id) + nullable_string(client_id)
     if request_header_version(api_key, api_version) == 2:
         header += b"\0"
@@ -144,7 +144,7 @@ def decode_response_header(api_key: int, api_version: int, frame: Buffer) -> tup
 
 
 def encode_response(api_key: int, api_version: int, correlation_id: int, message: object) -> bytes:
-    """A whole frame: size, header, body; in version 0 for a version of ApiVersions that we do not speak.
+    """Encode a whole frame: size, header, body. An unsupported version of ApiVersions is answered in version 0.
 
     Raises as `schema.encode` does.
     """
@@ -158,7 +158,7 @@ def encode_response_parts(
 ) -> list[Buffer]:
     """Encode a response in pieces: a part of at least `apart_from` bytes is a piece of its own, and is not copied.
 
-    `records` that are not bytes, but have a length, are passed on as they are.
+    `records` that are not bytes but have a length are passed on unchanged.
     """
     pieces: list[Buffer] = []
     between: list[Buffer] = []

@@ -1,11 +1,10 @@
 """The wire's smallest pieces: lengths, strings, byte strings, counts and tagged fields, read and written.
 
-A reader takes `(buffer, position)` and returns `(value, next position)`. Every length is compared with what is left
-of the buffer before anything of that length is made, and every count with what is left divided by the smallest
-possible element, so that a frame can never make us allocate more than about fifty times itself, which is what
-Python's objects cost (no bound at all was the fault behind CVE-2026-111108 and CVE-2026-111115 elsewhere). `budget`
-is a list of one integer, the number of elements this message may still have: many small nested arrays count against
-it together.
+A reader takes `(buffer, position)` and returns `(value, next position)`. Every length is compared with the bytes left
+in the buffer before anything of that length is made, and every count with the bytes left divided by the smallest
+possible element, so that a frame can never make us allocate more than about fifty times itself, the cost of Python's
+objects (no bound at all was the fault behind CVE-2026-111108 and CVE-2026-111115 elsewhere). `budget` is a list of one
+integer, the number of elements this message may still have; many small nested arrays share it.
 
 A reader may also run past the end with `IndexError` or `struct.error`; `schema.decode` turns these into
 `ProtocolError`, as it does with `UnicodeDecodeError`. Writers return `bytes`.
@@ -26,13 +25,13 @@ from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError, TooManyElements
 
 MAX_STRING_BYTES = 0x7FFF
-"""The longest string either form may carry; Kafka refuses longer ones in the compact form too."""
+"""The longest string in either form; Kafka refuses longer ones in the compact form too."""
 
 MAX_TAGGED_FIELDS = 1000
-"""In one section. Kafka itself has never defined more than four."""
+"""The most tagged fields in one section. Kafka itself has never defined more than four."""
 
 MAX_ELEMENTS = 1_000_000
-"""Array elements and tagged fields in one message, all levels together."""
+"""The most array elements and tagged fields in one message, all levels together."""
 
 Budget = list[int]
 TagReader = Callable[[Buffer, int, Budget], tuple[Any, int]]
@@ -55,7 +54,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits."""
+    """Read an unsigned varint of at most 32 bits."""
     byte = buffer[position]
     position += 1
     if byte < 0x80:
@@ -76,7 +75,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def _checked(buffer: Buffer, position: int, length: int, what: str) -> int:
-    """Where `length` bytes from `position` end, which is inside the buffer."""
+    """Return the position after `length` bytes from `position`, which is inside the buffer."""
     end = position + length
     if length < 0 or end > len(buffer):
         raise ProtocolError(f"{what} of {length} bytes where {len(buffer) - position} are left")
@@ -177,18 +176,18 @@ def read_compact_nullable_records(buffer: Buffer, position: int) -> tuple[memory
 
 
 def string(value: str) -> bytes:
-    """With an int16 length. Raises `struct.error` where it is too long."""
+    """Return `value` after an int16 length. Raises `struct.error` if it is too long."""
     data = value.encode()
     return _INT16.pack(len(data)) + data
 
 
 def nullable_string(value: str | None) -> bytes:
-    """With an int16 length, -1 for null."""
+    """Return `value` after an int16 length, which is -1 for null."""
     return b"\xff\xff" if value is None else string(value)
 
 
 def compact_string(value: str) -> bytes:
-    """With a varint length."""
+    """Return `value` after a varint length."""
     data = value.encode()
     length = len(data)
     if length < 0x7F:
@@ -199,7 +198,7 @@ def compact_string(value: str) -> bytes:
 
 
 def compact_nullable_string(value: str | None) -> bytes:
-    """With a varint length, 0 for null."""
+    """Return `value` after a varint length, which is 0 for null."""
     return b"\x00" if value is None else compact_string(value)
 
 
@@ -216,20 +215,20 @@ def _affordable(buffer: Buffer, position: int, count: int, min_size: int, budget
 
 
 def read_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
-    """An array's int32 length, where each element takes at least `min_size` bytes."""
+    """Read an array's int32 length; each element takes at least `min_size` bytes."""
     count = _INT32.unpack_from(buffer, position)[0]
     return _affordable(buffer, position + 4, count, min_size, budget), position + 4
 
 
 def read_nullable_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
-    """An array's int32 length; -1 for null."""
+    """Read an array's int32 length, -1 for null."""
     if _INT32.unpack_from(buffer, position)[0] == -1:
         return -1, position + 4
     return read_count(buffer, position, min_size, budget)
 
 
 def read_compact_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
-    """An array's varint length."""
+    """Read an array's varint length."""
     count = buffer[position]
     if count >= 0x80:
         count, position = read_uvarint(buffer, position)
@@ -239,14 +238,16 @@ def read_compact_count(buffer: Buffer, position: int, min_size: int, budget: Bud
 
 
 def read_compact_nullable_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
-    """An array's varint length; -1 for null."""
+    """Read an array's varint length, 0 for null."""
     if buffer[position] == 0:
         return -1, position + 1
     return read_compact_count(buffer, position, min_size, budget)
 
 
 class Numbers:
-    """Arrays of one fixed-width type, given as its code in `struct`. Short ones, as of replica ids, are made ready."""
+    """Arrays of one fixed-width type, given as its code in `struct`. Formats of short ones, such as replica ids, are
+    kept.
+    """
 
     __slots__ = ("_code", "_short")
 
@@ -258,16 +259,16 @@ class Numbers:
         return self._short[count] if count < 9 else Struct(f">{count}{self._code}")
 
     def read(self, buffer: Buffer, position: int, count: int) -> list[Any]:
-        """`count` of them, which `read_count` has found to fit."""
+        """Read `count` values, which `read_count` has found to fit."""
         return list(self._layout(count).unpack_from(buffer, position))
 
     def write(self, values: list[Any]) -> bytes:
-        """An int32 length and the values."""
+        """Return an int32 length and the values."""
         count = len(values)
         return _INT32.pack(count) + self._layout(count).pack(*values)
 
     def compact_write(self, values: list[Any]) -> bytes:
-        """A varint length and the values."""
+        """Return a varint length and the values."""
         count = len(values)
         return uvarint(count + 1) + self._layout(count).pack(*values)
 
@@ -278,9 +279,9 @@ class Numbers:
 def read_tags(
     buffer: Buffer, position: int, budget: Budget, known: Mapping[int, tuple[str, TagReader]], into: object
 ) -> int:
-    """Read a section of tagged fields, setting the known ones on `into`; returns where it ends (KIP-482).
+    """Read a section of tagged fields, set the known ones on `into`, and return the position after it (KIP-482).
 
-    Tags ascend, so that none comes twice, and a known field takes exactly the bytes it announced.
+    Tags must ascend, so no tag appears twice, and a known field must take exactly the bytes it announced.
     """
     count, position = read_uvarint(buffer, position)
     if count > MAX_TAGGED_FIELDS:
@@ -305,7 +306,7 @@ def read_tags(
 
 
 def skip_tags(buffer: Buffer, position: int, budget: Budget) -> int:
-    """Where a section of tagged fields ends that has none we know."""
+    """Return the position after a section of tagged fields in which no tag is known."""
     if buffer[position] == 0:
         return position + 1
     return read_tags(buffer, position, budget, {}, None)

@@ -1,9 +1,9 @@
-"""Record batch format v2: the header, what a producer may send, building a batch, reading it.
+"""The record batch format (v2): its header, validation of producers' batches, building and reading batches.
 
-A batch is 61 bytes of header and then records (`protocol/records.py`), compressed as a whole or not at all.
-`batch_length` counts what follows itself (from byte 12 on); the CRC-32C covers `attributes` to the end, so a broker
-writes `base_offset` and `partition_leader_epoch` without touching it. Offsets and timestamps of the records are deltas
-to the header's.
+A batch is a header of 61 bytes and then records (`protocol/records.py`), compressed as a whole or not at all.
+`batch_length` counts the bytes after itself (from byte 12 on). The CRC-32C covers everything from `attributes` to the
+end, so a broker can set `base_offset` and `partition_leader_epoch` without changing it. The records' offsets and
+timestamps are deltas to those of the header.
 
 ```
  0 base_offset int64             16 magic int8               27 base_timestamp int64    51 producer_epoch int16
@@ -12,8 +12,8 @@ to the header's.
                                  23 last_offset_delta int32                             61 the records
 ```
 
-Invariants: malformed bytes raise `CorruptBatch` (a KafkaError) and nothing else; nothing is allocated because a length
-says so; `split_batches`, `validate_batch` and `stamp` never look below the header and never copy.
+Invariants: malformed bytes raise `CorruptBatch` (a KafkaError) and nothing else; no claimed length makes us allocate
+anything; `split_batches`, `validate_batch` and `stamp` never look past the header and never copy.
 
 Left out: message formats 0 and 1 (removed with Kafka 4.0; refused with UNSUPPORTED_FOR_MESSAGE_FORMAT), checks that
 need the clock or a topic's settings (size and time limits belong to the log).
@@ -77,36 +77,37 @@ __all__ = [
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
 MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
-"""What one batch may expand to unless the reader says otherwise."""
+"""The default limit on the uncompressed size of one batch."""
 NO_TIMESTAMP: Final = -1
 MAX_BATCH_RECORDS: Final = 1 << 20
-"""The most records a producer's batch may have unless it is said otherwise: a million that say nothing are 7 MB."""
+"""The default limit on the records in a producer's batch: a million empty ones take 7 MB."""
 
 _PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
 _CRC_START: Final = 21
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # by the CRC: the header in two halves
+_NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # halves of the header; the CRC covers one
+_STAMPED: Final = struct.Struct(">qii")  # base_offset, batch_length, partition_leader_epoch
 _MAX_MARKER_BYTES: Final = 1 << 16
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 _SENDABLE: Final = _CODEC_MASK | _TRANSACTIONAL
 
 
 class TimestampType(IntEnum):
-    """Whose clock a batch's timestamps are of (KIP-32)."""
+    """The clock that a batch's timestamps come from (KIP-32)."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
-    """What a control record says. Types above these belong to Kafka's own metadata log."""
+    """The type of a control record. Higher ones belong to Kafka's own metadata log."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header, field by field as on the wire."""
+    """A batch's header, with the fields of the wire."""
 
     base_offset: int
     batch_length: int
@@ -124,7 +125,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, its first 12 bytes included."""
+        """The size of the whole batch, including its first 12 bytes."""
         return self.batch_length + _PREFIX_BYTES
 
     @property
@@ -139,14 +140,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence number, wrapping from 2^31 - 1 to 0; -1 where there is none (KIP-98)."""
+        """The last record's sequence number, wrapping from 2^31 - 1 to 0; -1 if the batch has none (KIP-98)."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
     def compression(self) -> Compression:
-        """The codec. CorruptBatch with UNSUPPORTED_COMPRESSION_TYPE for a number that is none."""
+        """The codec. Raises CorruptBatch with UNSUPPORTED_COMPRESSION_TYPE for an unknown number."""
         codec = self.attributes & _CODEC_MASK
         if codec > Compression.ZSTD:
             raise CorruptBatch(f"compression codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -159,27 +160,27 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the records count only once their transaction commits."""
+        """True if the records count only once their transaction has committed."""
         return self.attributes & _TRANSACTIONAL != 0
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds a marker rather than records."""
+        """True if the batch holds a transaction marker instead of records."""
         return self.attributes & _CONTROL != 0
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` is the time from which tombstones here may be removed (KIP-534)."""
+        """True if `base_timestamp` is the time from which tombstones in the batch may be removed (KIP-534)."""
         return self.attributes & _DELETE_HORIZON != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """That time, or None. Record timestamps stay deltas to it."""
+        """The time from which tombstones may be removed, or None. Record timestamps remain deltas to it."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
 
 class ControlRecord(NamedTuple):
-    """A transaction marker; `type` is a plain number where it is not one we know."""
+    """A transaction marker; `type` is a plain number if it is unknown."""
 
     type: ControlType | int
     coordinator_epoch: int
@@ -189,17 +190,17 @@ class ControlRecord(NamedTuple):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, only decoded. CorruptBatch where fewer than 61 bytes are left."""
+    """Decode the header at `position`, without checking it. Raises CorruptBatch if fewer than 61 bytes are left."""
     if position < 0 or len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header")
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
 def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple[BatchHeader, memoryview]]:
-    """Each batch of `records` with its header; the views share the buffer.
+    """Split `records` into batches, each with its header; the views share the buffer.
 
-    Checks lengths and magic only. With `allow_partial` a last batch that is cut short is dropped, as fetch responses
-    may end in one. CorruptBatch otherwise; message sets of formats 0 and 1 get UNSUPPORTED_FOR_MESSAGE_FORMAT.
+    Checks lengths and magic only. With `allow_partial`, an incomplete last batch is dropped, since fetch responses may
+    end in one; otherwise it raises CorruptBatch. Message sets of formats 0 and 1 raise UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
     view = memoryview(records)
     end = len(view)
@@ -233,7 +234,7 @@ def _refuse_magic(magic: int) -> NoReturn:
 
 
 def check_crc(batch: Buffer) -> bool:
-    """Whether the CRC-32C in the header is that of the bytes it covers. `batch` is one whole batch."""
+    """Return whether the CRC-32C in the header matches the bytes it covers. `batch` is one whole batch."""
     if len(batch) < HEADER_BYTES:
         return False
     stored: int = int.from_bytes(batch[17:21], "big")
@@ -241,12 +242,12 @@ def check_crc(batch: Buffer) -> bool:
 
 
 def validate_batch(header: BatchHeader, batch: Buffer, max_records: int = MAX_BATCH_RECORDS) -> None:
-    """Refuse what a producer may not send, without looking below the header.
+    """Refuse batches that a producer may not send, without looking past the header.
 
-    `header` is that of `batch`, one whole batch as `split_batches` gives it. Raises KafkaError as Kafka answers:
-    CORRUPT_MESSAGE (length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (old format), UNSUPPORTED_COMPRESSION_TYPE,
-    INVALID_TIMESTAMP, INVALID_RECORD (everything else, more than `max_records` records too). `max_timestamp` may be -1:
-    some clients never set it.
+    `header` belongs to `batch`, one whole batch as `split_batches` returns it. Raises KafkaError with the same codes as
+    Kafka: CORRUPT_MESSAGE (length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (old format), UNSUPPORTED_COMPRESSION_TYPE,
+    INVALID_TIMESTAMP, INVALID_RECORD (everything else, including more than `max_records` records). `max_timestamp` may
+    be -1: some clients never set it.
     """
     (
         base_offset,
@@ -305,16 +306,29 @@ def _invalid(reason: str) -> NoReturn:
 
 
 def stamp(
-    batch: bytearray | memoryview, base_offset: int, leader_epoch: int, log_append_time: int | None = None
-) -> None:
-    """Write into `batch`, in place, what the leader decides. The CRC changes only with `log_append_time` (ms)."""
-    struct.pack_into(">q", batch, 0, base_offset)
-    struct.pack_into(">i", batch, 12, leader_epoch)
-    if log_append_time is not None:
-        attributes = int.from_bytes(batch[21:23], "big") | _LOG_APPEND_TIME
-        struct.pack_into(">H", batch, 21, attributes)
-        struct.pack_into(">q", batch, 35, log_append_time)
-        struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+    batch: bytearray | memoryview,
+    base_offset: int,
+    leader_epoch: int,
+    log_append_time: int | None = None,
+    *,
+    header: BatchHeader | None = None,
+) -> BatchHeader:
+    """Write the leader's values into `batch`, in place, and return its new header.
+
+    The CRC changes only with `log_append_time` (ms). `header` is the batch's present header, if the caller knows it.
+    """
+    if header is None:
+        header = read_header(batch)
+    _STAMPED.pack_into(batch, 0, base_offset, header.batch_length, leader_epoch)
+    header = BatchHeader._make((base_offset, header.batch_length, leader_epoch, *header[3:]))
+    if log_append_time is None:
+        return header
+    attributes = header.attributes | _LOG_APPEND_TIME
+    struct.pack_into(">h", batch, 21, attributes)
+    struct.pack_into(">q", batch, 35, log_append_time)
+    crc = crc32c(memoryview(batch)[_CRC_START:])
+    struct.pack_into(">I", batch, 17, crc)
+    return header._replace(crc=crc, attributes=attributes, max_timestamp=log_append_time)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -334,7 +348,7 @@ def encode_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One batch of `records`, offsets from `base_offset` on. At least one record, else ValueError."""
+    """Encode `records` as one batch, with offsets from `base_offset` on. Raises ValueError if there are none."""
     records = records if isinstance(records, list) else list(records)
     if not records:
         raise ValueError("a batch needs at least one record")
@@ -375,7 +389,7 @@ def encode_payload(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One batch of records that are encoded already, with offset deltas from 0 on and no gaps; compressed here."""
+    """Build a batch from encoded records, whose offset deltas are 0, 1, 2...; they are compressed here."""
     if compression:
         payload = compress(compression, payload, level)
     covered = _COVERED.pack(
@@ -397,10 +411,10 @@ def encode_payload(
 
 
 class BatchBuilder:
-    """Records collected for one batch, with an upper bound of its size.
+    """Collects the records of one batch, and keeps an upper bound of its size.
 
-    Nothing is encoded until `build`, which can be called again with another producer id or sequence: encoding many
-    records at once is the fast way, and a retry under a new producer epoch needs the same records, a new header.
+    Nothing is encoded until `build`, because encoding many records at once is fastest. `build` can be called again with
+    another producer id or sequence: a retry under a new producer epoch needs the same records with a new header.
     """
 
     __slots__ = ("compression", "is_transactional", "level", "records", "size_bytes")
@@ -417,19 +431,19 @@ class BatchBuilder:
         self.is_transactional = is_transactional
         self.records: list[NewRecord] = []
         self.size_bytes = HEADER_BYTES
-        """The batch would not be larger than this, before compression."""
+        """An upper bound of the batch's size, before compression."""
 
     def __len__(self) -> int:
         return len(self.records)
 
     def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-        """Add a record, its timestamp in ms; the batch's size bound with it."""
+        """Add a record, with its timestamp in ms, and update the bound of the batch's size."""
         self.records.append((timestamp, key, value, headers))
         self.size_bytes += record_size_bound(key, value, headers)
         return self.size_bytes
 
     def build(self, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1) -> bytes:
-        """The batch as it goes to the broker. ValueError where no record was added."""
+        """Return the batch as it is sent to the broker. Raises ValueError if no record was added."""
         return encode_batch(
             self.records,
             compression=self.compression,
@@ -451,7 +465,7 @@ def encode_control_batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """A transaction marker: a transactional control batch of one record (KIP-98)."""
+    """Encode a transaction marker: a transactional control batch with one record (KIP-98)."""
     key = struct.pack(">hh", 0, control_type)
     value = struct.pack(">hi", 0, coordinator_epoch)
     return encode_batch(
@@ -469,9 +483,9 @@ def encode_control_batch(
 
 
 def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """The records' bytes uncompressed: a view of `batch` where they were never compressed.
+    """Return the uncompressed bytes of the records: a view of `batch` if they were never compressed.
 
-    CorruptBatch where they are malformed, or more than `max_bytes`, or too few for the record count.
+    Raises CorruptBatch if they are malformed, more than `max_bytes`, or too few for the record count.
     """
     view = memoryview(batch)[HEADER_BYTES:]
     records_count = header.records_count
@@ -490,9 +504,9 @@ def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECO
 def iter_records(
     batch: Buffer, header: BatchHeader | None = None, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[Record]:
-    """The records of one whole batch, control records included; the caller knows which from the header.
+    """Iterate over the records of one whole batch, including control records, which only the header tells apart.
 
-    CorruptBatch where anything is malformed: now, or on the way. The CRC is not checked here.
+    Raises CorruptBatch if anything is malformed, either at once or during the iteration. Does not check the CRC.
     """
     if header is None:
         header = read_header(batch)
@@ -504,7 +518,7 @@ def iter_records(
 
 
 def iter_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The records of a batch whose uncompressed bytes (`record_payload`) are known. As `iter_records`."""
+    """Iterate, as `iter_records` does, over records whose uncompressed bytes (`record_payload`) are at hand."""
     append_time = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
     return decode_records(
         payload,
@@ -517,13 +531,13 @@ def iter_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 def read_markers(header: BatchHeader, batch: Buffer) -> Iterator[ControlRecord]:
-    """Decode the records of a control batch, which ordinarily is one. Raises CorruptBatch if one is unreadable."""
+    """Decode the records of a control batch, normally one. Raises CorruptBatch if one is unreadable."""
     for record in iter_records(batch, header, max_bytes=_MAX_MARKER_BYTES):
         yield decode_control_record(record)
 
 
 def decode_control_record(record: Record) -> ControlRecord:
-    """What a record of a control batch says. CorruptBatch where it says nothing readable; -1 for an epoch not given."""
+    """Decode one record of a control batch; an epoch that it lacks is -1. Raises CorruptBatch if it is unreadable."""
     if record.key is None or len(record.key) < 4:
         raise CorruptBatch("a control record without its key")
     version, number = struct.unpack_from(">hh", record.key)

@@ -1,19 +1,19 @@
-"""The inside of a record batch: records as zigzag varints and bytes, written and read one batch at a time.
+"""The records inside a batch, as zigzag varints and bytes: written and read one batch at a time.
 
 ```
 length varint | attributes int8 | timestamp delta varlong | offset delta varint
 key length varint, key | value length varint, value | header count varint, (key length, key, value length, value)*
 ```
-A length of -1 is null. The two hot loops of the Python client are here; why they look as they do is said at each.
+A length of -1 is null. The two hot loops of the Python client are here; each explains its form.
 
-`check_records` and `record_times` go through a batch without an object for any record or header, in slices: they yield
-after a counted part of the work, so that an event loop may serve others in between.
+`check_records` and `record_times` scan a batch without making an object per record or header. They yield after a
+counted part of the work, so that an event loop can serve other clients in between.
 
-Invariants: malformed bytes raise `CorruptBatch` and nothing else; no length or count allocates what is not there. A
-record with more than `MAX_RECORD_HEADERS` headers, which would take a hundred times its own bytes, is never decoded.
-A header's key is text for clients, but any bytes can be written: invalid UTF-8 is read with U+FFFD in its place, as
-Kafka's clients do, because a client that refused it could never read past it.
-KIP-98 (format), KIP-82 (headers). Left out: the attributes of a single record, of which none is defined.
+Invariants: malformed bytes raise `CorruptBatch` and nothing else; no claimed length or count allocates more than the
+bytes present warrant. A record with more than `MAX_RECORD_HEADERS` headers, which would take a hundred times its own
+size, is never decoded. A header's key is text for clients, but a producer can write any bytes: invalid UTF-8 is read as
+U+FFFD, as Kafka's clients do, because a client that refused it could never read past it. KIP-98 (format), KIP-82
+(headers). Left out: attributes of single records; none are defined.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 MIN_RECORD_BYTES: Final = 7
-"""The smallest record: a length and six one-byte fields."""
+"""The size of the smallest record: a length and six one-byte fields."""
 
 MAX_RECORD_HEADERS: Final = 1 << 17
-"""The most headers one record may have, however small they are. Kafka counts none; no ordinary record has a hundred."""
+"""The most headers one record may have, however small. Kafka has no limit; ordinary records have fewer than 100."""
+
 SLICE_RECORDS: Final = 512
-"""Records that are looked at without a pause."""
+"""The number of records scanned without a pause."""
 _SLICE_HEADERS: Final = 4096
 
 Headers = Sequence[tuple[str, bytes | None]]
 """A record's headers in order; keys may repeat."""
 NewRecord = tuple[int, bytes | None, bytes | None, Headers]
-"""A record to be written: timestamp in ms, key, value, headers."""
+"""A record to write: timestamp in ms, key, value, headers."""
 
 
 class CorruptBatch(KafkaError):
-    """The bytes are not a record batch, or contradict themselves. CORRUPT_MESSAGE unless a finer code fits."""
+    """Bytes that are not a valid record batch. The code is CORRUPT_MESSAGE unless a more specific one applies."""
 
     def __init__(self, reason: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
         super().__init__(code, reason)
 
 
 class Record(NamedTuple):
-    """A record as read: absolute offset, timestamp in ms (-1 for none), key and value (None for null), headers."""
+    """A decoded record: absolute offset, timestamp in ms (-1 for none), key and value (None for null), headers."""
 
     offset: int
     timestamp: int
@@ -61,7 +62,7 @@ class Record(NamedTuple):
 
 
 def encode_varint(value: int) -> bytes:
-    """A signed number of up to 64 bits as a zigzag varint: 1 to 10 bytes."""
+    """Encode a signed number of up to 64 bits as a zigzag varint of 1 to 10 bytes."""
     rest = (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while rest > 127:
@@ -71,19 +72,19 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-_SMALL: Final = 8192  # where a varint outgrows two bytes
+_SMALL: Final = 8192  # the first value whose varint takes more than two bytes
 _VARINT: Final = tuple(
     [bytes((n << 1,)) for n in range(64)] + [bytes((n << 1 & 127 | 128, n >> 6)) for n in range(64, _SMALL)]
 )
 _PLAIN_WITH_DELTA: Final = tuple(b"\0" + encoded for encoded in _VARINT)
-_NULL: Final = b"\x01"  # the varint of -1, where a length would stand
+_NULL: Final = b"\x01"  # the varint of -1, as the length of a null
 
 
 def encode_records(records: list[NewRecord], base_timestamp: int) -> tuple[bytes, int]:
-    """The records one after the other, offset deltas from 0 on, and their highest timestamp. The producer's hot loop.
+    """Encode records with offset deltas from 0 on; return their bytes and highest timestamp. The producer's hot loop.
 
-    Pieces in one flat list, joined once, beat growing a bytearray, `%` formatting and a join per record: a value is
-    copied once. Varints of up to two bytes come from tables; neighbours mostly share their timestamp.
+    Joining one flat list of pieces once beats growing a bytearray, `%` formatting and a join per record: each value is
+    copied only once. Varints of up to two bytes come from tables, and adjacent records mostly share their timestamp.
     """
     pieces: list[bytes] = []
     last_timestamp, max_timestamp, plain_with_delta, fixed_bytes = None, base_timestamp, b"", 0
@@ -115,7 +116,7 @@ def encode_records(records: list[NewRecord], base_timestamp: int) -> tuple[bytes
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """A record's headers, their count first."""
+    """Encode a record's headers, beginning with their count."""
     pieces = [encode_varint(len(headers))]
     for key, value in headers:
         name = key.encode()
@@ -125,9 +126,9 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """An upper bound of one record's bytes, for any timestamp and place in the batch."""
-    # Attributes 1, timestamp delta 10, offset delta 5; then the record's, key's and value's length and the header
-    # count, each at most 2 bytes below 8 KiB and 5 above.
+    """Return an upper bound of one record's size in bytes, for any timestamp and any position in the batch."""
+    # Attributes take 1 byte, the timestamp delta 10, the offset delta 5; the lengths of record, key and value and the
+    # header count take at most 2 bytes each below 8 KiB and 5 above.
     size = 24
     if key:
         size += len(key)
@@ -150,11 +151,13 @@ def decode_records(
     base_timestamp: int,
     append_time: int | None,
 ) -> Iterator[Record]:
-    """The `records_count` records that `data` is, one at a time; every record's time is `append_time` where given.
+    """Yield the `records_count` records in `data`, one at a time; each has the timestamp `append_time` if one is given.
 
-    CorruptBatch where a record does not end where it said, offsets do not rise or pass the last, or bytes are left.
+    Raises CorruptBatch if a record does not end at its stated length, if offsets do not rise or pass the last one, or
+    if bytes are left over.
 
-    The consumer's hot loop: varints of one and two bytes are read in line, because a call costs as much as three.
+    This is the consumer's hot loop: varints of one and two bytes are read inline, because a call costs as much as
+    reading three of them.
     """
     previous, position = -1, 0
     new, record_type, no_headers = tuple.__new__, Record, ()
@@ -240,12 +243,14 @@ def decode_records(
 
 
 def zigzag(encoded: int) -> int:
-    """The signed number of an unsigned varint's value."""
+    """Return the signed number that a zigzag-encoded unsigned value stands for."""
     return encoded >> 1 ^ -(encoded & 1)
 
 
 def read_unsigned(data: Buffer, position: int) -> tuple[int, int]:
-    """A varint of up to 64 bits, not zigzag decoded, and the position after it. IndexError at the end of the data."""
+    """Read a varint of up to 64 bits without zigzag decoding; return it and the position after it. Raises IndexError at
+    the end of the data.
+    """
     value = shift = 0
     while (byte := data[position]) > 127:
         value |= (byte & 127) << shift
@@ -272,7 +277,7 @@ def _too_many_headers(number: int) -> NoReturn:
 
 
 def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    """The header count at `position` and the headers after it; grows with the bytes that are there, not the count."""
+    """Decode the headers at `position`, beginning with their count. Memory grows with the bytes, not the count."""
     number, position = read_unsigned(data, position)
     if number & 1:
         _corrupt_length(number)
@@ -295,7 +300,7 @@ def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes 
 
 
 def decode_headers(data: Buffer) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers from exactly the bytes of a record's header section, its count included. CorruptBatch where malformed."""
+    """Decode a record's header section, which `data` must hold exactly. Raises CorruptBatch if malformed."""
     whole = bytes(data)
     try:
         headers, position = _decode_headers(whole, 0)
@@ -310,10 +315,11 @@ def decode_headers(data: Buffer) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_headers: int) -> Generator[None, None, int]:
-    """Check that `data` is exactly so many records with offset deltas 0, 1, 2...; return the largest timestamp delta.
+    """Check that `data` holds exactly this many records with offset deltas 0, 1, 2...; return the largest timestamp
+    delta.
 
-    Yields after each slice of the work. CorruptBatch where anything is malformed; with INVALID_RECORD where all records
-    together have more than `max_headers` headers, or one has no key and `needs_keys`.
+    Yields after each slice of the work. Raises CorruptBatch if anything is malformed, and with INVALID_RECORD if the
+    records together have more than `max_headers` headers, or if `needs_keys` and a record has no key.
     """
     position = sliced_headers = 0
     max_delta = -(1 << 63)
@@ -368,7 +374,10 @@ def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_head
                 elif size > 1:
                     _corrupt_length(size)
                 elif needs_keys:
-                    raise CorruptBatch(f"record {number} of the batch has no key", ErrorCode.INVALID_RECORD)
+                    raise CorruptBatch(
+                        f"Compacted topic cannot accept message without key (record {number} of the batch)",
+                        ErrorCode.INVALID_RECORD,
+                    )
 
                 size = data[position]
                 if size < 128:
@@ -402,7 +411,7 @@ def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_head
 
 
 def _check_headers(data: bytes, position: int, max_headers: int) -> tuple[int, int]:
-    """How many headers there are at `position`, and the position after them."""
+    """Check the headers at `position`; return how many there are, and the position after them."""
     number, position = read_unsigned(data, position)
     if number & 1:
         _corrupt_length(number)
@@ -433,9 +442,10 @@ def _check_headers(data: bytes, position: int, max_headers: int) -> tuple[int, i
 
 
 def record_times(data: bytes, records_count: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Offset deltas and timestamp deltas of the records that `data` begins with, a slice of records at a time.
+    """Yield the offset deltas and timestamp deltas of the records at the start of `data`, one slice of records at a
+    time.
 
-    Nothing else of a record is looked at but its length. CorruptBatch where a record is cut short or offsets do not
+    Apart from these, only a record's length is read. Raises CorruptBatch if a record is cut short or offsets do not
     rise.
     """
     position, previous = 0, -1

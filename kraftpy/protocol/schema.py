@@ -1,4 +1,4 @@
-"""Messages, declared once, and their codecs, made once for each (message, version).
+"""The declaration of messages, and their codecs, which are compiled once per message and version.
 
 A declaration is a class whose fields carry their wire type and, beside it, the versions they exist in:
 
@@ -7,16 +7,16 @@ A declaration is a class whose fields carry their wire type and, beside it, the 
         group_id: Annotated[str, string]
         group_instance_id: Annotated[str | None, string, "3+"] = None
 
-After the wire type may come, in any order: a version range ("3+", "0-12", "8"); `nullable("7+")` where an optional
-field may be null only in some of its versions; `tag(0)` for a tagged field; `ignorable` for a field whose value may
-be dropped where the version does not have it. A struct within another is `nested`, a list of structs is `array`, of
-anything else `array(int32)`.
+After the wire type may come, in any order: a version range ("3+", "0-12", "8"); `nullable("7+")` for an optional field
+that may be null only in some of its versions; `tag(0)` for a tagged field; `ignorable` for a field whose value may be
+dropped in a version without that field. A struct within another is `nested`, a list of structs is `array`, a list of
+anything else is `array(int32)` or the like.
 
 The classes are slotted and keyword-only, and may be changed while a message is being put together. A list given as a
 default is copied.
 
 A codec is straight-line Python, written and compiled by `codegen.py` at first use. Making a class costs microseconds:
-its annotations are read, and its `__init__` made, when first needed, because a starting server needs few of them.
+its annotations are read and its `__init__` is made when first needed, because a starting server needs few of them.
 
 Invariants: `decode(type(m), encode(m, v), v) == m` for every m that the version can carry; `encode` never silently
 drops what is not `ignorable`; `decode` either returns a message that spans the buffer exactly or raises
@@ -42,13 +42,13 @@ from kraftpy.protocol.primitives import MAX_ELEMENTS
 T = TypeVar("T")
 
 ZERO_UUID = bytes(16)
-"""What stands for no id where the wire wants sixteen bytes."""
+"""The sixteen bytes on the wire that stand for no id."""
 
 # --- the words of a declaration ------------------------------------------------------------------------------------
 
 
 class Versions(NamedTuple):
-    """An inclusive range; `last` is large where it is open."""
+    """An inclusive range of versions; `last` is very large if the range is open."""
 
     first: int
     last: int
@@ -83,20 +83,21 @@ class Fixed(NamedTuple):
 
 
 class Sized(NamedTuple):
-    """A value with its length before it: the name its readers have in `primitives`, and the bytes of the older
-    length."""
+    """A value preceded by its length: the name of its readers in `primitives`, and the size of the older form's length
+    in bytes.
+    """
 
     name: str
     prefix: int
 
 
 class Array(NamedTuple):
-    """A list; of structs where `element` is None."""
+    """A list; its elements are structs if `element` is None."""
 
     element: Fixed | Sized | None
 
     def __call__(self, element: Fixed | Sized) -> Array:
-        """A list of `element`."""
+        """Return the type of a list of `element`."""
         return Array(element)
 
 
@@ -110,7 +111,6 @@ int16 = Fixed("h", 2)
 int32 = Fixed("i", 4)
 int64 = Fixed("q", 8)
 uint16 = Fixed("H", 2)
-float64 = Fixed("d", 8)
 uuid = Fixed("16s", 16)
 string = Sized("string", 2)
 bytestring = Sized("bytes", 4)
@@ -122,7 +122,7 @@ Wire = Fixed | Sized | Array | Nested
 
 
 class Ignorable(NamedTuple):
-    """Marks a field that may be dropped where the version does not have it."""
+    """Marks a field that may be dropped in a version without it."""
 
 
 class Tag(NamedTuple):
@@ -141,12 +141,12 @@ ignorable = Ignorable()
 
 
 def tag(number: int) -> Tag:
-    """A tagged field: absent from the wire while it has its default."""
+    """Mark a tagged field, which is absent from the wire while it has its default."""
     return Tag(number)
 
 
 def nullable(versions: str) -> Nullable:
-    """Null is allowed in these versions alone; without it, an optional field may be null in all of its versions."""
+    """Allow null in these versions only; without this, an optional field may be null in all of its versions."""
     return Nullable(parse_versions(versions))
 
 
@@ -162,13 +162,13 @@ REQUIRED = _Required()
 
 
 class Struct:
-    """What every declared class is underneath. `__slots__` are its fields in wire order."""
+    """The base of every declared class. `__slots__` holds its fields in wire order."""
 
     __slots__: tuple[str, ...] = ()
     _defaults: dict[str, Any]
 
     def __init__(self, **values: Any) -> None:
-        # Reached once in a class: the real one, with its keywords, takes this one's place.
+        # Called once per class: the real one, with its keywords, replaces this one.
         kind = type(self)
         kind.__init__ = _make_init(kind)  # type: ignore[method-assign]
         kind.__init__(self, **values)
@@ -183,7 +183,7 @@ class Struct:
 
 
 class Message(Struct):
-    """A struct that is a request or a response, or the like, of its own."""
+    """A struct that stands alone, such as a request or a response, with an API key and versions."""
 
     __slots__: tuple[str, ...] = ()
     api_key: int
@@ -192,7 +192,7 @@ class Message(Struct):
 
 
 def _make_init(kind: type[Struct]) -> Callable[..., None]:
-    """The keyword-only `__init__` of a class, as `dataclasses` would write it."""
+    """Make the keyword-only `__init__` of a class, as `dataclasses` would write it."""
     keywords: list[str] = []
     body: list[str] = []
     names: dict[str, Any] = {"_absent": REQUIRED}
@@ -224,14 +224,13 @@ def _declare(cls: type[T], base: type, **extra: object) -> type[T]:
 
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[T]) -> type[T]:
-    """Declare what a message carries. Its versions are those of the message around it."""
+    """Declare a part of a message. Its versions are those of the message that contains it."""
     return _declare(cls, Struct)
 
 
 @dataclass_transform(kw_only_default=True)
 def message(*, api_key: int, versions: str, flexible: str) -> Callable[[type[T]], type[T]]:
-    """Declare a request or a response: its API key, the versions it has, and those that are flexible ("none" if
-    none)."""
+    """Declare a request or a response: its API key, its versions, and its flexible versions ("none" if it has none)."""
 
     def declare(cls: type[T]) -> type[T]:
         known = {"api_key": api_key, "versions": parse_versions(versions), "flexible": parse_versions(flexible)}
@@ -241,13 +240,13 @@ def message(*, api_key: int, versions: str, flexible: str) -> Callable[[type[T]]
 
 
 _ELEMENTS = (None, int8, int16, int32, int64, string)
-"""What arrays are made of; the protocol has no others."""
+"""The element types of arrays; the protocol has no others."""
 
 # --- what a declaration says ---------------------------------------------------------------------------------------
 
 
 class Field(NamedTuple):
-    """One field of a declaration, read."""
+    """One field of a declaration, after parsing."""
 
     name: str
     wire: Wire
@@ -258,13 +257,13 @@ class Field(NamedTuple):
     tag: int | None
     ignorable: bool
     default: Any
-    """`REQUIRED` where there is none; a list is to be copied."""
+    """The default, or `REQUIRED` if there is none; a list has to be copied."""
 
 
 @cache
 def fields(kind: type) -> tuple[Field, ...]:
-    """The fields of a declared class, in wire order."""
-    # Not `get_type_hints`: it would look into the class first, where a field may be called as its wire type is.
+    """Return the fields of a declared class, in wire order."""
+    # Not `get_type_hints`: it looks into the class first, where a field may have the same name as its wire type.
     around = vars(sys.modules[kind.__module__])
     return tuple(_read(kind, name, eval(text, around)) for name, text in kind.__annotations__.items())
 
@@ -315,7 +314,7 @@ _writers: dict[tuple[type, int], Writer] = {}
 
 
 def _codec(kind: type, version: int) -> tuple[Reader, Writer]:
-    """Make both halves of a codec. Raises `KafkaError` for a version the message does not have."""
+    """Make the reader and the writer of a message. Raises `KafkaError` for a version the message does not have."""
     from kraftpy.protocol import codegen  # at first use: a server starts without it
 
     assert issubclass(kind, Message)
@@ -328,11 +327,11 @@ def _codec(kind: type, version: int) -> tuple[Reader, Writer]:
 
 
 def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = MAX_ELEMENTS, exact: bool = True) -> T:
-    """The message of class `kind` that `buffer` holds from its first byte to its last.
+    """Decode the message of class `kind` that `buffer` holds from its first byte to its last.
 
     `records` are views of `buffer`. At most `max_elements` array elements and tagged fields are read, all levels
-    together. Bytes after the message are an error where `exact`; a client lets its broker append them, as Kafka's own
-    does. Raises `ProtocolError` for malformed bytes (`TooManyElements` beyond `max_elements`), `KafkaError`
+    together. Bytes after the message are an error if `exact`; a client accepts them from its broker, as Kafka's own
+    client does. Raises `ProtocolError` for malformed bytes (`TooManyElements` beyond `max_elements`), `KafkaError`
     (UNSUPPORTED_VERSION) for a version the message does not have.
     """
     reader = _readers.get((kind, version)) or _codec(kind, version)[0]
@@ -351,10 +350,10 @@ def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = M
 
 
 def encode(value: object, version: int) -> bytes:
-    """The bytes of a message in one version.
+    """Return the bytes of a message in one version.
 
-    Raises `KafkaError` (UNSUPPORTED_VERSION) where the version does not exist or cannot carry what the message says,
-    and `ValueError` where a value does not fit its field.
+    Raises `KafkaError` (UNSUPPORTED_VERSION) if the version does not exist or cannot carry the message's values, and
+    `ValueError` if a value does not fit its field.
     """
     parts: list[Buffer] = []
     encode_into(parts, value, version)

@@ -173,11 +173,6 @@ class Leader:
         """
         return len(self.maximal_isr) >= self.effective_min_insync_replicas
 
-    @property
-    def is_proposing(self) -> bool:
-        """Whether a proposal is in flight, or waits to be sent again."""
-        return self._proposal is not None
-
     def progress(self) -> list[FollowerProgress]:
         """Return the progress of each follower, in the order of the replicas."""
         return [
@@ -322,10 +317,6 @@ class Leader:
         """Apply a new value of the topic's min.insync.replicas."""
         self._min_insync_replicas = min_insync_replicas
         return self._advance_high_watermark(now)
-
-    def lag_time_max_changed(self, lag_time_max_ms: int) -> None:
-        """Apply a new value of `replica.lag.time.max.ms`."""
-        self._lag_time_max_ms = lag_time_max_ms
 
     def proposal_refused(
         self, error: ErrorCode, now: Millis, *, partition_epoch: int | None = None

@@ -17,7 +17,7 @@ class ShareCoordinatorConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePartitionConfig:
-    """The settings of one group: its own where it has them, else the broker's `group.share.*`."""
+    """The settings of one group: its own overrides, or the broker's `group.share.*`."""
 
     delivery_count_limit: int = 5
     partition_max_record_locks: int = 2000

@@ -170,7 +170,7 @@ class ShareCoordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the whole partition has been replayed."""
+        """True if the whole partition has been replayed."""
         return self._is_loaded
 
     @property

@@ -39,7 +39,7 @@ class Run:
         self.write = 0
         """The number of that write."""
         self.is_gap = False
-        """Whether no records exist here: they were compacted away, or are markers, or were aborted."""
+        """True if no records exist here: they were compacted away, or are markers, or were aborted."""
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -49,17 +49,17 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether the run is acknowledged or archived, durably where that matters."""
+        """True if the run is acknowledged or archived; if that had to be written, the write has succeeded."""
         return self.state in DONE
 
     @property
     def is_available(self) -> bool:
-        """Whether the run can be acquired."""
+        """True if the run can be acquired."""
         return self.state is DeliveryState.AVAILABLE
 
     @property
     def is_locked(self) -> bool:
-        """Whether a member holds it and has not acknowledged it."""
+        """True if a member holds it and has not acknowledged it."""
         return self.state is DeliveryState.ACQUIRED and self.target is None
 
     def become(self, state: DeliveryState, count: int) -> None:
@@ -69,7 +69,7 @@ class Run:
         self.target, self.write = None, 0
 
     def is_like(self, other: Run) -> bool:
-        """Whether the two differ only in their offsets."""
+        """Return whether the two differ only in their offsets."""
         return (
             self.state is other.state
             and self.count == other.count

@@ -31,5 +31,5 @@ class Room:
         self.used = 0
 
     def has(self, growth: int) -> bool:
-        """Whether this many more bytes fit."""
+        """Return whether this many more bytes fit."""
         return self.used + growth <= self.max_bytes

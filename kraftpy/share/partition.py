@@ -15,14 +15,14 @@ A record is available, acquired by one member for the duration of a lock, and fi
 delivery is counted: a record that is released, or whose lock expires, on its last allowed delivery
 (`share.delivery.count.limit`) is archived. Records that a session still held when it ended count as not delivered.
 
-Invariants: no two members hold a record at the same time; what is done is never handed out again; an acknowledgement
-is answered, and takes effect, only after it is written: if the write fails, the member holds the record as before; one
-Write is in flight at a time, and what happens meanwhile goes into the next one; at most
+Invariants: no two members hold a record at the same time; a finished record is never handed out again; an
+acknowledgement is answered, and takes effect, only after it is written: if the write fails, the member holds the record
+as before; one Write is in flight at a time, and what happens meanwhile goes into the next one; at most
 `share.partition.max.record.locks` records are between the start offset and the end.
 
-A record that crashes its consumers takes down whatever was fetched with it, since nobody reports which one it was. So
-from half the delivery limit on, fewer records are delivered at a time: half of those delivered that often, then a
-quarter, and each one alone on its last delivery. Nothing else is handed out with them.
+A record that crashes its consumers also costs deliveries of the records fetched with it, since no one reports which
+record it was. So from half the delivery limit on, fewer records are delivered at a time: half of those delivered that
+often, then a quarter, and each one alone on its last delivery. Nothing else is handed out with them.
 
 Acquisitions are not stored: after a failover these records are available again, with the last written delivery count.
 Expired locks are written too, but nothing waits for that write.
@@ -117,7 +117,7 @@ class SharePartition:
         """May be replaced at any time."""
         self.state_epoch = state_epoch
         self.is_fenced = False
-        """Whether the coordinator has stopped accepting writes from here."""
+        """True if the coordinator has stopped accepting writes from here."""
         self.records = InFlight(0)
         self._next = _PendingWrite(1)
         self._writing: _PendingWrite | None = None
@@ -151,7 +151,7 @@ class SharePartition:
 
     @property
     def has_room(self) -> bool:
-        """Whether records past the end may be handed out."""
+        """True if records past the end may be handed out."""
         return len(self.records) < self.config.partition_max_record_locks
 
     @property
@@ -189,7 +189,7 @@ class SharePartition:
         is_record_limit: bool,
         now: Millis,
     ) -> list[Acquired]:
-        """Hand out available records of what was read from `fetch_offset` on, in log order.
+        """Hand out available records from those read at `fetch_offset` and after, in log order.
 
         With `is_record_limit` (KIP-1206), `max_records` is never exceeded; otherwise the batch that reaches it is
         handed out in full. The result comes in pieces of about `batch_size` records, each ending where a batch does.
@@ -352,7 +352,7 @@ class SharePartition:
     # ---- writing
 
     def save(self) -> list[Effect]:
-        """Write whatever the coordinator does not know yet, including the start offset."""
+        """Write all changes that the coordinator does not know yet, including the start offset."""
         return self._write_if_idle()
 
     def _write_if_idle(self) -> list[Effect]:

@@ -53,7 +53,7 @@ class Delay:
     last_batch_ms: int | None = None
 
     def holds(self, backlog: Mapping[TopicPartition, int], now_ms: int) -> bool:
-        """Whether to wait. If not, a batch is assumed to begin now."""
+        """Return whether to wait. If not, a batch is assumed to begin now."""
         if not backlog:
             return True
         is_late = self.last_batch_ms is None or now_ms - self.last_batch_ms >= self.max_delay_ms

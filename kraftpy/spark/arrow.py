@@ -67,7 +67,7 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
             raise OptionError(f"schema: column {column!r} may be null in Kafka, so it cannot be NOT NULL")
         columns.append(column)
     if not columns:
-        raise OptionError(f"schema: no column in it; there are {', '.join(TYPES)}")
+        raise OptionError(f"schema: it has no columns; there are {', '.join(TYPES)}")
     return tuple(columns)
 
 

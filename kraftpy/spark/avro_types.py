@@ -42,9 +42,9 @@ def to_ddl(text: str) -> str:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"value.schema: this is no Avro schema, which is JSON ({error})") from None
+        raise OptionError(f"value.schema: not an Avro schema in JSON ({error})") from None
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise OptionError("value.schema: an Avro schema of a record is needed, whose fields become columns")
+        raise OptionError("value.schema: an Avro schema of a record is required; its fields become columns")
     return ", ".join(f"{_quoted(name)} {kind}" for name, kind in _Reader().fields(schema, ""))
 
 
@@ -63,7 +63,7 @@ class _Reader:
         found = []
         for field in fields:
             if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
-                raise OptionError(f"value.schema: {field!r} of record {record.get('name')!r} is no field")
+                raise OptionError(f"value.schema: {field!r} of record {record.get('name')!r} is not a field")
             found.append((field["name"], self._type(field["type"], field["name"], inside)))
         return found
 

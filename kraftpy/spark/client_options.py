@@ -129,5 +129,5 @@ def _isolation_level(options: Mapping[str, str]) -> str:
         if name in options
     }
     if len(given) > 1:
-        raise OptionError("isolation.level: kafka.isolation.level says something else")
+        raise OptionError("isolation.level: kafka.isolation.level has another value")
     return given.pop() if given else "read_uncommitted"

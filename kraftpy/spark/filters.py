@@ -55,7 +55,7 @@ class Limits:
     """Records older than this are not wanted."""
 
     def allow(self, where: TopicPartition) -> bool:
-        """Whether a partition may hold any record that is wanted."""
+        """Return whether a partition may hold any record that is wanted."""
         return (self.topics is None or where.topic in self.topics) and where.partition in self.partitions
 
 
@@ -63,13 +63,11 @@ def push(filters: Iterable[Any], names: Mapping[str, str]) -> tuple[Limits, list
     """Translate filters into limits; also return those filters that Spark has to apply itself.
 
     `names` maps lower-cased column names to ours: `{"_offset": "offset"}`.
-
-    `names` are the columns that are ours, by lower-cased name: `{"_offset": "offset"}`.
     """
     limits = Limits()
     left = []
     for each in filters:
-        understood = _understand(each, names)
+        understood = _translate(each, names)
         if understood is None:
             left.append(each)
             continue
@@ -97,20 +95,20 @@ def narrow(ranges: Iterable[OffsetRange], limits: Limits, from_offsets: Offsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Understood:
+class _Translated:
     narrow: Callable[[Limits], Limits]
     is_exact: bool
-    """Whether the ranges hold only records that pass the filter."""
+    """True if the ranges hold only records that pass the filter."""
 
 
-def _understand(each: Any, names: Mapping[str, str]) -> _Understood | None:
+def _translate(each: Any, names: Mapping[str, str]) -> _Translated | None:
     attribute = getattr(each, "attribute", None)
     column = names.get(attribute[0].lower()) if attribute is not None and len(attribute) == 1 else None
     if column is None:
         return None
     kind = type(each).__name__
     if kind == "IsNotNull" and column in ("topic", "partition", "offset", "timestamp"):
-        return _Understood(narrow=lambda limits: limits, is_exact=True)
+        return _Translated(narrow=lambda limits: limits, is_exact=True)
     value = getattr(each, "value", None)
     match column:
         case "topic":
@@ -125,7 +123,7 @@ def _understand(each: Any, names: Mapping[str, str]) -> _Understood | None:
             return None
 
 
-def _topic(kind: str, value: Any) -> _Understood | None:
+def _topic(kind: str, value: Any) -> _Translated | None:
     wanted = frozenset([value]) if kind in ("EqualTo", "EqualNullSafe") else frozenset(value) if kind == "In" else None
     if wanted is None or not all(isinstance(topic, str) for topic in wanted):
         return None
@@ -133,7 +131,7 @@ def _topic(kind: str, value: Any) -> _Understood | None:
     def narrow_topics(limits: Limits) -> Limits:
         return replace(limits, topics=wanted if limits.topics is None else limits.topics & wanted)
 
-    return _Understood(narrow=narrow_topics, is_exact=True)
+    return _Translated(narrow=narrow_topics, is_exact=True)
 
 
 def _interval(kind: str, value: Any) -> Interval | None:
@@ -155,20 +153,20 @@ def _interval(kind: str, value: Any) -> Interval | None:
             return None
 
 
-def _partition(wanted: Interval | None) -> _Understood | None:
+def _partition(wanted: Interval | None) -> _Translated | None:
     if wanted is None:
         return None
-    return _Understood(narrow=lambda limits: replace(limits, partitions=limits.partitions & wanted), is_exact=True)
+    return _Translated(narrow=lambda limits: replace(limits, partitions=limits.partitions & wanted), is_exact=True)
 
 
-def _offset(wanted: Interval | None) -> _Understood | None:
+def _offset(wanted: Interval | None) -> _Translated | None:
     if wanted is None:
         return None
     has_holes = wanted.among is not None and len(wanted.among) != wanted.most - wanted.least + 1
-    return _Understood(narrow=lambda limits: replace(limits, offsets=limits.offsets & wanted), is_exact=not has_holes)
+    return _Translated(narrow=lambda limits: replace(limits, offsets=limits.offsets & wanted), is_exact=not has_holes)
 
 
-def _timestamp(kind: str, value: Any) -> _Understood | None:
+def _timestamp(kind: str, value: Any) -> _Translated | None:
     """Limit only where reading begins: at the first record whose time passes, because all earlier ones are older.
 
     Later records may be older again, so no end can be derived.
@@ -183,4 +181,4 @@ def _timestamp(kind: str, value: Any) -> _Understood | None:
     def later(limits: Limits) -> Limits:
         return replace(limits, from_ms=from_ms if limits.from_ms is None else max(limits.from_ms, from_ms))
 
-    return _Understood(narrow=later, is_exact=False)
+    return _Translated(narrow=later, is_exact=False)

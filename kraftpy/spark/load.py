@@ -83,7 +83,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What to load, and how. `window_ms` is the audit's window."""
+    """The topics to load, and how. `window_ms` is the audit's window."""
 
     bootstrap_servers: str
     topics: tuple[str, ...]

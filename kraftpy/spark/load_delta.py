@@ -1,7 +1,7 @@
 """Loads into a Delta table, through `deltalake` (delta-rs): no Spark and no JVM.
 
 The tasks write Parquet files straight into the table's directory; they count once the log's next version names them.
-That version also carries Delta's transaction identifiers: one for the load, with the batch number, and one for each
+The same version also carries Delta's transaction identifiers: one for the load, with the batch number, and one for each
 topic partition, with its next offset. They are part of the table's state, so they outlive the cleanup of old log files.
 A writer is refused if it sets an identifier that another one has set in the meantime.
 

@@ -161,7 +161,7 @@ class AtTimestamps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ago:
+class ByDuration:
     """The first record of the last this many milliseconds, or the end if there is none that recent."""
 
     option: str
@@ -175,7 +175,7 @@ class Committed:
     group_id: str
 
 
-Position = Earliest | Latest | AtOffsets | AtTimestamps | Ago | Committed
+Position = Earliest | Latest | AtOffsets | AtTimestamps | ByDuration | Committed
 
 
 class OffsetLookup(Protocol):
@@ -211,7 +211,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
             raise OptionError(f"{option}: topic {topic!r} needs a list of partition numbers, like {example}")
         result += [TopicPartition(topic, index) for index in indexes]
     if not result:
-        raise OptionError(f"{option}: no topic in it; expected something like {example}")
+        raise OptionError(f"{option}: it names no topics; expected something like {example}")
     return tuple(sorted(set(result)))
 
 
@@ -231,7 +231,7 @@ def parse_partition_numbers(option: str, text: str, *, least: int) -> dict[Topic
                 raise OptionError(f"{option}: {topic}-{index} has {number!r}, not a whole number of at least {least}")
             result[TopicPartition(topic, int(index))] = number
     if not result:
-        raise OptionError(f"{option}: no topic in it; expected something like {example}")
+        raise OptionError(f"{option}: it names no topics; expected something like {example}")
     return result
 
 
@@ -272,7 +272,7 @@ def resolve(
                 timestamps = dict.fromkeys(partitions, timestamps)
             _same_partitions(position.option, timestamps, partitions)
             return _resolve_timestamps(position, timestamps, lookup)
-        case Ago():
+        case ByDuration():
             since = AtTimestamps(option=position.option, timestamps=0, latest_if_none=True)
             moment = max(0, lookup.now_ms() - position.milliseconds)
             return _resolve_timestamps(since, dict.fromkeys(partitions, moment), lookup)
@@ -332,7 +332,7 @@ def plan_ranges(*, start: Offsets, end: Offsets, log_start: Offsets, log_end: Of
     if losses and fail_on_data_loss:
         raise DataLossError(
             "some offsets are not in the log (deleted by retention, or not written yet): "
-            f"{'; '.join(losses)}. Set failOnDataLoss=false to read what there is"
+            f"{'; '.join(losses)}. Set failOnDataLoss=false to read the remaining records"
         )
     return Plan(ranges=tuple(ranges), losses=tuple(losses))
 

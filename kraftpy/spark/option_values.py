@@ -91,7 +91,7 @@ def bootstrap_servers(options: Mapping[str, str]) -> str:
     """Return `kafka.bootstrap.servers`. Raises OptionError if it is missing or malformed."""
     servers = options.get("kafka.bootstrap.servers", "").strip()
     if not servers:
-        raise OptionError("option kafka.bootstrap.servers is needed: host:port, several separated by commas")
+        raise OptionError("option kafka.bootstrap.servers is required: host:port, several separated by commas")
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:

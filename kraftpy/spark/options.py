@@ -26,10 +26,10 @@ from kraftpy.spark.client_options import CLIENT_USED, ClientOptions, check_clien
 from kraftpy.spark.offsets import (
     EARLIEST,
     LATEST,
-    Ago,
     Assign,
     AtOffsets,
     AtTimestamps,
+    ByDuration,
     Committed,
     Earliest,
     Latest,
@@ -214,7 +214,7 @@ def _check_names(given: Mapping[str, str]) -> list[str]:
 
 
 def _names_the_group(options: Mapping[str, str], lowered: str) -> bool:
-    """Whether this option names the group whose committed offsets a query starts from."""
+    """Return whether this option names the group whose committed offsets a query starts from."""
     if options.get("startingoffsets", "").strip().lower() != "committed":
         return False
     return lowered == ("commitgroupid" if "commitgroupid" in options else "kafka.group.id")
@@ -235,14 +235,14 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     given = [name for name in names if name.lower() in options]
     if len(given) != 1:
         found = f"found {' and '.join(given)}" if given else "found none"
-        raise OptionError(f"exactly one of the options assign, subscribe and subscribePattern is needed; {found}")
+        raise OptionError(f"exactly one of the options assign, subscribe and subscribePattern is required; {found}")
     text = options[given[0].lower()]
     if given[0] == "assign":
         return Assign(partitions=parse_assignment("assign", text))
     if given[0] == "subscribe":
         topics = tuple(topic.strip() for topic in text.split(",") if topic.strip())
         if not topics:
-            raise OptionError("subscribe: no topic in it; expected topics separated by commas")
+            raise OptionError("subscribe: it names no topics; expected topics separated by commas")
         return Subscribe(topics=topics)
     try:
         re.compile(text)
@@ -320,6 +320,6 @@ def _by_time(options: Mapping[str, str], which: str, *, latest_if_none: bool) ->
     return AtTimestamps(option=each, timestamps=timestamps, latest_if_none=latest_if_none)
 
 
-def _ago(option: str, text: str) -> Ago:
+def _ago(option: str, text: str) -> ByDuration:
     """Parse `-10 minutes`."""
-    return Ago(option=option, milliseconds=duration_ms(option, text[1:]))
+    return ByDuration(option=option, milliseconds=duration_ms(option, text[1:]))

@@ -85,7 +85,7 @@ def _after_loss(
     log_start, log_end = broker.earliest([where])[where], broker.latest([where])[where]
     lost = f"{where}: offsets from {position} have been deleted; the log holds [{log_start}, {log_end})"
     if options.fail_on_data_loss:
-        raise DataLossError(f"{lost}. Set failOnDataLoss=false to read what there is") from error
+        raise DataLossError(f"{lost}. Set failOnDataLoss=false to read the remaining records") from error
     logger.warning("%s", lost)
     return log_start if position < log_start else end
 

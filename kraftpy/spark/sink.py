@@ -5,8 +5,8 @@ messages travel back. It therefore holds nothing but checked options, and each a
 its own.
 
 Delivery is at least once by default: a task that is run again writes its rows again, with an idempotent producer within
-each attempt. `delivery=exactly_once` is `kraftpy.spark.sink_transactions`. In a streaming query it holds whatever
-happens to the query; in a batch write it covers the job's own retries, because a job that is run again is a new write.
+each attempt. `delivery=exactly_once` is `kraftpy.spark.sink_transactions`. In a streaming query it survives any failure
+of the query; in a batch write it covers the job's own retries, because a job that is run again is a new write.
 
 Left out: `overwrite` (a topic can only be appended to), timestamps of rows.
 """
@@ -178,7 +178,7 @@ class _Sink:
         for warning in self._options.warnings:
             logger.warning("%s", warning)
         if self._columns.ignored:
-            logger.warning("ignoring columns that are no part of a record: %s", ", ".join(self._columns.ignored))
+            logger.warning("ignoring columns that are not part of a record: %s", ", ".join(self._columns.ignored))
 
     def _audit_rows(self, messages: Sequence[WriterCommitMessage | None], about: str) -> None:
         audit = self._options.audit

@@ -129,7 +129,7 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Where to report the number of written rows, and under which name."""
+    """The audit's topic and tier, under which the number of written rows is reported."""
 
     topic: str
     tier: str

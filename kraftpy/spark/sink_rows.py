@@ -67,7 +67,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
             ignored.append(field.name)
             continue
         if name in found:
-            raise OptionError(f"column {name!r} is there twice")
+            raise OptionError(f"column {name!r} occurs twice")
         kind = field.dataType.simpleString()
         if kind.startswith(("char(", "varchar(")):
             kind = "string"
@@ -75,9 +75,9 @@ def check_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
             raise OptionError(f"column {name!r} must be {' or '.join(_TYPES[name])}, not {kind}")
         found[name] = index
     if "value" not in found:
-        raise OptionError("column 'value' is needed: string or binary")
+        raise OptionError("column 'value' is required: string or binary")
     if options.topic is None and "topic" not in found:
-        raise OptionError("a topic is needed: option topic, or a column 'topic'")
+        raise OptionError("a topic is required: option topic, or a column 'topic'")
     if options.include_headers and "headers" not in found:
         raise OptionError(f"includeHeaders is true, but there is no column 'headers': {HEADERS_TYPE}")
     if options.include_headers is False:

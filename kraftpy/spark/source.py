@@ -65,8 +65,8 @@ class FilteringBatchReader(BatchReader):
     has this method.
 
     It is used only on request: Spark (4.3.0 and before) keeps the plan with the filters it pushed last in the data
-    frame, and uses it for the next query on that frame, whatever its filters. A frame with pushed filters is therefore
-    good for one query with one `where`.
+    frame, and uses it for the next query on that frame, even if its filters differ. A frame with pushed filters is
+    therefore good for one query with one `where`.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802

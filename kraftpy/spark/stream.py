@@ -55,12 +55,12 @@ from kraftpy.spark.progress import GroupProgress
 from kraftpy.spark.reading import read_partition
 from kraftpy.spark.source import batches_of, to_partitions
 from kraftpy.spark.stream_offsets import (
-    Seen,
-    Standing,
+    BrokerOffsets,
     StreamOffsets,
+    StreamPosition,
     from_json,
+    position_in,
     ranges_between,
-    standing,
     to_json,
 )
 from kraftpy.types import TopicPartition
@@ -86,8 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._delay: Delay | None = None
         if self._options.min_offsets is not None:
             self._delay = Delay(min_offsets=self._options.min_offsets, max_delay_ms=self._options.max_delay_ms)
-        self._target: Seen | None = None
-        self._last_seen: Seen | None = None
+        self._target: BrokerOffsets | None = None
+        self._last_seen: BrokerOffsets | None = None
         self._broker: RangeReader | None = None
         self._group: GroupProgress | None = None
         self._reported_losses: tuple[str, ...] = ()
@@ -125,11 +125,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit(at)
         deadline_ms = _monotonic_ms() + self._options.read.client.fetch_max_wait_ms
         while True:
-            seen, stands = self._compare(at)
-            end = self._end_of_batch(at, seen, stands, limit)
+            seen, position = self._compare(at)
+            end = self._end_of_batch(at, seen, position, limit)
             if to_json(end) != start:
                 return to_json(end)
-            if self._target is not None or not self._wait_for_news(seen, deadline_ms):
+            if self._target is not None or not self._wait_for_records(seen, deadline_ms):
                 return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._broker = connect(client, timeout_ms=client.default_api_timeout_ms)
         return self._broker
 
-    def _look(self) -> Seen:
+    def _look(self) -> BrokerOffsets:
         """Ask for topics and for both ends of their logs."""
         lookup = Lookup(self._options.read, self._connected(), patient=True)
         try:
@@ -170,42 +170,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except UnknownTopic:  # deleted between two questions
             return self._look_once(lookup)
 
-    def _look_once(self, lookup: Lookup) -> Seen:
+    def _look_once(self, lookup: Lookup) -> BrokerOffsets:
         partitions = present_partitions(self._options.read.subscription, lookup.found_partitions())
         log_start, log_end = lookup.earliest(partitions), lookup.latest(partitions)
-        return Seen(log_start=log_start, log_end=log_end, topic_ids=lookup.topic_ids)
+        return BrokerOffsets(log_start=log_start, log_end=log_end, topic_ids=lookup.topic_ids)
 
-    def _compare(self, at: StreamOffsets) -> tuple[Seen, Standing]:
+    def _compare(self, at: StreamOffsets) -> tuple[BrokerOffsets, StreamPosition]:
         """Compare the stream with the logs. Raises DataLossError, UnknownTopicError, ConnectionError."""
         options = self._options.read
         for left in range(options.offset_retries, -1, -1):
             seen = self._target or self._look()
-            stands = standing(at, seen)
-            if not stands.losses or self._target is not None:
+            position = position_in(at, seen)
+            if not position.losses or self._target is not None:
                 break
             if left:  # perhaps the broker that answered is not up to date yet
                 time.sleep(options.offset_retry_interval_ms / 1000)
         self._last_seen = seen
         if options.fail_on_data_loss:
             self._require_topics(at, seen)
-            if stands.losses:
-                raise DataLossError(f"{'; '.join(stands.losses)}. Set failOnDataLoss=false to read what there is")
-        if stands.losses != self._reported_losses:
-            self._reported_losses = stands.losses
-            for loss in stands.losses:
+            if position.losses:
+                raise DataLossError(
+                    f"{'; '.join(position.losses)}. Set failOnDataLoss=false to read the remaining records"
+                )
+        if position.losses != self._reported_losses:
+            self._reported_losses = position.losses
+            for loss in position.losses:
                 logger.warning("%s", loss)
-        return seen, stands
+        return seen, position
 
-    def _require_topics(self, at: StreamOffsets, seen: Seen) -> None:
+    def _require_topics(self, at: StreamOffsets, seen: BrokerOffsets) -> None:
         """Report named topics that neither the checkpoint nor a broker knows: they are misspelt."""
         known = {topic for topic, _ in (*at.offsets, *seen.log_end)}
         unknown = [topic for topic in wanted_topics(self._options.read.subscription, ()) if topic not in known]
         if unknown:
             raise UnknownTopicError(f"unknown topics: {', '.join(unknown)}")
 
-    def _end_of_batch(self, at: StreamOffsets, seen: Seen, stands: Standing, limit: ReadLimit) -> StreamOffsets:
+    def _end_of_batch(
+        self, at: StreamOffsets, seen: BrokerOffsets, position: StreamPosition, limit: ReadLimit
+    ) -> StreamOffsets:
         """Return the end of the next batch, as far as the limits allow."""
-        take = backlog = backlogs(stands.offsets, seen.log_end)
+        take = backlog = backlogs(position.offsets, seen.log_end)
         if not isinstance(limit, ReadAllAvailable):
             if self._delay is not None and self._target is None and self._delay.holds(backlog, _monotonic_ms()):
                 return at
@@ -213,10 +217,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 take = share_rows(backlog, self._options.max_offsets)
             if self._options.max_bytes is not None and backlog:
                 of_bytes = share_bytes(
-                    backlog, self._options.max_bytes, self._bytes_per_offset(stands.offsets, backlog)
+                    backlog, self._options.max_bytes, self._bytes_per_offset(position.offsets, backlog)
                 )
                 take = {where: min(count, of_bytes[where]) for where, count in take.items()}
-        ends = {where: first + take.get(where, 0) for where, first in stands.offsets.items()}
+        ends = {where: first + take.get(where, 0) for where, first in position.offsets.items()}
         return StreamOffsets.of(ends, seen.topic_ids)
 
     def _bytes_per_offset(self, position: Offsets, backlog: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
@@ -229,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 sizes[where] = lookup.ask(partial(size_of_offset, broker, where, position[where]))
         return sizes
 
-    def _wait_for_news(self, seen: Seen, deadline_ms: int) -> bool:
+    def _wait_for_records(self, seen: BrokerOffsets, deadline_ms: int) -> bool:
         """Wait until the ends of the logs have moved, or may have; return False if time is up first."""
         while (left_ms := deadline_ms - _monotonic_ms()) > 0:
             time.sleep(min(POLL_INTERVAL_MS, left_ms) / 1000)

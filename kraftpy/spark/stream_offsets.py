@@ -2,8 +2,8 @@
 
 Pure. The form is that of Spark's own Kafka source, `{"topic": {"0": 23}}`, the next offset of each partition, plus a
 key that cannot be a topic's name: `{"#topicIds": {"topic": "<id as Kafka prints it>"}}`. Without it, a topic could not
-be told from another one of the same name that was created while the query was down, and records would be skipped
-silently. The key is absent if brokers give no ids (before Kafka 2.8), and offsets without it are understood.
+be distinguished from another one of the same name that was created while the query was down, and records would be
+skipped silently. The key is absent if brokers give no ids (before Kafka 2.8), and offsets without it are understood.
 
 Invariants: equal offsets are equal text, because Spark compares texts to see if there is anything new; what is read
 between two offsets depends on these two alone, because after a crash Spark reads a batch again without asking. A
@@ -38,7 +38,7 @@ class StreamOffsets:
         return cls(offsets=offsets, topic_ids=known)
 
     def is_other_topic(self, topic: str, than: StreamOffsets) -> bool:
-        """Whether both know the topic's id and the ids differ."""
+        """Return whether both know the topic's id and the ids differ."""
         mine, theirs = self.topic_ids.get(topic), than.topic_ids.get(topic)
         return mine is not None and theirs is not None and mine != theirs
 
@@ -109,7 +109,7 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class BrokerOffsets:
     """The brokers' answers about the partitions to read."""
 
     log_start: Offsets
@@ -124,7 +124,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StreamPosition:
     """A stream's position in the log as seen: where it can continue, and what it has lost."""
 
     offsets: Offsets
@@ -132,7 +132,7 @@ class Standing:
     losses: tuple[str, ...]
 
 
-def standing(start: StreamOffsets, seen: Seen) -> Standing:
+def position_in(start: StreamOffsets, seen: BrokerOffsets) -> StreamPosition:
     """Compare the two. Compaction and aborted transactions move neither end of a log, and are no loss."""
     end = seen.end
     offsets: dict[TopicPartition, int] = {}
@@ -141,24 +141,24 @@ def standing(start: StreamOffsets, seen: Seen) -> Standing:
         first = first_offset(start, end, where)
         log_start = min(seen.log_start[where], log_end)
         if first > log_end:
-            losses.append(f"{where}: the stream is at {first}, the log ends at {log_end}: its end was lost")
+            losses.append(f"{where}: the stream is at {first}, the log ends at {log_end}: its last records were lost")
         elif first < log_start:
             kind = "the stream is" if where in start.offsets else "the partition is new, and the stream would start"
             losses.append(f"{where}: {kind} at {first}, the log starts at {log_start}: records were deleted")
         offsets[where] = min(max(first, log_start), log_end)
-    return Standing(offsets=offsets, losses=tuple(losses))
+    return StreamPosition(offsets=offsets, losses=tuple(losses))
 
 
 def _gone(start: StreamOffsets, end: StreamOffsets) -> list[str]:
     topics = {topic for topic, _ in end.offsets}
     losses = [
-        f"topic {topic!r} was deleted and created again: what was not read of the old one is gone"
+        f"topic {topic!r} was deleted and created again: unread records of the old topic are lost"
         for topic in sorted(start.topic_ids)
         if start.is_other_topic(topic, end)
     ]
     missing = sorted(set(start.offsets) - set(end.offsets))
     if missing:
-        losses.append(f"{_listed(missing)}: deleted, or no longer asked for" + _hint(missing, topics))
+        losses.append(f"{_listed(missing)}: deleted, or no longer selected" + _hint(missing, topics))
     return losses
 
 

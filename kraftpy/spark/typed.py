@@ -5,8 +5,8 @@ without the underscore (`arrow`); all other names belong to the value's fields. 
 value: its bytes, and what is wrong with it; the value's columns are then null.
 
 With `mode=dropmalformed`, rows with malformed values are dropped; with `failfast`, the first one ends the query. If
-`deadLetterTopic` is given, they also go there unchanged, with headers that say where from and why. That happens before
-Spark gets the rows, and again if Spark runs a task again: at least once.
+`deadLetterTopic` is given, they also go there unchanged, with headers that say where from and why. They are sent before
+Spark gets the rows, and again if Spark repeats a task: at least once.
 
 Left out: typed keys; schema registries.
 """

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker import apis
-from kraftpy.broker.connection import Response
+from kraftpy.broker.response_writer import Response
 from kraftpy.log.results import LogSlice
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import KafkaError, ProtocolError

@@ -54,17 +54,17 @@ class Cuts:
 
     def __init__(self) -> None:
         self._pairs: frozenset[Pair] = frozenset()
-        self._connections: set[Carried] = set()
+        self._connections: set[CarriedConnection] = set()
 
     def is_cut(self, sender: int, receiver: int) -> bool:
         """Return whether nothing passes from one to the other."""
         return (sender, receiver) in self._pairs
 
-    def opened(self, connection: Carried) -> None:
+    def opened(self, connection: CarriedConnection) -> None:
         """Notify this connection of changes from now on."""
         self._connections.add(connection)
 
-    def closed(self, connection: Carried) -> None:
+    def closed(self, connection: CarriedConnection) -> None:
         """Forget a connection: both ends are closed."""
         self._connections.discard(connection)
 
@@ -78,7 +78,7 @@ class Cuts:
 class End(asyncio.Protocol):
     """One of the two sockets of a connection; `other` is where its bytes go."""
 
-    def __init__(self, carried: Carried) -> None:
+    def __init__(self, carried: CarriedConnection) -> None:
         self._carried = carried
         self._transport: asyncio.Transport | None = None
         self._held: list[bytes] = []
@@ -143,7 +143,7 @@ class End(asyncio.Protocol):
             self._transport.close()
 
 
-class Carried:
+class CarriedConnection:
     """A connection through a link: two ends, and the pair of nodes it belongs to."""
 
     def __init__(self, cuts: Cuts, from_node: int | None, to_node: int) -> None:
@@ -225,7 +225,7 @@ class Companion:
             listening.setblocking(False)
 
             def accept(link: dict[str, Any] = link) -> End:
-                carried = Carried(self._cuts, link["from_node"], link["to_node"])
+                carried = CarriedConnection(self._cuts, link["from_node"], link["to_node"])
                 task = loop.create_task(self._reach(carried, link["to_port"]), name=f"to {link['to_node']}")
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
@@ -240,7 +240,7 @@ class Companion:
             print("ok", flush=True)
         watching.cancel()
 
-    async def _reach(self, carried: Carried, port: int) -> None:
+    async def _reach(self, carried: CarriedConnection, port: int) -> None:
         """Open the far end. If nothing listens there, close the near end, as for a refused connection."""
         try:
             await asyncio.get_running_loop().create_connection(lambda: carried.far, "127.0.0.1", port)
@@ -250,7 +250,7 @@ class Companion:
 
     async def _watch_parent(self, parent: int, commands: asyncio.StreamReader) -> None:
         """Watch the parent: if it was killed, a child of its own may still hold its end of the pipe."""
-        while os.getppid() == parent:  # noqa: ASYNC110 - nobody says so
+        while os.getppid() == parent:  # noqa: ASYNC110 - asyncio has no event for it
             await asyncio.sleep(_ORPHAN_CHECK_SECONDS)
         commands.feed_eof()
 

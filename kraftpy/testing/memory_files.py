@@ -14,10 +14,10 @@ from before it raise. The same seed gives the same disk.
 
 Names survive as a prefix of their directory's changes, in order, and each directory has a prefix of its own; with
 EVERYTHING none, with NOTHING all of them. With REORDERED a change survives independently, except that it needs the
-earlier changes of the same name (a rename has two names, and is whole or not at all). That is harsher than any one file
-system: ext4 and XFS commit one journal in order, so that names survive as a prefix of all changes, and a sync of
-anything commits what came before it; btrfs moves single files and names ahead of that order through its log tree. The
-broker may rely only on what POSIX promises of a sync: a file's own bytes and size, a directory's own names.
+earlier changes of the same name (a rename has two names, and is whole or not at all). Together, these are harsher than
+any single file system: ext4 and XFS commit one journal in order, so that names survive as a prefix of all changes, and
+a sync of anything commits what came before it; btrfs moves single files and names ahead of that order through its log
+tree. The broker may rely only on what POSIX promises of a sync: a file's own bytes and size, a directory's own names.
 
 A sync that failed loses what it should have synced, even if a later one succeeds, as on Linux.
 
@@ -208,7 +208,7 @@ class MemoryDisk:
         self.bytes_read: Counter[str] = Counter()
         """The bytes read through the port, by path."""
         self.on_operation: Callable[[str, str], None] | None = None
-        """Called with operation and path before each operation, which raises whatever this raises."""
+        """Called with operation and path before each operation; an exception it raises becomes the operation's."""
         self._used_bytes = 0
         self._faults: list[_Fault] = []
         self._root = _Folder()

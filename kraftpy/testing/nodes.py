@@ -329,8 +329,8 @@ class Cluster(Faulty, Questions):
         Either may be `CLIENTS` ("clients"), which is everything but the nodes. With `one_way`, only what `some` send to
         `others` is lost.
 
-        It looks as if packets were dropped, not as if connections were closed: each side has to notice. What was held
-        back arrives in the end, even from a client that has given up. Call it again for more cuts.
+        It looks as if packets were dropped, not as if connections were closed: each side has to notice. Held data
+        arrives in the end, even from a client that has given up. Call it again for more cuts.
         """
         what = f"{_named(some)} {'does not reach' if one_way else 'cut off from'} {_named(others)}"
         if CLIENTS in (some, others):

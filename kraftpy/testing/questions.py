@@ -114,7 +114,7 @@ class Questions(ABC):
     def quorum_leader(self) -> int | None:
         """Return the node that leads the quorum, from the first broker that answers; None if there is no leader.
 
-        That node is the active controller.
+        The quorum's leader is the active controller.
         """
         from kraftpy.protocol.apis import ApiKey
         from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Sender = Literal["clients", "brokers", "all"]
-"""Whose requests the rule applies to: the other nodes have a listener of their own."""
+"""The senders whose requests the rule applies to; other nodes use a separate listener."""
 
 CLIENT_ID = "kraftpy-testing"
 """The client id of the cluster's own requests, which are spared."""

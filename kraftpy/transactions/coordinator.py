@@ -131,7 +131,7 @@ class TransactionCoordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the whole partition has been replayed."""
+        """True if the whole partition has been replayed."""
         return self._is_loaded
 
     def next_deadline(self) -> Millis | None:
@@ -139,7 +139,7 @@ class TransactionCoordinator:
         return min(self._look_for_open_at, self._look_for_unused_at) if self._is_loaded else None
 
     def needs_producer_id(self, command: Command) -> bool:
-        """Whether the request should come with a fresh producer id."""
+        """Return whether the request should come with a fresh producer id."""
         transaction = self.transactions.get(command.transactional_id)
         match command:
             case InitProducerId():
@@ -383,7 +383,7 @@ class TransactionCoordinator:
     # ---- for tests and simulations
 
     def durable(self) -> dict[str, TransactionValue]:
-        """Return what the log says of every id. A fresh coordinator that replayed the log returns the same."""
+        """Return the value in the log for every id. A fresh coordinator that replayed the log returns the same."""
         return {key: each.value for key, each in sorted(self.transactions.items()) if each.value is not None}
 
     def validate(self) -> None:

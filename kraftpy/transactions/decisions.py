@@ -54,7 +54,7 @@ def refused(error_code: ErrorCode) -> Decision:
 
 
 def needs_producer_id_to_init(command: InitProducerId, transaction: Transaction | None) -> bool:
-    """Whether `init` may have to hand out a new producer id."""
+    """Return whether `init` may have to hand out a new producer id."""
     value = None if transaction is None else transaction.value
     return value is None or (value.is_exhausted and value.state in AT_REST)
 
@@ -173,7 +173,7 @@ def verify(command: VerifyPartitions, value: TransactionValue | None) -> Result:
 
 
 def needs_producer_id_to_end(command: EndTransaction, transaction: Transaction | None) -> bool:
-    """Whether `end` may have to hand out a new producer id."""
+    """Return whether `end` may have to hand out a new producer id."""
     value = None if transaction is None else transaction.value
     return value is not None and command.client_version >= EPOCH_BUMPS and value.is_exhausted
 

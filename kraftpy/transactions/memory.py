@@ -34,6 +34,6 @@ class Room:
         self.used = 0
 
     def has(self, growth: int, *, is_new: bool) -> bool:
-        """Whether this many more bytes fit, for a new id or for an existing one."""
+        """Return whether this many more bytes fit, for a new id or for an existing one."""
         most = self.max_bytes if is_new else self.max_bytes + self.max_bytes // 4
         return growth <= 0 or self.used + growth <= most

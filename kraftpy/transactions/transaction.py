@@ -73,11 +73,11 @@ class TransactionValue:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no epoch left to give."""
+        """True if the producer id has no epoch left to give."""
         return self.producer_epoch >= LAST_EPOCH
 
     def is_overdue(self, timestamp: int) -> bool:
-        """Whether its transaction has been open for longer than its producer allowed."""
+        """Return whether its transaction has been open for longer than its producer allowed."""
         return self.state is State.ONGOING and timestamp - self.started_at >= self.timeout_ms
 
 
@@ -97,7 +97,7 @@ class Transaction:
     last_producer_epoch: int = NO_EPOCH
     """The epoch before the current one, if the producer itself asked for the change: its retry does not fence it."""
     is_pending: bool = False
-    """Whether a record is on its way to the log: until it is durable, nothing else may be decided (rule 26)."""
+    """True if a record is on its way to the log: until it is durable, nothing else may be decided (rule 26)."""
     unmarked: set[TopicPartition] = field(default_factory=set)
     """The partitions without a marker, while the transaction is prepared."""
 

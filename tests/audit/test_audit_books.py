@@ -39,7 +39,7 @@ def test_what_balances() -> None:
     books = kept(tallies(producer=[5, 6, 7], log=[5, 6, 7], load=[5, 6, 7]))
     assert books.balance
     assert differences(books) == []
-    assert [(each.tier, each.records, each.lag_ms) for each in books.standings] == [
+    assert [(each.tier, each.records, each.lag_ms) for each in books.totals] == [
         ("producer", 18, 0),
         ("log", 18, 0),
         ("load", 18, 0),
@@ -49,7 +49,7 @@ def test_what_balances() -> None:
 def test_each_difference_is_held_against_the_tier_before() -> None:
     books = kept(tallies(producer=[5, 6, 7], log=[5, 5, 7], load=[5, 5, 8]))
     assert differences(books) == [("log", 1, -1, "lost"), ("load", 2, 1, "duplicated")]
-    assert [(each.tier, each.lost, each.duplicated) for each in books.standings] == [
+    assert [(each.tier, each.lost, each.duplicated) for each in books.totals] == [
         ("producer", 0, 0),
         ("log", 1, 0),
         ("load", 0, 1),
@@ -65,7 +65,7 @@ def test_a_tier_may_be_late() -> None:
     said = tallies(producer=[5, 6, 7], load=[5, 2])
     assert differences(kept(said, now_ms=400)) == [("load", 1, -4, "late"), ("load", 2, -7, "late")]
     assert kept(said, now_ms=400).balance
-    assert kept(said, now_ms=400).standings[1].lag_ms == 100
+    assert kept(said, now_ms=400).totals[1].lag_ms == 100
     assert differences(kept(said, now_ms=500)) == [("load", 1, -4, "lost"), ("load", 2, -7, "late")]
     assert differences(kept(said)) == [("load", 1, -4, "lost"), ("load", 2, -7, "lost")]
 
@@ -87,12 +87,12 @@ def test_sources_are_summed_and_other_windows_do_not_count() -> None:
         Tally(tier="log", source="other", topic="t", window_ms=100, start_ms=0, count=4, counted_at_ms=0),
         Tally(tier="log", source="other", topic="t", window_ms=50, start_ms=0, count=9, counted_at_ms=0),
     ]
-    assert kept(said).standings[0].records == 7
+    assert kept(said).totals[0].records == 7
 
 
 def test_tiers_and_topics_can_be_named() -> None:
     said = tallies(a=[1], b=[2])
-    assert keep_books(said, now_ms=LONG_AGO, window_ms=100, tiers=["b", "a"]).standings[1].lost == 1
+    assert keep_books(said, now_ms=LONG_AGO, window_ms=100, tiers=["b", "a"]).totals[1].lost == 1
     assert keep_books(said, now_ms=LONG_AGO, window_ms=100, topics=["u"]).entries == ()
     assert order_of(tallies(zebra=[1], load=[1], producer=[1], aardvark=[1])) == (
         "producer",

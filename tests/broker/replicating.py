@@ -18,7 +18,7 @@ from typing import Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
-from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
@@ -28,6 +28,7 @@ from kraftpy.broker.replication.isr import IsrProposals
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.request_memory import RequestMemory
+from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators

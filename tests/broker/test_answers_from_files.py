@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from broker_wire import StartBroker, answer, ask, connect, create_topic, fetch, produce, resident_mb
 
-from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Part, Response
+from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.containment import Complaints, Incidents
 from kraftpy.broker.request_memory import RequestMemory
+from kraftpy.broker.response_writer import Part, Response
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.log.files import FileCache, LazyFile
 from kraftpy.log.results import LogSlice

@@ -138,7 +138,7 @@ async def test_damage_is_never_replicated(tmp_path: Path, caplog: pytest.LogCapt
             await cluster.nodes[1].produce("copied", b"%d" % number * 50)
         replica = cluster.replica(1, "copied")
         path = Path(replica.log.directory.path) / SEGMENT
-        batches = split_batches(path.read_bytes()[: replica.log.size_bytes])
+        batches = split_batches(path.read_bytes()[: replica.log.segments.size_bytes])
         position = sum(header.size_bytes for header, _ in batches[:6])
         flip(path, 8 * (position + 70))
         with caplog.at_level(logging.ERROR):

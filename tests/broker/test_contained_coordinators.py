@@ -24,7 +24,7 @@ from kraftpy.groups.consumer.protocol import ConsumerProtocol
 from kraftpy.groups.consumer.records import RegexKey, RegexValue, consumer_record
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.patterns import Pattern
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
@@ -216,7 +216,7 @@ async def test_of_requests_that_are_decided_together_only_one_fails(
         codes = {member: ErrorCode.of(answer.error_code) for member, answer in zip(members, answers, strict=True)}
         assert codes == {**dict.fromkeys("abcd", ErrorCode.NONE), "hostile": ErrorCode.UNKNOWN_SERVER_ERROR}
         (shard,) = broker.coordinators._shards.values()
-        assert set(shard.machine.groups["g"].consumer.members) == set("abcd")
+        assert set(shard.machine.groups["g"].kind.members) == set("abcd")
         shard.machine.validate()
 
 

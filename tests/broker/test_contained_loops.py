@@ -30,6 +30,7 @@ from kraftpy.broker.share import partitions as share_partitions
 from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter, Marking
 from kraftpy.config import load
+from kraftpy.log import deletion
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -179,17 +180,17 @@ async def test_what_could_not_be_acted_on_is_acted_on_later(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("method", "what"),
+    ("owner", "name", "what"),
     [
-        ("advance_log_start_by_retention", "retention"),
-        ("remove_before_log_start", "retention"),
-        ("expire_producers", "expiry of producers"),
+        (deletion, "advance_log_start", "retention"),
+        (deletion, "remove_before_log_start", "retention"),
+        (PartitionLog, "expire_producers", "expiry of producers"),
     ],
 )
 async def test_maintenance_of_one_partition_costs_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, what: str
 ) -> None:
-    works = getattr(PartitionLog, method)
+    works = getattr(owner, name)
     looked_at: dict[str, int] = {}
 
     def work_unless_bad(log: PartitionLog, *arguments: Any) -> Any:
@@ -199,7 +200,7 @@ async def test_maintenance_of_one_partition_costs_no_other(
             raise Mistake
         return works(log, *arguments)
 
-    monkeypatch.setattr(PartitionLog, method, work_unless_bad)
+    monkeypatch.setattr(owner, name, work_unless_bad)
     often = {
         "log_retention_check_interval_ms": "1",
         "log_initial_task_delay_ms": "1",

@@ -19,7 +19,7 @@ from kraftpy.broker.runtime import OsDirectory, OsFile, SystemClock
 from kraftpy.broker.storage import directories
 from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.config import load
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import encode_batch

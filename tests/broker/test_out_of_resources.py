@@ -31,7 +31,7 @@ from kraftpy.broker.threads import Threads
 from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.log.files import FileCache, LazyFile
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.metadata.commands import DeleteTopics, TopicReference
 from kraftpy.ports import Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -55,7 +55,7 @@ class Shortage:
         self._number = 0
         self.is_on = False
         self.met: list[str] = []
-        opens, runs = runtime._Spares.open, runtime._Spares.run
+        opens, runs = runtime._SpareDescriptors.open, runtime._SpareDescriptors.run
 
         def opened(spares: Any, path: Path | str, flags: int) -> int:
             self.meet(str(path))
@@ -65,8 +65,8 @@ class Shortage:
             self.meet(self._under)
             return runs(spares, call)
 
-        monkeypatch.setattr(runtime._Spares, "open", opened)
-        monkeypatch.setattr(runtime._Spares, "run", run)
+        monkeypatch.setattr(runtime._SpareDescriptors, "open", opened)
+        monkeypatch.setattr(runtime._SpareDescriptors, "run", run)
 
     def begin(self, number: int, *, each: int, offset: int) -> None:
         self._number, self._which, self._count, self.is_on = number, (each, offset), 0, True
@@ -416,7 +416,7 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-class _Caller:
+class _Dialer:
     """The part of a connection that limits look at."""
 
     client_host = "/10.0.0.1"
@@ -431,7 +431,7 @@ class _Caller:
 async def test_beyond_the_limit_connections_are_let_in_to_prove_that_they_are_a_broker_s() -> None:
     shares = share_out(4096, other_nodes=2)
     limits = ConnectionLimits(BrokerConfig.of({"max.connections": "2"}), shares, Complaints())
-    clients, crowd = [_Caller() for _ in range(2)], [_Caller() for _ in range(shares.reserved + 1)]
+    clients, crowd = [_Dialer() for _ in range(2)], [_Dialer() for _ in range(shares.reserved + 1)]
     assert all(limits.opened(each) for each in (*clients, *crowd))  # type: ignore[arg-type]
     assert [limits.must_prove(each) for each in clients] == [False, False]  # type: ignore[arg-type]
     assert [each.is_closed for each in crowd] == [True] + [False] * shares.reserved, "the oldest makes room"
@@ -441,7 +441,7 @@ async def test_beyond_the_limit_connections_are_let_in_to_prove_that_they_are_a_
     limits.proved(broker)  # type: ignore[arg-type]
     assert not limits.must_prove(broker)  # type: ignore[arg-type]
     limits.proved(clients[0])  # type: ignore[arg-type]
-    another = _Caller()
+    another = _Dialer()
     assert limits.opened(another)  # type: ignore[arg-type]
     assert not limits.must_prove(another), "a broker's connection takes no client's place"  # type: ignore[arg-type]
     for each in (broker, *clients, another, *crowd[3:]):

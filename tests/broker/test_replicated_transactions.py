@@ -12,7 +12,7 @@ from typing import Any
 from replicating import Cluster, running, until
 
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

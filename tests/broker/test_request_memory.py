@@ -215,7 +215,7 @@ async def test_an_answer_that_is_not_read_is_counted_and_given_back() -> None:
     async with serving() as server:
         reader, writer = await server.peer()
         writer.write(frame(b"large") * 20)
-        await eventually(lambda: any(each._unread_since is not None for each in server.connections))
+        await eventually(lambda: any(each.responses.unread_since is not None for each in server.connections))
         assert server.memory.held > SMALL_BYTES
         for _ in range(20):
             assert len(await answer(reader)) == 2 * MIB
@@ -262,9 +262,9 @@ async def test_an_answer_that_is_not_read_is_overdue() -> None:
     async with serving() as server:
         _, writer = await server.peer()
         writer.write(frame(b"large") * 20)
-        await eventually(lambda: any(each._unread_since is not None for each in server.connections))
+        await eventually(lambda: any(each.responses.unread_since is not None for each in server.connections))
         (connection,) = server.connections
-        since = connection._unread_since
+        since = connection.responses.unread_since
         assert since is not None
         assert connection.overdue(since + 599, 60, 600) is None
         assert connection.overdue(since + 601, 60, 600) is not None

@@ -17,7 +17,7 @@ from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.share.events import Initialize, Read

@@ -28,6 +28,7 @@ from kraftpy.broker.upkeep import retention
 from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
 from kraftpy.broker.upkeep.retention import Retention
 from kraftpy.config import load
+from kraftpy.log import deletion
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
 from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, ChangeBroker, ChangePartitions, Command, ElectLeaders
@@ -98,11 +99,11 @@ def retain(broker: Broker) -> Awaitable[None]:
         ),
         pytest.param(ProducerStates, "__len__", lambda b: forget_producers_beyond(b.replicas, 1), id="producers"),
         pytest.param(PartitionLog, "recovery_point", lambda b: b.replica_manager.checkpoints.write(), id="checkpoint"),
-        pytest.param(PartitionLog, "is_start_unwritten", retain, id="retention"),
+        pytest.param(deletion, "is_start_unwritten", retain, id="retention"),
     ],
 )
 async def test_a_round_over_all_partitions_lets_others_run(
-    owner: type, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: object, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, constant in SIZES:
         monkeypatch.setattr(module, constant, AT_ONCE)

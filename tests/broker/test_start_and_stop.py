@@ -301,7 +301,7 @@ def test_what_does_not_end_is_ended_and_named(tmp_path: Path, when: str) -> None
         server.terminate()
         _, errors = server.communicate(timeout=BOUND_SECONDS)
     assert server.returncode == 0
-    assert errors.endswith("ERROR kraftpy.broker.server: a mistake: still at work at the end of the stop\n")
+    assert errors.endswith("ERROR kraftpy.broker.server: a mistake: still running at the end of the stop\n")
 
 
 def test_a_foreign_directory_of_the_same_name_is_set_aside(start_broker: StartBroker) -> None:

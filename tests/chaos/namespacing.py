@@ -1,4 +1,4 @@
-"""Whether this machine lets a test have network namespaces: root may, where iptables is installed."""
+"""Tells if this machine lets a test have network namespaces: root may, if iptables is installed."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from mounting import CAN_MOUNT
 from chaos.worlds.namespaces import missing
 
 WHY_NOT = missing() if CAN_MOUNT else "no file system can be mounted here"
-"""None where it can."""
+"""The reason why not; None if it does."""

@@ -26,7 +26,7 @@ def history(*lines: Line) -> History:
 
 
 def done(process: int, kind: str, f: str, value: Any, **extra: Any) -> list[Line]:
-    """An invocation and, at once, what it came to."""
+    """Return an invocation and, directly after it, its completion."""
     asked = value
     if f in ("send", "poll", "txn", "process"):
         asked = [
@@ -37,7 +37,7 @@ def done(process: int, kind: str, f: str, value: Any, **extra: Any) -> list[Line
 
 
 def judged(check: Callable[[History, Options], Verdict], *parts: list[Line], **options: Any) -> Verdict:
-    """What the checker says of these lines, one after the other."""
+    """Return the checker's verdict on these lines, one after the other."""
     return check(history(*(line for part in parts for line in part)), Options(**options))
 
 
@@ -48,7 +48,7 @@ def named_by(checker: Any) -> set[str]:
 
 
 def assert_caught(checker: Any, name: str, parts: list[list[Line]]) -> None:
-    """These lines have the anomaly and no other, and it is shown with what proves it."""
+    """Assert that these lines have the anomaly and no other, and that the evidence is shown with it."""
     verdict = judged(checker.check, *parts)
     assert verdict.names == {name}, f"found {verdict.names}"
     assert verdict.examined > 0

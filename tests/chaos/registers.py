@@ -23,19 +23,19 @@ CALLS = ("create-topic", "create-topic", "delete-topic", "alter-topic", "reassig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a history is like."""
+    """The kind of a history: its size, its topics, and how often an outcome is unknown."""
 
     clients: int = 6
     topics: int = 4
     unknown: float = 0.1
-    """So many calls lose their answers."""
+    """The share of calls that lose their answers."""
     late: float = 0.3
-    """Of those, so many take effect after they were given up."""
+    """The share of those that take effect after their client gave them up."""
     described: float = 0.5
-    """So many descriptions say more than whether the topic is there."""
+    """The share of descriptions that say more than that the topic is there or not."""
     pause_ms: int = 20
     partitions: int | None = 3
-    """Topics have up to so many; without it each creation asks for a number of its own."""
+    """The most partitions of a topic; without it each creation asks for a number of its own."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Clients:
         self._order = itertools.count()
 
     def run(self, lines: int) -> list[Op]:
-        """At least so many lines."""
+        """Write at least this many lines."""
         for _ in range(self._kind.clients):
             self._begin(self._client(lines), 0)
         while self._due:
@@ -148,7 +148,7 @@ class Clients:
 
 
 def with_a_stale_read(ops: list[Op], seed: int) -> tuple[list[Op], Op]:
-    """The same, with a description of a topic as it was before it was deleted; and that description.
+    """Return the history with a description of a topic as it was before it was deleted; and that description.
 
     Every creation in it is to have a number of partitions of its own: so nothing explains it.
     """

@@ -305,7 +305,7 @@ def tear(plant: Plant) -> None:
 
 
 def read_early(plant: Plant) -> None:
-    """Somebody's poll, the last before a commit is asked for, has a record of that transaction."""
+    """Let another client's poll, the last before a commit is asked for, return a record of that transaction."""
     op = plant.pick(lambda op: op.type is Type.OK and op.index > 1000 and any(True for _ in sends(op)))
     key, offset, value = next(sends(op))
     polls = [other for other in plant.ops if other.f == "poll" and other.type is Type.OK]

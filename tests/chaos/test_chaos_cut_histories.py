@@ -29,7 +29,7 @@ def test_a_prefix_of_a_perfect_history_is_right(workload: str) -> None:
 
 @pytest.mark.parametrize("workload", SAMPLES)
 def test_a_perfect_history_is_right_when_read_back(workload: str) -> None:
-    """From its lines and, but for what Jepsen does not know, from its EDN."""
+    """Read it from its lines and from its EDN, which lacks only what Jepsen has no place for."""
     lines = [to_line(op) + "\n" for op in sample(workload)]
     assert [verdict.counts for verdict in checkers.check(History(read(lines)))] == [{}] * len(checkers.CHECKERS)
     again = History(edn.from_edn(edn.for_jepsen(read(lines))))
@@ -42,7 +42,7 @@ def unknown(op: Op, asked: object) -> Op:
 
 
 GO_BACK = {"transactions", "transactions-subscribe"}
-"""After what is unknown, these consumers go back. In a history where it was known they did not."""
+"""These consumers go back after an unknown outcome. In a history in which it was known they did not."""
 
 
 @pytest.mark.parametrize("workload", sorted(SAMPLES.keys() - GO_BACK))

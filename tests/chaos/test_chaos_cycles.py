@@ -27,7 +27,7 @@ def txn(process: int, *micro: list[Any]) -> list[Line]:
 
 
 def together(*operations: list[Line]) -> list[Line]:
-    """All are asked for before any is complete."""
+    """Return operations that are all invoked before any is complete."""
     return [lines[0] for lines in operations] + [lines[1] for lines in operations]
 
 

@@ -1,4 +1,4 @@
-"""The world of containers, as far as it needs none: the suite that `make docker-test` runs has the rest."""
+"""The parts of the world of containers that need no container; the suite that `make docker-test` runs has the rest."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_it_has_as_many_nodes_as_the_compose_file(tmp_path: Path) -> None:
 async def test_a_container_that_had_to_be_killed_did_not_stop(
     status: int, told: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was done to it before: a node that hangs is a finding, though a fault may have it end by itself."""
+    """No fault excuses it: a node that hangs is a finding, even while a fault may have it end."""
     world = DockerWorld(tmp_path)
     monkeypatch.setattr(world, "is_running", lambda node: True)
 

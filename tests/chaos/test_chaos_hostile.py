@@ -1,4 +1,4 @@
-"""The hostile client: each of its attacks, many times over, leaves everybody else right and every node at work."""
+"""The hostile client: none of its attacks, many times over, harms the other clients or stops a node."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ print(*found, sep="\\n", file=sys.stderr)
 
 
 def test_a_simulation_imports_nothing_of_the_harness_that_its_version_leaves_out(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}  # else it begins anew with that
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}  # without it the command would restart itself with it
     done = subprocess.run(
         [sys.executable, "-c", _RUN], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
     )

@@ -49,7 +49,7 @@ def linearizable(past: History, most: int = 100_000) -> bool | None:
             (0, "invoke", "write", 1), (1, "invoke", "read", None), (1, "ok", "read", 1),
             (1, "invoke", "read", None), (1, "ok", "read", 0), (0, "ok", "write", 1),
         ]),
-        # Of unknown fate: may take effect late, and once only.
+        # These have an unknown fate: they may take effect late, and once only.
         (True, [
             (0, "invoke", "write", 1), (0, "info", "write", 1), (1, "invoke", "read", None), (1, "ok", "read", 0),
             (1, "invoke", "read", None), (1, "ok", "read", 1),

@@ -1,6 +1,6 @@
 """A run on real processes: the proxy for packets, names and addresses, clocks, reading of replicas, rounds of faults.
 
-The run itself is tested where this machine lets root have namespaces (tests/conftest.py says at the end where not).
+The run itself is tested if root may have namespaces on this machine (tests/conftest.py reports at the end if not).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from chaos.terminal import unavailability
 from chaos.worlds.administrator import wait_until_serving
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, damaged, flip, unmount
 from chaos.worlds.places import Place, free_subnet, run_of
-from chaos.worlds.proxy import ACCEPT, DROP, Line, Weather, binding, packets, verdict
+from chaos.worlds.proxy import ACCEPT, DROP, Impairment, PacketQueue, binding, packets, verdict
 from kraftpy.log import layout
 from kraftpy.protocol.record_batch import BatchBuilder, ControlType, encode_control_batch
 
@@ -44,33 +44,33 @@ from kraftpy.protocol.record_batch import BatchBuilder, ControlType, encode_cont
 
 
 def test_packets_are_late_and_in_order() -> None:
-    line = Line(Random(1))
-    line.weather = Weather(delay_ms=100, jitter_ms=60)
+    queue = PacketQueue(Random(1))
+    queue.impairment = Impairment(delay_ms=100, jitter_ms=60)
     for packet in range(200):
-        assert line.arrived(packet, packet * 0.001) is None
-    assert line.due(0.04) == []
-    found = line.due(0.2)
+        assert queue.arrived(packet, packet * 0.001) is None
+    assert queue.due(0.04) == []
+    found = queue.due(0.2)
     assert found
-    assert found + line.due(10.0) == list(range(200))
-    assert line.next_at() is None
+    assert found + queue.due(10.0) == list(range(200))
+    assert queue.next_at() is None
 
 
 def test_each_packet_is_lost_with_its_chance() -> None:
-    line = Line(Random(1))
-    line.weather = Weather(loss=0.2)
-    lost = sum(line.arrived(packet, 0.0) == DROP for packet in range(10_000))
+    queue = PacketQueue(Random(1))
+    queue.impairment = Impairment(loss=0.2)
+    lost = sum(queue.arrived(packet, 0.0) == DROP for packet in range(10_000))
     assert 1_800 < lost < 2_200
-    assert len(line.due(0.0)) == 10_000 - lost
+    assert len(queue.due(0.0)) == 10_000 - lost
 
 
-def test_without_weather_a_packet_passes_at_once() -> None:
-    line = Line(Random(1))
-    assert line.arrived(7, 5.0) is None
-    assert line.due(5.0) == [7]
+def test_without_impairment_a_packet_passes_at_once() -> None:
+    queue = PacketQueue(Random(1))
+    assert queue.arrived(7, 5.0) is None
+    assert queue.due(5.0) == [7]
 
 
 def _told(packet: int) -> bytes:
-    """A packet as the kernel tells of it: an attribute nobody asked for, then the header."""
+    """Return a packet as the kernel reports it: first an attribute that was not requested, then the header."""
     mark = struct.pack("=HH", 8, 3) + b"\0\0\0\1"
     header = struct.pack("=HH", 11, 1) + struct.pack(">IHB", packet, 0x0800, 1) + b"\0"
     body = struct.pack(">BBH", 2, 0, 1) + mark + header

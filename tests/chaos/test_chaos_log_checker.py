@@ -28,7 +28,7 @@ def poll(process: int, *pairs: tuple[int, Any], key: str = "x", kind: str = "ok"
 
 
 WRITTEN = send(9, "a", "b", "c", "d", "e", kind="info")
-"""Somebody sent it; what the log holds is for the polls to say."""
+"""A send without its outcome: the polls must show if the log holds it."""
 
 REBALANCED = {"rebalance_log": [{"keys": ["x"]}]}
 

@@ -1,4 +1,4 @@
-"""What real worlds with disks leave out, so that what is lost is a bug."""
+"""The faults that real worlds with disks skip, so that every loss is a bug."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.nemesis import NodeId, Spared
+from chaos.nemesis import FaultSkipped, NodeId
 from chaos.worlds import machines
 from chaos.worlds.machines import Machines
 
@@ -18,7 +18,7 @@ NODES = (1, 2, 3)
 
 
 class Told(Machines):
-    """A world in which nothing can be done but ask; each node answers what is in `told`."""
+    """A world that only answers questions, with what `told` holds for each node."""
 
     def __init__(self, told: dict[NodeId, list[tuple[Sequence[NodeId], Sequence[NodeId]]]]) -> None:
         super().__init__(Path("nowhere"), NODES, None)
@@ -68,7 +68,7 @@ def _not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 async def test_the_last_copy_is_spared(harm: Any, told: Any, why: str) -> None:
-    with pytest.raises(Spared, match=why):
+    with pytest.raises(FaultSkipped, match=why):
         await harm(Told(told))
 
 
@@ -102,7 +102,7 @@ async def test_the_quorum_keeps_its_majority(
     world.kill = _done  # type: ignore[method-assign]
     world.voting = voting
     world._forgot |= forgot
-    with pytest.raises(AssertionError if why is None else Spared, match=why or "the disk of node 3 is touched"):
+    with pytest.raises(AssertionError if why is None else FaultSkipped, match=why or "the disk of node 3 is touched"):
         await harm(world)
 
 

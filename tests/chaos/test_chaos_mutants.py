@@ -35,7 +35,7 @@ def test_what_a_mutant_puts_in_place_is_called_as_the_original_is(mutant: Mutant
 
     def named(function: object) -> list[str] | None:
         if not callable(function) or inspect.isbuiltin(function):
-            return None  # a property, or nobody knows
+            return None  # a property, or unknown
         parameters = inspect.signature(function).parameters.values()
         is_open = any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
         return None if is_open else [each.name for each in parameters]

@@ -16,10 +16,10 @@ from chaos.nemesis import (
     ClusterState,
     Cut,
     Fault,
+    FaultUnsupported,
     Kind,
     NoSuchTarget,
     Plan,
-    Unable,
     World,
     breaks,
     carry_out,
@@ -120,7 +120,7 @@ def test_a_shape_that_is_none_is_an_error() -> None:
 
 
 class Recorded:
-    """A world that remembers what it was asked to do, and is broken where it was broken and not healed."""
+    """A world that records its actions, and is broken by those that were not healed."""
 
     abilities = frozenset(Kind)
 
@@ -284,7 +284,7 @@ async def test_a_world_is_healed_when_something_goes_wrong() -> None:
 async def test_what_a_world_cannot_do_is_not_begun() -> None:
     world, time = Three(), Time()
     world.abilities = frozenset({Kind.KILL})  # type: ignore[misc]
-    with pytest.raises(Unable, match="pause"):
+    with pytest.raises(FaultUnsupported, match="pause"):
         await run(world, [Fault(id=0, kind=Kind.PAUSE)], CHANCE, time.note, time.sleep_until_ms)  # type: ignore[arg-type]
     assert world.calls == []
 

@@ -196,7 +196,7 @@ def other(place: int, *batch: Any) -> list[list[Any]]:
 
 
 RECORDS, COMMIT = [0, 7, 0, "records"], [1, 7, 1, "commit"]
-"""Of producer 7: its first transaction, and the marker of its end, which has an epoch more (KIP-890)."""
+"""The batches of producer 7: its first transaction and the marker that ends it, whose epoch is one higher (KIP-890)."""
 
 REPLICAS: dict[str, tuple[str, Parts]] = {
     "a byte": ("replica-divergence", [dump(1), dump(2, other(2, 6, 9, 3, "cd"), high_watermark=10)]),

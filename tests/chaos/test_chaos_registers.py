@@ -47,7 +47,7 @@ def test_a_history_of_a_perfect_register_is_right(name: str) -> None:
 
 
 def test_twenty_four_thousand_operations_take_steps_in_proportion() -> None:
-    """Of each of four topics: 6,000 operations, with 600 of unknown fate, all of them open until the end."""
+    """Each of four topics has 6,000 operations, 600 of them of unknown fate, which stay open until the end."""
     ops = generated("six clients", 48_000)
     verdict = judged(ops, 400_000)
     assert verdict.examined > 24_000 - 50
@@ -55,7 +55,7 @@ def test_twenty_four_thousand_operations_take_steps_in_proportion() -> None:
 
 
 def test_where_it_is_stuck_it_goes_back_a_little_way() -> None:
-    """Ten of 10,000 calls are under way at any time; to begin anew with more configurations takes millions of steps."""
+    """Ten of 10,000 calls are open at any time; to restart with more configurations takes millions of steps."""
     ops = Clients(1, Kind(clients=12, topics=1, pause_ms=1, unknown=0.05, partitions=None)).run(20_000)
     verdict = judged(ops, 1_000_000)
     assert verdict.answer is Answer.RIGHT, verdict.undecided
@@ -91,7 +91,7 @@ def test_what_is_too_large_is_undecided_and_always_at_the_same_step() -> None:
     assert judged(ops, 100_000).answer is Answer.RIGHT
 
 
-# What is left out of calls and states leaves no answer another one.
+# No detail that calls and states omit could change an answer.
 
 
 def plainly(state: Any, op: Op) -> Any:

@@ -1,4 +1,4 @@
-"""What faults cost, the page, and that it needs nothing from outside."""
+"""The cost of faults, the page, and that the page needs nothing from outside."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def timed(*events: tuple[int, Any, str, str, Any]) -> History:
 
 
 def steady(begin: int, end: int, every: int = 10) -> list[tuple[int, Any, str, str, Any]]:
-    """A send each so many milliseconds, acknowledged after one."""
+    """Return a send every so many milliseconds, acknowledged after one."""
     events: list[tuple[int, Any, str, str, Any]] = []
     for at in range(begin, end, every):
         events.append((at, 0, "invoke", "send", [["send", "x", at]]))

@@ -1,4 +1,4 @@
-"""What the simulated world breaks breaks, and what it mends is whole again."""
+"""The simulated world: its faults break what they should, and its repairs make it whole again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from chaos import simulation
 from chaos.history import Op, Type
-from chaos.nemesis import Fault, Kind, Spared
+from chaos.nemesis import Fault, FaultSkipped, Kind
 from chaos.simulation import Outcome
 from chaos.worlds.breaking import SimulatedWorld
 from chaos.worlds.loop import Process, SimulatedLoop, collect_quietly
@@ -25,7 +25,7 @@ from kraftpy.types import BrokerId, TopicPartition
 def story_of(
     kind: Kind, seed: int, minutes: float = 0.5, *, target: str = "one", lasts_ms: int = 8_000, **settings: str
 ) -> tuple[Outcome, list[tuple[float, str, str]]]:
-    """A run with this fault alone, and what was told of it."""
+    """Return the story of a run with this fault alone."""
     story: list[tuple[float, str, str]] = []
     fault = Fault(id=0, kind=kind, target=target, at_ms=10_000, lasts_ms=lasts_ms, settings=settings)
     outcome = simulation.run(
@@ -66,7 +66,7 @@ def test_a_failed_sync_ends_the_node_with_a_line_and_a_restart_brings_it_back() 
 
 @pytest.mark.parametrize("of", ["active segment", "sealed segment"])
 def test_a_damaged_copy_is_fetched_anew(of: str) -> None:
-    for seed in range(102, 108):  # in some there is no such segment yet, or nobody reads it any more
+    for seed in range(102, 108):  # in some there is no such segment yet, or no client reads it any more
         outcome, story = story_of(Kind.CORRUPTION, seed, of=of)
         node = hit(outcome).removeprefix("node")
         if any("was fetched anew" in text and f"on node {node} " in text for _, _, text in story):
@@ -97,7 +97,7 @@ def test_a_voter_goes_and_comes_back() -> None:
 
 
 def test_a_coordinator_that_is_cut_off_tells_no_stale_offsets() -> None:
-    """Committed offsets are told once followers have confirmed the leader: in this run some would be stale before."""
+    """Committed offsets are returned only once followers have confirmed the leader: here some would be stale before."""
     fault = Fault(
         id=0,
         kind=Kind.PARTITION,
@@ -150,7 +150,7 @@ def test_who_does_the_same_again_and_again_is_said_to_spin() -> None:
 
 @pytest.mark.parametrize(("appends", "is_spin"), [(True, False), (False, True)])
 def test_a_node_that_appends_all_the_time_gets_on(appends: bool, is_spin: bool) -> None:
-    """As one that fetches all anew, a batch at a time; one that does the same and appends nothing spins."""
+    """A node that fetches everything again, a batch at a time, is at work; one that only repeats itself spins."""
     cluster = SimulatedCluster(1)
     node = cluster.nodes[1]
     node.process = process = Process(cluster.loop, "node1", "node1", "1")
@@ -173,7 +173,7 @@ def test_a_node_that_appends_all_the_time_gets_on(appends: bool, is_spin: bool) 
 
 @pytest.mark.parametrize(("gets_on", "spinning"), [(True, []), (False, ["client", "node1"])])
 def test_who_reads_from_the_beginning_gets_on(gets_on: bool, spinning: list[str]) -> None:
-    """A small batch at a time, and the leader with it; who is given the same all the time spins."""
+    """Reader and leader, a small batch at a time, make progress; a reader that gets the same every time spins."""
     cluster = SimulatedCluster(1)
     client, _ = cluster.client("client")
     node = Process(cluster.loop, "node1", "node1", "1")
@@ -285,7 +285,7 @@ def _killed_beside_who_has_lost_data() -> tuple[str, bool, bool]:
             await world.lose_unsynced(2)
             try:
                 await world.kill(3)
-            except Spared as spared:
+            except FaultSkipped as spared:
                 return str(spared)
             return "it was not"
 

@@ -30,7 +30,7 @@ print(hashlib.sha256("".join(map(to_line, outcome.ops)).encode()).hexdigest(), o
 
 
 def trace(hash_seed: int) -> str:
-    """What a seed came to, in a process of its own, in which sets of strings have an order of their own."""
+    """Return the outcome of a seed, from a process of its own, in which sets of strings have a different order."""
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     return subprocess.run(
         [sys.executable, "-c", PRINT_TRACE], env=environment, capture_output=True, text=True, check=True, timeout=100

@@ -20,7 +20,7 @@ from kraftpy.protocol.errors import ErrorCode
 
 
 class Topics:
-    """A node that has topics, and can be told to lose its answers after it has done what was asked."""
+    """A node that has topics, and that can lose its answers after it has carried out the requests."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
@@ -57,7 +57,7 @@ class Topics:
 
 
 class These:
-    """These calls, in order."""
+    """A generator of these calls, in order."""
 
     def __init__(self, *calls: Call) -> None:
         self._calls: Iterator[Call] = iter(calls)

@@ -56,7 +56,7 @@ def test_two_clients_have_one_transactional_id_and_keep_it_under_new_process_num
 
 
 def test_one_client_only_takes_a_transactional_id_in_the_end() -> None:
-    """Two that begin anew whenever the other has begun anew may do so for ever."""
+    """Two clients that each start again whenever the other has done so may never finish."""
     clients: list[Any] = [SimpleNamespace(process=role.process, count=role.count) for role in roles(1)]
     last = [transactional_id(role.process) for role in last_roles(clients, ["x0-0"])]
     assert sorted(map(str, last)) == ["logs-0", "logs-1", "pipeline-1", "pipeline-3"]

@@ -1,4 +1,4 @@
-"""What could not be decided is shown, in every place where a verdict is, and approved of in none."""
+"""An undecided check is shown wherever a verdict is, and counts as passed nowhere."""
 
 from __future__ import annotations
 

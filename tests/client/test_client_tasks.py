@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kraftpy.client.tasks import TaskKeeper
+from kraftpy.client.tasks import ClientTasks
 
 
 def test_a_task_that_asks_for_another_while_all_are_closed_is_cancelled_and_no_failure() -> None:
@@ -14,7 +14,7 @@ def test_a_task_that_asks_for_another_while_all_are_closed_is_cancelled_and_no_f
     failures: list[BaseException] = []
 
     async def run() -> None:
-        keeper = TaskKeeper("client", on_failure=failures.append)
+        keeper = ClientTasks("client", on_failure=failures.append)
         await keeper.start()
         is_closing = asyncio.Event()
         reached: list[str] = []
@@ -44,7 +44,7 @@ def test_a_task_that_fails_ends_the_others_and_is_told() -> None:
     failures: list[BaseException] = []
 
     async def run() -> None:
-        keeper = TaskKeeper("client", on_failure=failures.append)
+        keeper = ClientTasks("client", on_failure=failures.append)
         await keeper.start()
 
         async def failing() -> None:

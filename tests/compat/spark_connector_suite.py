@@ -348,7 +348,7 @@ class Suite:
     # --- what differs by design -----------------------------------------------------------------------------------
 
     def designs(self) -> None:
-        """Each is a line of "Beside Spark's own source" in docs/how-to/spark.md."""
+        """Each is a line of "Comparison with Spark's own source" in docs/how-to/spark.md."""
 
         def refusals(work: Callable[[str], object]) -> dict[str, bool]:
             return {kind: bool(attempt(lambda kind=kind: work(kind) and Found()).error) for kind in FORMATS}

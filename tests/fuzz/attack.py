@@ -1,8 +1,8 @@
 """The attacker of a fuzz: many connections that play plots (`plots`), each to one broker of the world.
 
-A plot of a family waits for each answer, because the next request is made of it; other plots send all their requests at
-once. If an answer is late, the connection is closed and the plot goes on with a new one: some requests wait for others,
-as a join does. Whether a node hangs is told by the honest client. Answers have to be decodable and in order.
+A plot of a family waits for each answer, because the next request is made from it; other plots send all their requests
+at once. If an answer is late, the connection is closed and the plot continues on a new one: some requests, such as a
+join, wait for others. The honest client detects a node that hangs. Answers must be decodable and in order.
 
 `crowd` holds up to `most_crowd` connections open at once, with half a frame each or with nothing. `unread` sends
 requests with long answers and reads none.

@@ -52,7 +52,7 @@ from kraftpy.testing.server_process import BrokerDied
 
 ROUND = 50_000
 HANG_SECONDS = 12.0
-"""For so long a request of the honest client may have no answer."""
+"""How long a request of the honest client may remain unanswered."""
 MOST_MB = 2500.0
 """Memory at which a node is ended, before the machine suffers."""
 BACK_MB = 600.0
@@ -95,7 +95,7 @@ class Honest:
                 self.oldest, self.name = said["oldest"], said["name"]
 
     def stop(self) -> dict[str, Any]:
-        """End it; what it says of its requests."""
+        """End it, and return its report on its requests."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write("stop\n")
@@ -175,7 +175,7 @@ class Round:
     # --- during the attack -----------------------------------------------------------------------------------------
 
     async def _attack(self, world: World, honest: Honest) -> bool:
-        """Whether it went on to its end."""
+        """Run the attack; return True if it reached its end."""
         attack = Attack(
             seed=self.options.seed,
             first=self.first,
@@ -327,7 +327,7 @@ class Round:
 
 
 def _stack(pids: dict[int, int]) -> str:
-    """Where the nodes are in their code, if there is py-spy to say so."""
+    """Return the stacks of the nodes, if py-spy is installed."""
     if (spy := shutil.which("py-spy", path=f"{Path(sys.executable).parent}:/usr/bin")) is None:
         return ""
     said = ""
@@ -344,7 +344,7 @@ def _stack(pids: dict[int, int]) -> str:
 
 
 def _ask_on(address: Address) -> Any:
-    """A connection with sixty requests under way, of which no answer is read."""
+    """Keep sixty requests in flight on a connection whose answers are not read."""
     connection = connect(str(address))
     connection.sendall(encode_request(ApiKey.METADATA, 9, 1, "odd", MetadataRequest(topics=None)) * 60)
     return connection
@@ -354,7 +354,7 @@ def _ask_on(address: Address) -> Any:
 
 
 def run(options: argparse.Namespace) -> list[Finding]:
-    """All rounds; what was found, each cause once."""
+    """Run all rounds. Return the findings, one for each cause."""
     found: dict[tuple[str, str], Finding] = {}
     first, broken = options.first, 0
     while first < options.end and broken < _MOST_BROKEN:

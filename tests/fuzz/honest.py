@@ -109,7 +109,7 @@ class Operation:
         return self.brokers[self.attempts % len(self.brokers)]
 
     def connected(self) -> socket.socket:
-        """Return the connection, made if there is none."""
+        """Return the connection, opening it if necessary."""
         if self.connection is None:
             self.address = self.sought()
             self.connection = connect(self.address, ATTEMPT_SECONDS)

@@ -58,7 +58,7 @@ class Finding(NamedTuple):
 
 
 def in_log(text: str, requests: int) -> list[Finding]:
-    """Findings in a node's log after so many requests."""
+    """Return the findings in a node's log after this many requests."""
     findings: dict[tuple[str, str], Finding] = {}
 
     def add(kind: str, cause: str, detail: str = "") -> None:
@@ -186,7 +186,7 @@ def _stuck_transaction(world: World, name: str) -> list[Finding]:
 
 
 def lost(world: World, file: Path) -> list[Finding]:
-    """Whether all that was acknowledged to the honest client is there, as it was written."""
+    """Report acknowledged records of the honest client that are missing, or differ from what it wrote."""
     acknowledged = [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
     records: dict[int, bytes] = {}
     leader = _leader(world, honest.TOPIC)
@@ -225,7 +225,7 @@ def _leader(world: World, topic: str) -> str:
 
 
 def posed(world: World) -> list[Finding]:
-    """Whether a client that says it is a follower has a leader believe that the follower has what it has not."""
+    """Report a leader that a client posing as a follower makes believe that the follower has records it lacks."""
     topic = "odd"
     leader = _leader(world, topic)
     with connect(leader) as connection:

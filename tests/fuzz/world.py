@@ -84,17 +84,17 @@ class World:
 
     @property
     def brokers(self) -> list[Address]:
-        """Where clients connect to, by node id."""
+        """Return the addresses for clients, by node id."""
         return [_address(self.cluster.address(node)) for node in self.cluster.brokers]
 
     @property
     def for_brokers(self) -> list[Address]:
-        """Where brokers connect to, by node id."""
+        """Return the addresses for brokers, by node id."""
         return [self._listener(node, "REPLICATION") for node in self.cluster.brokers]
 
     @property
     def controllers(self) -> dict[int, Address]:
-        """Where nodes connect to. A node alone has no links."""
+        """Return the addresses for nodes. A single node has no links."""
         nodes = self.cluster.controllers if self.nodes > 1 else ()
         return {node: self._listener(node, "CONTROLLER") for node in nodes}
 
@@ -105,7 +105,7 @@ class World:
         return _address(match[1])
 
     def died(self) -> list[int]:
-        """Nodes that have ended by themselves."""
+        """Return the nodes that have ended without being stopped."""
         return [node for node in self.cluster.nodes if not self.cluster.is_running(node)]
 
     def pids(self) -> dict[int, int]:
@@ -126,7 +126,7 @@ class World:
         return {node: self.cluster.logs(node) for node in self.cluster.nodes}
 
     def log_bytes(self) -> int:
-        """How much the node wrote that wrote most."""
+        """Return the size of the largest log of any node."""
         paths = [self.cluster.node_directory(node) / "server.log" for node in self.cluster.nodes]
         return max(path.stat().st_size if path.exists() else 0 for path in paths)
 
@@ -144,7 +144,7 @@ class World:
             self.cluster.start(node, wait=False)
 
     def stop(self) -> float:
-        """Stop all nodes cleanly; how many seconds the slowest took. Raises BrokerDied where one does not."""
+        """Stop all nodes cleanly; return the seconds of the slowest. Raises BrokerDied if one does not stop."""
         slowest = 0.0
         for node in reversed(self.cluster.nodes):
             started = time.monotonic()

@@ -64,8 +64,10 @@ from share_words import (
 from streams_words import read_roles, read_topology, show_made
 from topics_now import once_called
 
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import Append, ChangeState, CreateInternalTopics, Effect, Note, Reply
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.protocol.consumer_protocol import Subscription, encode_subscription
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import (
@@ -459,30 +461,23 @@ class Script(World):
 
     def do_state(self) -> None:
         for group_id, group in sorted(self.coordinator.groups.items()):
-            if group.consumer is not None:
-                epochs = f"epoch={group.consumer.epoch} assignment-epoch={group.consumer.assignment_epoch}"
-                self.lines.append(f"state {group_id} {group.consumer.state} {epochs}")
-                continue
-            if group.streams is not None:
-                epochs = f"epoch={group.streams.epoch} assignment-epoch={group.streams.assignment_epoch}"
-                self.lines.append(f"state {group_id} {group.state_name} {epochs}")
-                continue
-            if group.share is not None:
-                epochs = f"epoch={group.share.epoch} assignment-epoch={group.share.assignment_epoch}"
-                known = show_partitions(group.share.partitions)
-                self.lines.append(f"state {group_id} {group.state_name} {epochs} {known}")
+            kind = group.kind
+            if not isinstance(kind, ClassicGroup):
+                epochs = f"epoch={kind.epoch} assignment-epoch={kind.assignment_epoch}"
+                known = f" {show_partitions(kind.partitions)}" if isinstance(kind, ShareGroup) else ""
+                self.lines.append(f"state {group_id} {group.state_name} {epochs}{known}")
                 continue
             members = []
-            for member in group.members.values():
+            for member in kind.members.values():
                 waits = "".join(mark for mark, what in (("?", member.join), ("!", member.sync)) if what is not None)
                 members.append(f"{member.member_id}{waits}={assigned_word(member.assignment or b'')}")
-            pending = [f"pending={','.join(sorted(group.pending_members))}"] if group.pending_members else []
-            unsynced = [f"unsynced={','.join(sorted(group.pending_sync))}"] if group.pending_sync else []
+            pending = [f"pending={','.join(sorted(kind.pending_members))}"] if kind.pending_members else []
+            unsynced = [f"unsynced={','.join(sorted(kind.pending_sync))}"] if kind.pending_sync else []
             self.lines.append(
                 " ".join(
                     [
-                        f"state {group_id} {group.state.value} generation={group.generation_id}",
-                        f"protocol={group.protocol_name or '-'} leader={group.leader_id or '-'}",
+                        f"state {group_id} {kind.state.value} generation={kind.generation_id}",
+                        f"protocol={kind.protocol_name or '-'} leader={kind.leader_id or '-'}",
                         *members,
                         *pending,
                         *unsynced,
@@ -495,7 +490,7 @@ class Script(World):
 
 
 def void(_: object) -> None:
-    """For lambdas whose result is of no interest."""
+    """Drop the result of an expression in a lambda."""
 
 
 def play(path: Path) -> None:

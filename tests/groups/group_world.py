@@ -17,7 +17,9 @@ from kraftpy.config import BrokerConfig
 from kraftpy.config.group import GroupSettings, group_settings
 from kraftpy.groups.appends import StoreShareGroup
 from kraftpy.groups.assignment import TopicIdPartition
+from kraftpy.groups.classic.group import ClassicGroup, State
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
@@ -35,7 +37,6 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
-from kraftpy.groups.group import State
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.schema import decode, encode
@@ -164,7 +165,7 @@ class World:
         self.step(StateChanged(token=token, failed=failed))
 
     def delete_topics(self, *names: str) -> None:
-        """These topics are no more."""
+        """Delete these topics."""
         ids = tuple(self.topics.last_id(name) for name in names if self.topics.has_been(name))
         self.topics.become({name: count for name, count in self.topics.counts().items() if name not in names})
         self.share_coordinators.forget(frozenset(ids))
@@ -208,7 +209,7 @@ class World:
             self.check()
 
     def happened(self, effect: Effect) -> None:
-        """For those who want to write it down."""
+        """Called for each effect; scripts override it to write the effect down."""
 
     def _answered(self, reply: Reply) -> None:
         request = self.requests[reply.request_id]
@@ -226,7 +227,7 @@ class World:
         waiting = [
             each.request_id
             for group in coordinator.groups.values()
-            for member in group.members.values()
+            for member in group.classic_or_empty().members.values()
             for each in (member.join, member.sync)
             if each is not None
         ]
@@ -254,22 +255,22 @@ class World:
         assert deadline is not None
         assert deadline > self.now, f"{deadline} was due, it is {self.now}"
         for group_id, group in coordinator.groups.items():
-            known = self.generations.get(group_id, 0)
-            now = group.generation_id
-            assert group.consumer is not None or now >= known, f"{group_id} went from generation {known} to {now}"
+            known, kind = self.generations.get(group_id, 0), group.kind
+            now = kind.generation_id if isinstance(kind, ClassicGroup) else known
+            assert now >= known, f"{group_id} went from generation {known} to {now}"
         self.generations = {  # a consumer group with members that becomes a classic one continues from its epoch
-            group_id: group.generation_id if group.consumer is None else group.consumer.epoch
+            group_id: kind.generation_id if isinstance(kind, ClassicGroup) else kind.epoch
             for group_id, group in coordinator.groups.items()
-            if group.consumer is None or group.consumer.members
+            if isinstance(kind := group.kind, ClassicGroup) or (isinstance(kind, ConsumerGroup) and kind.members)
         }
         for group_id, group in coordinator.groups.items():
-            of_members = group.consumer or group.share or group.streams
+            of_members = group.durable_kind()
             epoch = of_members.epoch if of_members is not None else 0
             assert not epoch or epoch >= self.epochs.get(group_id, 0), f"{group_id} went back to epoch {epoch}"
         self.epochs = {
             group_id: of_members.epoch
             for group_id, group in coordinator.groups.items()
-            if (of_members := group.consumer or group.share or group.streams) is not None
+            if (of_members := group.durable_kind()) is not None
         }
 
     def check_replay(self) -> None:
@@ -281,10 +282,12 @@ class World:
         fresh.loaded(self.now)
         fresh.validate()
         for group_id, group in self.coordinator.groups.items():
-            if group.state is State.STABLE:
-                again = fresh.groups[group_id]
+            live = group.kind
+            if isinstance(live, ClassicGroup) and live.state is State.STABLE:
+                again = fresh.groups[group_id].kind
+                assert isinstance(again, ClassicGroup)
                 assert again.state is State.STABLE
-                assignments = {m.member_id: m.assignment or b"" for m in group.members.values()}
-                assert again.to_value(assignments).members == group.to_value(assignments).members
+                assignments = {m.member_id: m.assignment or b"" for m in live.members.values()}
+                assert again.to_value(assignments).members == live.to_value(assignments).members
                 assert {m.member_id: m.assignment for m in again.members.values()} == assignments
-                assert (again.generation_id, again.leader_id) == (group.generation_id, group.leader_id)
+                assert (again.generation_id, again.leader_id) == (live.generation_id, live.leader_id)

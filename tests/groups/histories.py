@@ -51,7 +51,7 @@ class Clients(World, Generic[C, R]):
     # ---- what differs
 
     def beat(self, client: C) -> None:
-        """Its next heartbeat, unless it waits for an answer."""
+        """Send the client's next heartbeat, unless it waits for an answer."""
         raise NotImplementedError
 
     def _heard(self, client: C, answer: R) -> None:
@@ -62,7 +62,7 @@ class Clients(World, Generic[C, R]):
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Nothing happens any more but heartbeats."""
+        """Let nothing happen any more but heartbeats."""
         raise NotImplementedError
 
     def check_owners(self) -> None:

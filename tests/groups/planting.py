@@ -14,6 +14,7 @@ from group_world import World
 from kraftpy.groups import offsets
 from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.change_queue import ChangeQueue
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.consumer import migration
@@ -24,7 +25,6 @@ from kraftpy.groups.coordinator import EXPIRY_KEY, GroupCoordinator
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Effect, Event, Reply, Request, Survived
-from kraftpy.groups.group import Group
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.changes import ShareChangeQueue
@@ -48,7 +48,7 @@ PLACES: tuple[Place, ...] = (
     *((StreamsChangeQueue, name) for name in ("_answer", "_on_due", "_on_stored", "_purpose")),
     *((operation, name) for operation in (Alteration, OffsetDeletion, StateDeletion) for name in ("begin", "end")),
     *((Deletions, name) for name in ("request", "bury", "stored")),
-    *((Group, name) for name in ("become", "add", "remove", "select_protocol", "to_value")),
+    *((ClassicGroup, name) for name in ("become", "add", "remove", "select_protocol", "to_value")),
     (AnyDraft, "put"),
     (ChangeQueue, "stored"),
     (ConsumerChangeQueue, "_reply"),
@@ -67,7 +67,7 @@ PLACES: tuple[Place, ...] = (
 
 
 def planted(world_class: type[World], garden: Garden) -> type[World]:
-    """The same world, whose coordinator meets errors."""
+    """Return the world with a coordinator that meets errors."""
 
     class PlantedWorld(world_class):  # type: ignore[misc,valid-type]
         survived = 0

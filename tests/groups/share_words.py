@@ -78,7 +78,7 @@ class ShareCoordinators:
         return failed
 
     def forget(self, topic_ids: frozenset[TopicId]) -> None:
-        """These topics are deleted."""
+        """Forget these topics: they are deleted."""
         self.states = {key: state for key, state in self.states.items() if key[1].topic_id not in topic_ids}
 
     def of(self, group_id: str) -> dict[TopicIdPartition, tuple[int, int]]:

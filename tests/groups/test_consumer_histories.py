@@ -16,6 +16,7 @@ from assignment_words import assigned
 from histories import REVOCATION_MS, SESSION_MS, Client, Clients
 
 from kraftpy.groups.assignment import NOTHING, Assignment, by_topic
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -100,9 +101,9 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
                 raise AssertionError(other)
 
     def check_owners(self) -> None:
-        """No partition is read by two members that are members: one that was fenced may not know it yet."""
+        """Assert that no two present members read a partition: one that was fenced may not know it yet."""
         group = self.coordinator.groups.get("g")
-        members = group.consumer.members if group is not None and group.consumer is not None else {}
+        members = group.kind.members if group is not None and isinstance(group.kind, ConsumerGroup) else {}
         owner: dict[object, str] = {}
         for client in self.clients:
             if client.is_gone or client.member_id not in members or client.epoch == 0:
@@ -170,7 +171,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
         )
 
     def settle(self) -> None:
-        """Nothing happens any more but heartbeats."""
+        """Let nothing happen any more but heartbeats."""
         self.stop_holding()
         self.hear()
         self.topics.become({"t": 5, "u": 3, "v": 2})
@@ -188,14 +189,14 @@ def test_no_partition_has_two_owners_and_the_group_converges(seed: int) -> None:
     group, alive = world.come_to_rest(200), world.alive()
     if group is None:
         return
-    assert group.consumer is not None
-    assert group.consumer.state == "Stable"
-    assert set(group.consumer.members) == {client.member_id for client in alive}
-    subscribed = group.consumer.subscribed_topics()
+    assert isinstance(group.kind, ConsumerGroup)
+    assert group.kind.state == "Stable"
+    assert set(group.kind.members) == {client.member_id for client in alive}
+    subscribed = group.kind.subscribed_topics()
     wanted = {
         (name, number) for name, count in world.topics.counts().items() if name in subscribed for number in range(count)
     }
     owned = [(world.topics.name(each.topic_id), each.partition) for client in alive for each in client.owns]
     assert sorted(owned) == sorted(wanted)
     for client in alive:
-        assert client.owns == group.consumer.current(client.member_id).assigned
+        assert client.owns == group.kind.current(client.member_id).assigned

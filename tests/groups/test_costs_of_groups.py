@@ -12,13 +12,13 @@ from topics_now import TopicsNow
 
 from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.change_queue import MOST_COST
+from kraftpy.groups.classic.group import ClassicGroup, Member
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.assignors import Assignor, Subscriber, assign_range, assign_uniform
 from kraftpy.groups.consumer.group import Draft
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import Append, Appended, Effect, Reply, Request
-from kraftpy.groups.group import Group, Member
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.partitions import asked, initializing
 from kraftpy.groups.share.records import ShareStateValue
@@ -76,7 +76,7 @@ def test_a_topology_is_configured_in_time_linear_in_its_subtopologies() -> None:
 
 def test_a_protocol_is_chosen_in_time_linear_in_how_many_a_member_knows() -> None:
     def group(count: int) -> Callable[[], Any]:
-        found = Group(group_id="g")
+        found = ClassicGroup(group_id="g")
         protocols = tuple((f"p{number}", b"") for number in range(count))
         for name in ("a", "b"):
             member = Member(

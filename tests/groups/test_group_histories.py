@@ -15,9 +15,9 @@ from group_world import World, subscription
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kraftpy.groups.classic.group import ClassicGroup, State
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import Reply, TopicsDeleted
-from kraftpy.groups.group import State
 from kraftpy.groups.records import GroupMetadataKey, OffsetCommitKey, read_group, read_key
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -78,7 +78,7 @@ class Clients(World):
 
     def check(self) -> None:
         super().check()
-        alive = {group_id for group_id, group in self.coordinator.groups.items() if group.state is not State.DEAD}
+        alive = {group_id for group_id, group in self.coordinator.groups.items() if not group.is_dead}
         self.protocols = {key: name for key, name in self.protocols.items() if key[0] in alive}
 
     # ---- what clients rely on
@@ -171,7 +171,7 @@ class Clients(World):
 
     def all_join(self, dice: Dice) -> None:
         """Let every member that is asked to rejoin do so."""
-        group = self.coordinator.groups.get(dice.pick(GROUPS))
+        group = self._classic(dice.pick(GROUPS))
         if group is None or group.state is not State.PREPARING_REBALANCE:
             return
         for member_id in [each.member_id for each in group.members.values() if each.join is None]:
@@ -190,7 +190,7 @@ class Clients(World):
 
     def all_sync(self, dice: Dice) -> None:
         """Let every member that is asked to send SyncGroup do so."""
-        group = self.coordinator.groups.get(dice.pick(GROUPS))
+        group = self._classic(dice.pick(GROUPS))
         if group is None or group.state is not State.COMPLETING_REBALANCE:
             return
         for member_id in sorted(group.pending_sync, reverse=bool(dice.below(2))):
@@ -199,7 +199,7 @@ class Clients(World):
     def settle(self, dice: Dice) -> None:
         """Claim the ids that were handed out, and let every member join and ask for its assignment."""
         number = dice.below(2)
-        group = self.coordinator.groups.get(GROUPS[number])
+        group = self._classic(GROUPS[number])
         if group is None:
             return
         for member_id in sorted(group.pending_members):
@@ -226,8 +226,12 @@ class Clients(World):
         )
         self.request(message, 5)
 
-    def _generation(self, dice: Dice, group_id: str) -> int:
+    def _classic(self, group_id: str) -> ClassicGroup | None:
         group = self.coordinator.groups.get(group_id)
+        return None if group is None else group.classic
+
+    def _generation(self, dice: Dice, group_id: str) -> int:
+        group = self._classic(group_id)
         return (group.generation_id if group is not None else 0) + dice.pick((0, 0, 0, 0, 1, -1))
 
     def heartbeat(self, dice: Dice) -> None:
@@ -304,13 +308,14 @@ class Clients(World):
         while self.held:
             self.appended(self.held[0].token)
         for _ in range(1_000):
-            busy = [group for group in self.coordinator.groups.values() if group.members or group.pending_members]
+            classics = [group.classic_or_empty() for group in self.coordinator.groups.values()]
+            busy = [group for group in classics if group.members or group.pending_members]
             if not busy:
                 break
             deadline = self.coordinator.next_deadline()
             assert deadline is not None
             self.tick(deadline)
-        assert not any(group.members for group in self.coordinator.groups.values()), "sessions do not end"
+        assert not any(group.kind.members for group in self.coordinator.groups.values()), "sessions do not end"
         assert not self.waiting_outside()
         self.check_replay()
 

@@ -180,13 +180,14 @@ def test_a_member_may_come_back_with_what_it_said_but_not_with_more() -> None:
     again = machine.send(joining("g", bytes(5_000), first.member_id), JOIN)
     assert machine.answers[again].error_code == ErrorCode.NONE
     assert machine.join("g", bytes(6_000), member=first.member_id).error_code == FULL
-    assert first.member_id in machine.coordinator.groups["g"].members
+    assert first.member_id in machine.coordinator.groups["g"].kind.members
 
 
 def test_ids_that_are_given_out_and_never_used_have_a_bound() -> None:
     machine = Machine(kraftpy_group_coordinator_max_bytes=50 * MEMBER_BYTES)
     told = [ErrorCode.of(machine.join("g", version=JOIN_WITH_ID).error_code) for _ in range(100)]
-    assert told.count(ErrorCode.MEMBER_ID_REQUIRED) == len(machine.coordinator.groups["g"].pending_members) < 50
+    pending = machine.coordinator.groups["g"].classic_or_empty().pending_members
+    assert told.count(ErrorCode.MEMBER_ID_REQUIRED) == len(pending) < 50
     assert told[-1] is FULL
 
 
@@ -387,7 +388,7 @@ def test_a_look_at_many_groups_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch
 def test_members_are_asked_once_what_they_read_however_many_offsets_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     machine.ask(consumer("g", "m", "another"), 1)
-    joined = machine.coordinator.groups["g"].consumer
+    joined = machine.coordinator.groups["g"].kind
     assert joined is not None
     message = OffsetCommitRequest(
         group_id="g",

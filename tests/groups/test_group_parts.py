@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftpy.groups import routing
+from kraftpy.groups.classic.group import FOLLOWS, ClassicGroup, State
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import Append, Appended, GroupRequest, Reply, Request, Tick, TopicsDeleted
-from kraftpy.groups.group import FOLLOWS, Group, State
 from kraftpy.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -384,8 +384,10 @@ def test_the_oldest_group_value_gives_sessions_and_barriers_to_its_members() -> 
     coordinator.replay(write_key(GroupMetadataKey(group_id="g")), value, 0)
     coordinator.loaded(Millis(0))
     coordinator.validate()
-    assert coordinator.groups["g"].state is State.EMPTY
-    assert coordinator.groups["g"].generation_id == 4
+    classic = coordinator.groups["g"].classic
+    assert classic is not None
+    assert classic.state is State.EMPTY
+    assert classic.generation_id == 4
 
 
 def test_members_leaving_an_old_version_hear_the_one_error_there_is() -> None:
@@ -406,14 +408,15 @@ def test_old_joins_are_refused_without_null() -> None:
     answer = world.answers[1]
     assert isinstance(answer, JoinGroupResponse)
     assert (answer.error_code, answer.generation_id) == (0, 1)
-    assert world.coordinator.groups["g"].rebalance_timeout_ms == 10_000, "v0 has one timeout for both purposes"
+    classic = world.coordinator.groups["g"].classic_or_empty()
+    assert classic.rebalance_timeout_ms == 10_000, "v0 has one timeout for both purposes"
 
 
 def test_only_the_transitions_of_the_table_are_possible() -> None:
     assert set(FOLLOWS) == set(State)
     for state in State:
         for target in State:
-            group = Group(group_id="g", state=state)
+            group = ClassicGroup(group_id="g", state=state)
             if target in FOLLOWS[state]:
                 group.become(target, Millis(5))
                 assert (group.state, group.previous_state, group.current_state_timestamp) == (target, state, 5)

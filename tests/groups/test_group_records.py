@@ -145,7 +145,7 @@ def test_groups_of_every_version_are_read(version: int) -> None:
 
 
 def group_value(version: int) -> GroupMetadataValue:
-    """The same group, reduced to the fields that this version has."""
+    """Return the group, reduced to the fields that this version has."""
     return GroupMetadataValue(
         protocol_type="consumer",
         generation_id=9,

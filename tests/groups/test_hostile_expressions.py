@@ -55,7 +55,7 @@ def test_legal_expressions_of_many_members_take_little_memory() -> None:
         world.tick(world.now + 1_000)
         regex = f"(?:[a-h]?){{{STATES - number}}}"
         assert beat(world, f"m{number}", regex)[0] is ErrorCode.NONE
-    assert len(world.coordinator.groups["g"].consumer.members) == 41
+    assert len(world.coordinator.groups["g"].kind.members) == 41
     assert resident_bytes() - before < 60 << 20
 
 
@@ -67,7 +67,7 @@ def test_a_member_is_let_in_at_once_and_its_topics_follow_in_slices(monkeypatch:
     matches = Pattern.matches
     monkeypatch.setattr(Pattern, "matches", lambda self, name: looked_at.append(name) or matches(self, name))
     assert beat(world, "a", "t.*") == (ErrorCode.NONE, 1)
-    group = world.coordinator.groups["g"].consumer
+    group = world.coordinator.groups["g"].kind
     assert group.regexes["t.*"].topics == ()
     assert Key("g", REGEXES) in world.coordinator._deadlines
     rounds = 0
@@ -77,11 +77,11 @@ def test_a_member_is_let_in_at_once_and_its_topics_follow_in_slices(monkeypatch:
         world.tick(world.coordinator.next_deadline())
         rounds += 1
         assert rounds < 100
-    group = world.coordinator.groups["g"].consumer
+    group = world.coordinator.groups["g"].kind
     assert rounds >= 4
     assert group.regexes["t.*"].topics == tuple(names)
     assert beat(world, "a", epoch=1) == (ErrorCode.NONE, 2)
-    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(names)
+    assert len(world.coordinator.groups["g"].kind.target("a")) == len(names)
 
 
 def test_what_was_matched_before_holds_until_a_change_has_been_looked_at() -> None:
@@ -91,15 +91,15 @@ def test_what_was_matched_before_holds_until_a_change_has_been_looked_at() -> No
     beat(world, "a", "t.*")
     world.tick(world.now + REFILL_MS)
     epoch = beat(world, "a", epoch=1)[1]
-    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(names)
+    assert len(world.coordinator.groups["g"].kind.target("a")) == len(names)
     more = [f"t{number:05}" for number in range(5 * SLICE_UNITS)]
     world.topics.become(dict.fromkeys(more, 1))
     epoch = beat(world, "a", epoch=epoch)[1]
-    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(names), "nothing is taken away meanwhile"
+    assert len(world.coordinator.groups["g"].kind.target("a")) == len(names), "nothing is taken away meanwhile"
     for _ in range(40):
         world.tick(world.now + REFILL_MS)
         epoch = beat(world, "a", epoch=epoch)[1]
-    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(more)
+    assert len(world.coordinator.groups["g"].kind.target("a")) == len(more)
 
 
 def test_no_group_is_looked_up_for_the_slices_of_all_others() -> None:
@@ -116,14 +116,14 @@ def test_no_group_is_looked_up_for_the_slices_of_all_others() -> None:
         rounds += 1
         assert rounds < 500
     assert rounds >= 20
-    assert all(group.consumer.regexes for group in world.coordinator.groups.values())
+    assert all(group.kind.regexes for group in world.coordinator.groups.values())
 
 
 def test_a_stored_expression_that_cannot_be_compiled_any_more_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.topics.become({"t": 1})
     assert beat(world, "a", "t|(?:t)") == (ErrorCode.NONE, 1)
-    assert world.coordinator.groups["g"].consumer.regexes["t|(?:t)"].topics == ("t",)
+    assert world.coordinator.groups["g"].kind.regexes["t|(?:t)"].topics == ("t",)
     notes: list[str] = []
     monkeypatch.setattr(world, "happened", lambda effect: notes.append(getattr(effect, "text", "")))
     log = [(key.replace(b"t|(?:t)", b"t|(?:t("), value) for key, value in world.log]
@@ -131,8 +131,8 @@ def test_a_stored_expression_that_cannot_be_compiled_any_more_is_survived(monkey
     world.added = {}
     world.reload()
     assert beat(world, "a", epoch=1)[0] is ErrorCode.NONE
-    assert world.coordinator.groups["g"].consumer.epoch == 2, "its topics have changed: there are none"
-    assert world.coordinator.groups["g"].consumer.regexes["t|(?:t("].topics == ()
+    assert world.coordinator.groups["g"].kind.epoch == 2, "its topics have changed: there are none"
+    assert world.coordinator.groups["g"].kind.regexes["t|(?:t("].topics == ()
     assert len([text for text in notes if "does not compile and matches nothing" in text]) == 1
     assert beat(world, "b", "(") == (ErrorCode.INVALID_REGULAR_EXPRESSION, 0)
     assert consumer_turns.AGAIN_MS == REFILL_MS

@@ -16,6 +16,7 @@ import pytest
 from test_consumer_histories import Members
 
 from kraftpy.groups.assignment import NOTHING
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.protocol.consumer_protocol import (
     Subscription,
     decode_assignment,
@@ -195,7 +196,7 @@ class Mixed(Members):
         group = self.coordinator.groups.get("g")
         if group is None:
             return
-        consumers = group.consumer.members if group.consumer is not None else {}
+        consumers = group.kind.members if isinstance(group.kind, ConsumerGroup) else {}
         owner: dict[TopicPartition, str] = {}
         for client in self.alive():
             if client.member_id in consumers and client.epoch > 0:
@@ -205,8 +206,9 @@ class Mixed(Members):
                         owner[TopicPartition(name, each.partition)] = client.member_id
         for classic in self.classics_alive():
             # One that was dropped, or is asked to join a newer generation, may not know it yet.
-            member = group.members.get(classic.member_id)
-            if classic.member_id not in consumers and (member is None or classic.generation_id != group.generation_id):
+            seen = group.classic_or_empty()
+            member = seen.members.get(classic.member_id)
+            if classic.member_id not in consumers and (member is None or classic.generation_id != seen.generation_id):
                 continue
             for partition in classic.owns:
                 assert partition not in owner, f"{partition} is read by {owner[partition]} and {classic.member_id}"
@@ -282,8 +284,8 @@ def test_no_partition_has_two_owners_while_the_group_passes_and_it_converges(see
         return
     assert group is not None
     assert group.state_name == "Stable"
-    assert (group.consumer is not None) == bool(consumers)
-    members = group.members.keys() if group.consumer is None else group.consumer.members.keys()
+    assert isinstance(group.kind, ConsumerGroup) == bool(consumers)
+    members = group.kind.members.keys()
     assert set(members) == {client.member_id for client in (*consumers, *classics)}
     subscribed = group.subscribed_topics()
     assert subscribed is not None
@@ -305,7 +307,7 @@ def test_these_histories_do_pass_both_ways() -> None:
         for _ in range(250):
             world.happen()
             group = world.coordinator.groups.get("g")
-            now = None if group is None or group.is_empty else group.consumer is not None
+            now = None if group is None or group.is_empty else isinstance(group.kind, ConsumerGroup)
             ups += before is False and now is True
             downs += before is True and now is False
             before = now

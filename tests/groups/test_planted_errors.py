@@ -37,7 +37,7 @@ def test_a_group_goes_on_whatever_fails_in_its_decisions(kind: str, seed: int, m
     world.check_replay()
     assert garden.count >= world.survived + world.reloaded > 0
     group = world.coordinator.groups.get("g")
-    of_members = None if group is None else group.consumer or group.share or group.streams
+    of_members = None if group is None else group.durable_kind()
     if of_members is not None and of_members.members:
         assert of_members.state == "Stable"
         assert {client.member_id for client in world.alive()} <= set(of_members.members)

@@ -18,7 +18,7 @@ from histories import Client, Clients
 from share_words import partitions_asked, read_alteration
 
 from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
-from kraftpy.groups.group import State
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.share.records import partitions_of
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse
@@ -55,9 +55,9 @@ class Members(Clients[Reader, ShareGroupHeartbeatResponse]):
     def check(self) -> None:
         super().check()
         group = self.coordinator.groups.get("g")
-        if group is None or group.share is None or group.state is State.DEAD:
+        if group is None or not isinstance(group.kind, ShareGroup) or group.is_dead:
             return
-        share = group.share
+        share = group.kind
         kept = self.share_coordinators.of("g").keys()
         there = frozenset(
             info.topic_id for name in self.topics.names() if (info := self.topics.topic(name)) is not None
@@ -174,7 +174,7 @@ class Members(Clients[Reader, ShareGroupHeartbeatResponse]):
         self.clients.append(Reader(member_id=f"m{self.made}", topics=topics))
 
     def settle(self) -> None:
-        """Nothing happens any more but heartbeats."""
+        """Let nothing happen any more but heartbeats."""
         self.hold = self.silent = False
         self.go_on()
         self.hear()
@@ -193,10 +193,10 @@ def test_what_is_read_has_state_and_in_the_end_everything_is_read(seed: int) -> 
     group, alive = world.come_to_rest(250), world.alive()
     if group is None:
         return
-    assert group.share is not None
-    assert set(group.share.members) == {client.member_id for client in alive}
+    assert isinstance(group.kind, ShareGroup)
+    assert set(group.kind.members) == {client.member_id for client in alive}
     for client in alive:
-        assert client.reads == group.share.current(client.member_id).assigned == group.share.target(client.member_id)
+        assert client.reads == group.kind.current(client.member_id).assigned == group.kind.target(client.member_id)
     for name, count in world.topics.counts().items():
         readers = [client for client in alive if name in client.topics]
         info = world.topics.topic(name)

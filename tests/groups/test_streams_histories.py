@@ -17,6 +17,7 @@ from streams_words import read_topology, told
 
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import CreateInternalTopics, Effect
+from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.groups.streams.protocol import task_ids
 from kraftpy.groups.streams.records import NO_TASKS, Tasks
 from kraftpy.protocol.errors import ErrorCode
@@ -104,7 +105,7 @@ class Workers(Clients[Member, StreamsGroupHeartbeatResponse]):
 
     def check_owners(self) -> None:
         group = self.coordinator.groups.get("g")
-        known = group.streams.members if group is not None and group.streams is not None else {}
+        known = group.kind.members if group is not None and isinstance(group.kind, StreamsGroup) else {}
         workers: dict[object, str] = {}
         by_process: dict[object, str] = {}
         for member in self.clients:
@@ -172,10 +173,10 @@ def test_no_task_has_two_workers_and_the_group_converges(seed: int) -> None:
     group, alive = world.come_to_rest(200), world.alive()
     if group is None:
         return
-    assert group.streams is not None
+    assert isinstance(group.kind, StreamsGroup)
     assert group.state_name == "Stable"
-    assert set(group.streams.members) == {member.member_id for member in alive}
+    assert set(group.kind.members) == {member.member_id for member in alive}
     active = [task for member in alive for task in member.owns.active]
     assert len(active) == len(set(active)) == TASKS
     for member in alive:
-        assert member.owns == group.streams.current(member.member_id).assigned
+        assert member.owns == group.kind.current(member.member_id).assigned

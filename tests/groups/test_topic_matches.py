@@ -112,7 +112,7 @@ def test_what_is_remembered_stays_within_its_bytes() -> None:
     for number in range(1_000):
         found, _ = clocked.resolve(f"(?:{'|'.join('abcdefgh'[number % 8] * 9 for _ in range(90))}|t.*){{1}}|{number}")
         assert len(found) == 60
-        assert clocked.matches.cached_bytes <= 200_000
+        assert clocked.matches._bytes <= 200_000
     assert 0 < len(clocked.matches._entries) < 200
     assert len(clocked.matches._patterns) <= 16
 

@@ -10,7 +10,9 @@ from log_model import check_invariants, open_log, read_batches, read_records, re
 
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import compaction
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
+from kraftpy.log.time_search import search_max_timestamp, search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.record_batch import Record, iter_records, read_header
 from kraftpy.testing.memory_files import MemoryDisk
@@ -20,7 +22,7 @@ NEVER = 2**63 - 1
 
 
 class Violation(AssertionError):
-    """What must never happen has."""
+    """An invariant was violated."""
 
 
 class Written(NamedTuple):
@@ -32,7 +34,7 @@ class Written(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a producer did to the log's knowledge of it."""
+    """A producer's write, as far as it changes what the log knows of the producer."""
 
     producer_id: int
     producer_epoch: int
@@ -54,7 +56,7 @@ class Transaction:
 
 
 class Model:
-    """All that was written to a log, what became of each transaction, and what was cleaned when."""
+    """A model of a log: everything written to it, the outcome of each transaction, and when each part was cleaned."""
 
     def __init__(self, dice: random.Random, topic: TopicConfig, log: PartitionLog, now: int) -> None:
         self.dice = dice
@@ -194,7 +196,7 @@ class Model:
             raise Violation(f"stable up to {log.last_stable_offset(log.log_end_offset)}, not {self.stable_offset()}")
 
     def _check_committed(self, batches: list[bytes]) -> None:
-        """What a reader of committed records makes of it, by the protocol, is what a dict holds."""
+        """Check that a reader of committed records, by the protocol, ends up with the values of a dict."""
         start, stable = self.log.log_start_offset, self.stable_offset()
         waiting = sorted(
             ((each.first_offset, each.producer_id) for each in self.log.producers.aborted.between(start, stable)),
@@ -227,10 +229,10 @@ class Model:
         data_records = [record for record in records if record.offset in self.written]
         for timestamp in {record.timestamp + self.dice.choice([-1, 0, 1]) for record in records}:
             by_walk = next((record for record in records if record.timestamp >= timestamp), None)
-            by_index = finish(log.search_timestamp(timestamp))
+            by_index = finish(search_timestamp(log, timestamp))
             if (by_walk and (by_walk.offset, by_walk.timestamp)) != (by_index and by_index[:2]):
                 raise Violation(f"time {timestamp}: {by_index}, by walking {by_walk}")
-        latest = finish(log.search_max_timestamp())
+        latest = finish(search_max_timestamp(log))
         largest = max((record.timestamp for record in records), default=None)
         if (latest.timestamp if latest else None) != largest:
             raise Violation(f"the largest timestamp is {largest}, not {latest}")
@@ -242,7 +244,7 @@ class Model:
         for segment in [each for each in log.segments[:-1] if each.base_offset in self.replaced]:
             stored = log.directory.read(segment.log.name)[: segment.size]
             wanted = reference_index(stored, segment.base_offset, self.topic.index_interval_bytes, sealed=True)
-            names = segment.index_file.name, segment.time_index_file.name
+            names = segment.index.offset_file.name, segment.index.time_file.name
             if tuple(log.directory.read(name) for name in names) != wanted:
                 raise Violation(f"the indexes of {segment.log.name} are not those of its batches")
         follower = self._follower(log)

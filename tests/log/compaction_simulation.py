@@ -40,8 +40,9 @@ from log_model import (
 
 from kraftpy.log import compaction
 from kraftpy.log.compaction_work import Done, clean
+from kraftpy.log.deletion import delete_files, delete_old_segments
 from kraftpy.log.key_map import ENTRY_BYTES
-from kraftpy.log.partition_log import Origin, delete_files
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import (
     Compression,
     ControlType,
@@ -111,7 +112,7 @@ class History(Model):
             self.dice.choices([action for _, action in actions], weights)[0]()
             if self.is_deleting and self.dice.random() < 0.2:
                 delete_files(
-                    self.log.directory, self.log.delete_old_segments(Millis(self.now), self.log.log_end_offset)
+                    self.log.directory, delete_old_segments(self.log, Millis(self.now), self.log.log_end_offset)
                 )
             self.check()
         self.log.roll(Millis(self.now))
@@ -231,10 +232,10 @@ class History(Model):
     def delete_records(self) -> None:
         if self.stable_offset() > self.log.log_start_offset:
             self.log.advance_log_start(self.dice.randint(self.log.log_start_offset, self.stable_offset()))
-        delete_files(self.log.directory, self.log.delete_old_segments(Millis(self.now), self.log.log_end_offset))
+        delete_files(self.log.directory, delete_old_segments(self.log, Millis(self.now), self.log.log_end_offset))
 
     def clean(self) -> None:
-        """As the cleaner does, to the end."""
+        """Clean as the cleaner does, to the end."""
         first_dirty = self.dice.choice([self.clean_until] * 8 + [0, 10**9])
         limits = compaction.Limits(self.dice.choice([1, 3, 1000]) * ENTRY_BYTES, 1.0, self.dice.choice([0, 1 << 20]))
         watermark = self.dice.choice([self.log.log_end_offset] * 5 + [self.stable_offset()])

@@ -1,4 +1,4 @@
-"""What the tests of the log share: batches, whole reads, and a plain list as the model of a log."""
+"""The common parts of the log's tests: batches, whole reads, and a plain list as the model of a log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import compaction
 from kraftpy.log.compaction_work import Cleaned, Done, clean
-from kraftpy.log.partition_log import PartitionLog, delete_files
+from kraftpy.log.deletion import delete_files
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import LogSlice
 from kraftpy.ports import Directory
 from kraftpy.protocol.record_batch import Record, encode_batch, iter_records, read_header, split_batches, stamp
 from kraftpy.types import Millis
@@ -22,6 +24,12 @@ def config(**settings: Any) -> TopicConfig:
 
 def open_log(directory: Directory, *, now: int = NOW, topic: TopicConfig | None = None, **how: Any) -> PartitionLog:
     return PartitionLog.open(directory, config() if topic is None else topic, now=Millis(now), **how)
+
+
+def read_slice(log: PartitionLog, offset: int, max_bytes: int, **bounds: Any) -> LogSlice | None:
+    """The result of `read` as a slice; None if it is empty or has to be copied."""
+    read = log.read_or_slice(offset, max_bytes, 1, **bounds)
+    return read if isinstance(read, LogSlice) else None
 
 
 def batch(*values: bytes, timestamp: int = NOW, key: bytes | None = b"k", step_ms: int = 1, **fields: Any) -> bytes:
@@ -80,7 +88,7 @@ def values(log: PartitionLog) -> list[bytes | None]:
 
 
 def check_invariants(log: PartitionLog) -> None:
-    """What must hold of any log at any time, whatever was done to it."""
+    """Check the invariants of a log, which hold at any time."""
     segments = log.segments
     assert segments[0].base_offset <= log.log_start_offset <= log.log_end_offset
     assert log.recovery_point <= log.log_end_offset
@@ -95,18 +103,18 @@ def check_invariants(log: PartitionLog) -> None:
             expected = placed.last_offset + 1
         assert position == segment.size
         starts = {placed.position: placed.last_offset for placed in segment.walk()}
-        if segment.offset_index is not None:
-            assert segment.time_index is not None
-            offsets = [segment.base_offset + offset for offset in segment.offset_index.offsets]
-            assert offsets == [starts[position] for position in segment.offset_index.positions]
-            assert list(segment.time_index.timestamps) == sorted(set(segment.time_index.timestamps))
+        if segment.index.offsets is not None:
+            assert segment.index.times is not None
+            offsets = [segment.base_offset + offset for offset in segment.index.offsets.offsets]
+            assert offsets == [starts[position] for position in segment.index.offsets.positions]
+            assert list(segment.index.times.timestamps) == sorted(set(segment.index.times.timestamps))
     assert expected == log.log_end_offset
     entries = log.epochs.entries()
     assert entries == sorted(entries)
     for epoch, start in entries:
         assert start <= log.log_end_offset
         if start < log.log_end_offset:
-            assert log.leader_epoch_of(start) == epoch
+            assert log.epochs.epoch_of(start) == epoch
 
 
 def reference_index(data: bytes, base_offset: int, interval: int, *, sealed: bool) -> tuple[bytes, bytes]:

@@ -33,9 +33,11 @@ from power_loss_promises import Broken, Promises, written
 
 from kraftpy.log import compaction, layout
 from kraftpy.log.compaction_work import Cleaned, Done, clean
+from kraftpy.log.deletion import advance_log_start, delete_files, remove_before_log_start
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import (
     ControlType,
     CorruptBatch,
@@ -83,7 +85,7 @@ class History(Promises):
     }
 
     def __init__(self, seed: int, focus: Collection[str] = ()) -> None:
-        """Of `focus`, steps that are to happen more often."""
+        """Make the steps in `focus` happen more often."""
         super().__init__()
         self.weights = {name: weight * (8 if name in focus else 1) for name, weight in self.STEPS.items()}
         self.dice = dice = random.Random(seed)
@@ -137,7 +139,7 @@ class History(Promises):
         self.settle()
 
     def with_power_for(self, operations: int, step: Callable[[], None]) -> bool:
-        """Whether the power failed before the step was done."""
+        """Return True if the power failed before the step was done."""
         left = operations
 
         def count_down(operation: str, path: str) -> None:
@@ -162,7 +164,7 @@ class History(Promises):
         self.disk.crash(self.dice, loss)
 
     def settle(self) -> None:
-        """Nobody was promised what came through beyond the promises, but there it is now."""
+        """Take over what survived beyond the promises: it was not promised, but it is there from now on."""
         end_offset = self.log.log_end_offset
         self.history = [each for each in (*self.history, *self.maybe) if each.base_offset < end_offset]
         self.maybe = []
@@ -172,7 +174,7 @@ class History(Promises):
         self.new_epoch()
 
     def open(self) -> None:
-        """As a broker does: marker, checkpoints, directory, log."""
+        """Open the log as a broker does: marker, checkpoints, directory, log."""
         root = self.disk.root
         is_clean = layout.take_clean_shutdown(root) is not None
         points = layout.read_offsets(root, layout.RECOVERY_POINTS)
@@ -198,7 +200,7 @@ class History(Promises):
         self.told.append(f"  opened: {self.log.log_start_offset}-{self.log.log_end_offset}, {self.log.report}")
 
     def new_epoch(self) -> None:
-        """Who opens or cuts a log has a new leader, and its producers begin again."""
+        """Begin a new leader epoch, as after opening or truncating a log; the producers begin again as well."""
         self.epoch += 1
         self.sequences.clear()
         self.log.assign_epoch(self.epoch)
@@ -259,7 +261,7 @@ class History(Promises):
         self.append(marker, Origin.COORDINATOR)
 
     def append_copies(self) -> None:
-        """What a leader sent, with the gaps its compaction left."""
+        """Append copies of a leader's batches, with the gaps that its compaction left."""
         placed, offset = [], self.log.log_end_offset
         for number in range(self.dice.randint(1, 3)):
             offset += self.dice.choice([0, 0, 2]) if number else 0
@@ -301,7 +303,7 @@ class History(Promises):
         self.synced_end = max(self.synced_end, end_offset)
 
     def write_checkpoint(self) -> None:
-        """As a broker: the recovery point and the start as they were when it began."""
+        """Write the checkpoints as a broker does: recovery point and log start as they were when it began."""
         start = self.log.log_start_offset
         layout.write_offsets(self.disk.root, layout.RECOVERY_POINTS, {KEY: self.log.recovery_point})
         layout.write_offsets(self.disk.root, layout.LOG_START_OFFSETS, {KEY: start})
@@ -318,9 +320,9 @@ class History(Promises):
 
     def retention(self) -> None:
         self.largest_start = max(self.largest_start, self.log.log_end_offset)
-        if self.log.advance_log_start_by_retention(Millis(self.now), self.log.log_end_offset):
+        if advance_log_start(self.log, Millis(self.now), self.log.log_end_offset):
             self.write_checkpoint()
-        self.trash += self.log.remove_before_log_start(Millis(self.now))
+        self.trash += remove_before_log_start(self.log, Millis(self.now))
         self.largest_start = max(self.promised_start, self.log.log_start_offset)
 
     def empty_the_trash(self) -> None:
@@ -359,7 +361,7 @@ class History(Promises):
         self.cut()
 
     def cut(self) -> None:
-        """Who writes next has a new leader."""
+        """Truncate the log; a new leader writes next."""
         self.largest_start = max(self.promised_start, self.log.log_start_offset)
         self.first_dirty = min(self.first_dirty, self.log.log_end_offset)
         self.may_go = {offset for offset in self.may_go if offset < self.log.log_end_offset}
@@ -427,7 +429,7 @@ class History(Promises):
             self.give_up_compacting()
 
     def give_up_compacting(self) -> None:
-        """As a replica does before its log is cut or closed."""
+        """Give up compacting, as a replica does before its log is truncated or closed."""
         job, self.compacting = self.compacting, None
         if job is not None:
             compaction.finish(self.log, job)
@@ -477,7 +479,7 @@ def _job(arguments: tuple[int, int]) -> tuple[int, Counter[str], str]:
 
 
 def main() -> int:
-    """Run histories until there were so many crash points; 1 where a promise was not kept."""
+    """Run histories until there are this many crash points; return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")

@@ -1,4 +1,4 @@
-"""What must hold of a log after a power cut, by what was written, promised and taken back before (`power_loss`)."""
+"""The invariants of a log after a power cut, given what was written, promised and taken back before (`power_loss`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def written(data: bytes) -> Written:
 
 
 class Promises:
-    """What a log may and must hold."""
+    """The records that a log may hold and those that it must hold."""
 
     log: PartitionLog
 
@@ -54,14 +54,14 @@ class Promises:
         self.history: list[Written] = []  # all that was ever appended and not cut off since
         self.maybe: list[Written] = []  # what is being appended
         self.durable_end = 0
-        self.synced_end = 0  # as far as a recovery point may be: not lowered before a cut is made
+        self.synced_end = 0  # the highest possible recovery point: not lowered before a truncation is made
         self.cleaned_end = 0  # compaction may have changed what is before it
         self.may_go: set[int] = set()  # offsets that it may have removed
         self.promised_start = 0
         self.largest_start = 0
 
     def check(self) -> None:
-        """Raise `Broken` where the log, just opened, is not what it must be."""
+        """Raise `Broken` if the log, just opened, violates a promise."""
         log = self.log
         try:
             check_invariants(log)
@@ -121,7 +121,7 @@ class Promises:
             raise Broken(f"compaction changed records of the batch at {each.base_offset}")
 
     def is_aborted(self, batch: Written) -> bool:
-        """Of an aborted transaction; by looking for its marker, as plainly as can be."""
+        """Return True if the batch belongs to an aborted transaction, by looking for its marker in the plainest way."""
         if not batch.header.is_transactional:
             return False
         for each in self.history:
@@ -134,7 +134,7 @@ class Promises:
         return False
 
     def check_producers(self, found: list[Written], end: int) -> None:
-        """What the log knows of its producers against a replay of all that was ever appended, and of what is there."""
+        """Compare the log's producer states with a replay of everything ever appended, and of what is still there."""
         whole = replayed([each for each in (*self.history, *self.maybe) if each.base_offset < end])
         there, known = replayed(found), facts(self.log.producers)
         first = self.log.segments[0].base_offset
@@ -163,7 +163,7 @@ class Promises:
             if each.end_offset <= self.log.log_start_offset:
                 continue
             offset = max(each.base_offset, self.log.log_start_offset)
-            if self.log.leader_epoch_of(offset) != each.header.partition_leader_epoch:
+            if self.log.epochs.epoch_of(offset) != each.header.partition_leader_epoch:
                 raise Broken(f"epochs {entries}: {offset} was written in {each.header.partition_leader_epoch}")
         whole = LeaderEpochs()
         for each in (*self.history, *self.maybe):
@@ -177,7 +177,7 @@ class Promises:
 
 @dataclass(frozen=True)
 class Fact:
-    """A producer, as far as it must be the same however it came to be known."""
+    """A producer's state without the parts that depend on how it was restored."""
 
     epoch: int
     batches: tuple[WrittenBatch, ...]

@@ -1,7 +1,8 @@
-"""A base offset in which a bit has flipped, across a restart: no checksum covers it, its neighbours tell.
+"""A base offset in which a bit has flipped, across a restart: no checksum covers it, but its neighbours give it away.
 
-Whatever bit of whatever batch it is, however the log was left: it opens, and what is read stands at its own offset. A
-recovery cuts what it scans at the damage, a segment that was synced before is kept, and says so to who reads there.
+Any bit of any batch may flip, and the log may have been left in any way: it opens, and every record that is read stands
+at its own offset. If a recovery scans the batch, it truncates the log there; a segment that was synced before is kept,
+and readers who reach the damage get an error.
 
 Left out, as in `kraftpy.log.verifying`: the very last batch of a log that was not closed, moved up by less than 2^31.
 """
@@ -13,7 +14,8 @@ from log_model import NOW, config, copies, numbered, open_log
 
 from kraftpy.log import layout
 from kraftpy.log.index import MAX_RELATIVE_OFFSET
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.log.segment import CorruptSegment
 from kraftpy.protocol.record_batch import iter_records
 from kraftpy.testing.memory_files import MemoryDisk

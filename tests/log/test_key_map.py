@@ -11,7 +11,7 @@ from kraftpy.log.key_map import ENTRY_BYTES, WHOLE_KEY_BYTES, KeyMap, short_key
 
 @pytest.mark.parametrize("count", [100, 5_461, 5_462, 21_846, 43_690, 43_691, 60_000])
 def test_it_takes_no_more_memory_than_it_was_given(count: int) -> None:
-    """With the longest keys it holds whole; 5,461 and its like are where the interpreter's dict grows."""
+    """These are the longest keys it holds whole; the interpreter's dict grows at sizes such as 5,461."""
     budget = count * ENTRY_BYTES
     tracemalloc.start()
     try:

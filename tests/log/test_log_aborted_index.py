@@ -1,5 +1,5 @@
-"""Aborted transactions on the disk: `.txnindex` and `.snapshot` files in Kafka's layout, and a log that knows as much
-after whatever happened to it (rules 24 and 32: of every aborted transaction in its range a reader is told).
+"""Aborted transactions on disk: `.txnindex` and `.snapshot` files in Kafka's layout, and a log that still knows every
+aborted transaction after restarts and crashes (rules 24 and 32: a reader learns of each one in its range).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from crc32c import crc32c
 from log_model import NOW, check_invariants, compact, config, open_log
 
 from kraftpy.log import layout
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.deletion import remove_before_log_start
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import (
     ControlRecord,
     ControlType,
@@ -59,7 +61,7 @@ class Topic:
         self.log.append(marker, leader_epoch=0, now=NOW, origin=Origin.COORDINATOR)
 
     def transactions(self, count: int) -> None:
-        """So many of two producers that take turns and overlap; every third is committed."""
+        """Write this many transactions of two producers that alternate and overlap; every third is committed."""
         for number in range(count):
             self.put(number % 2)
             if number:
@@ -88,7 +90,7 @@ class Topic:
         return [(each.producer_id, each.first_offset, each.last_offset) for each in self.log.producers.aborted]
 
     def counted(self) -> Told:
-        """By a walk through all the records."""
+        """Return what a walk through all the records finds."""
         since: dict[int, int] = {}
         found: Told = []
         for segment in self.log.segments:
@@ -111,7 +113,7 @@ class Topic:
         return [name for name in self.disk.root.child("t-0").names() if name.endswith(suffix)]
 
     def stored(self) -> Told:
-        """What the files say, read by the letter of Kafka's layout."""
+        """Return the files' contents, parsed independently by Kafka's layout."""
         found: Told = []
         for name in self.files(".txnindex"):
             data = self.disk.root.child("t-0").read(name)
@@ -235,7 +237,7 @@ def test_they_go_with_their_segments(topic: Topic) -> None:
     topic.flush()
     topic.log.advance_log_start(start)
     topic.log.written_log_start = start
-    for name in topic.log.remove_before_log_start(Millis(NOW)):
+    for name in remove_before_log_start(topic.log, Millis(NOW)):
         topic.directory.delete(name)
     assert all(last >= start for _, _, last in topic.told())
     assert len(topic.told()) > 5

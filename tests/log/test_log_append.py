@@ -1,4 +1,4 @@
-"""What a log takes, refuses, rolls and lets go."""
+"""Appending to a log: what it accepts and refuses, when it rolls, and what it deletes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from log_model import (
     open_log,
     read_batches,
     read_records,
+    read_slice,
     values,
 )
 
 from kraftpy.broker.runtime import OsDirectory
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.deletion import delete_files, delete_old_segments
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.log.retention import SegmentAge, segments_to_delete
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
@@ -45,10 +49,10 @@ def fresh(**settings: Any) -> PartitionLog:
 
 
 def refused(log: PartitionLog, data: bytes, *, origin: Origin = Origin.CLIENT, leader_epoch: int = 0) -> ErrorCode:
-    before = (log.log_end_offset, log.size_bytes, log.epochs.entries())
+    before = (log.log_end_offset, log.segments.size_bytes, log.epochs.entries())
     with pytest.raises(KafkaError) as caught:
         log.append(data, leader_epoch=leader_epoch, now=NOW, origin=origin)
-    assert (log.log_end_offset, log.size_bytes, log.epochs.entries()) == before
+    assert (log.log_end_offset, log.segments.size_bytes, log.epochs.entries()) == before
     return caught.value.code
 
 
@@ -81,7 +85,7 @@ def test_log_append_time_is_stamped() -> None:
     (stored,) = read_batches(log)
     assert check_crc(stored)
     assert [record.timestamp for record in read_records(log)] == [NOW, NOW]
-    found = finish(log.search_timestamp(NOW))
+    found = finish(search_timestamp(log, NOW))
     assert found is not None
     assert (found.offset, found.timestamp) == (0, NOW)
 
@@ -276,11 +280,11 @@ def test_an_expired_log_goes_on_in_an_empty_segment_and_readers_are_not_hurt() -
     log = open_log(directory, topic=config(retention_ms=100, segment_bytes=400))
     for number in range(10):
         log.append(numbered(number, 1), leader_epoch=0, now=NOW)
-    slice_ = log.read_slice(0, 10**6)
+    slice_ = read_slice(log, 0, 10**6)
     assert slice_ is not None
     before = slice_.file.read(slice_.position, slice_.length)
-    gone = log.delete_old_segments(Millis(NOW + 101), high_watermark=10)
-    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (10, 10, 0)
+    gone = delete_old_segments(log, Millis(NOW + 101), high_watermark=10)
+    assert (log.log_start_offset, log.log_end_offset, log.segments.size_bytes) == (10, 10, 0)
     assert all(name.endswith(".deleted") for name in gone)
     assert [name for name in directory.names() if name.endswith(".log")] == ["00000000000000000010.log"]
     delete_files(directory, gone)
@@ -291,7 +295,7 @@ def test_an_expired_log_goes_on_in_an_empty_segment_and_readers_are_not_hurt() -
     with pytest.raises(KafkaError) as caught:
         log.read(0, 100)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert not log.delete_old_segments(Millis(NOW + 10**9), high_watermark=10)
+    assert not delete_old_segments(log, Millis(NOW + 10**9), high_watermark=10)
     assert log.append(numbered(10, 1), leader_epoch=0, now=NOW).base_offset == 10
     assert not [name for name in directory.names() if name.endswith(".deleted")]
 
@@ -326,7 +330,7 @@ def test_reading_does_not_touch_what_is_not_asked_for() -> None:
     log.read(result.next_offset - 1, 10_000)
     log.append(numbered(5000, 1), leader_epoch=0, now=NOW)
     touched.clear()
-    log.read(5000, 10_000)  # a reader that was at the end goes on there: nothing is looked up
+    log.read(5000, 10_000)  # a reader that was at the end continues there: nothing is looked up
     assert touched == ["read"]
 
 

@@ -1,4 +1,4 @@
-"""Compaction keeps the last record of each key, where it was, whatever happens on the way."""
+"""Compaction keeps the last record of each key at its offset, through interruptions and crashes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from log_model import NOW, begin, check_invariants, compact, config, open_log, r
 from kraftpy.log import compaction, layout
 from kraftpy.log.compaction import Limits
 from kraftpy.log.compaction_work import Cleaned, clean
+from kraftpy.log.deletion import delete_old_segments
 from kraftpy.log.key_map import ENTRY_BYTES
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.time_search import search_max_timestamp, search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.record_batch import (
     Compression,
@@ -112,7 +115,7 @@ def test_a_deletion_is_kept_for_a_while_and_then_goes() -> None:
     assert compact(log, second.end_offset, now=NOW + DAY) is not None
     assert held(log) == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1"), (5, "x", "1"), (6, "y", "1")]
     assert [record.timestamp for record in read_records(log)][:3] == [NOW, NOW + 5, NOW + 7]
-    found = finish(log.search_timestamp(NOW + 6))
+    found = finish(search_timestamp(log, NOW + 6))
     assert found is not None
     assert (found.offset, found.timestamp) == (4, NOW + 7)
 
@@ -250,7 +253,7 @@ def test_what_changed_meanwhile_is_not_undone() -> None:
             log.truncate_to(2)
         elif disturb == "delete":
             log.advance_log_start(3)
-            log.delete_old_segments(NOW, 12)
+            delete_old_segments(log, NOW, 12)
         before = held(log)
         if disturb != "fail":
             assert not compaction.stage(log, job, cleaned)
@@ -274,14 +277,14 @@ def test_nothing_is_deleted_while_it_is_about_to_be_replaced() -> None:
     assert isinstance(cleaned, Cleaned)
     log.advance_log_start(5)
     assert compaction.stage(log, job, cleaned)
-    assert log.delete_old_segments(NOW, 6) == []
+    assert delete_old_segments(log, NOW, 6) == []
     log.directory.sync()
     assert compaction.put_in_place(log, job)
-    assert log.delete_old_segments(NOW, 6) == []
+    assert delete_old_segments(log, NOW, 6) == []
     log.directory.sync()
     compaction.complete(log, job)
     compaction.finish(log, job)
-    assert log.delete_old_segments(NOW, 6)
+    assert delete_old_segments(log, NOW, 6)
     check_invariants(log)
 
 
@@ -374,7 +377,7 @@ def test_a_segment_of_a_compacted_topic_is_rolled_for_its_largest_lag() -> None:
 
 
 def test_records_without_a_key_go() -> None:
-    """Of a topic that was not always compacted."""
+    """A topic that was not always compacted may have some."""
     log = fresh(cleanup_policy=frozenset({"delete"}))
     log.append(
         encode_batch([(NOW, None, b"1", ()), (NOW, b"a", b"1", ()), (NOW, None, None, ())]), leader_epoch=0, now=NOW
@@ -448,7 +451,7 @@ def test_a_merged_segment_spans_no_more_than_relative_offsets_can_say() -> None:
 
 
 def test_an_emptied_batch_keeps_its_time_and_is_not_the_latest_record() -> None:
-    """As with Kafka; who asks for the largest timestamp is told of a record that is there (KIP-734)."""
+    """As in Kafka: a request for the largest timestamp returns a record that is there (KIP-734)."""
     log = fresh()
     put(log, ("a", "1"), now=NOW + 50, producer_id=1, producer_epoch=0, base_sequence=0)
     put(log, ("a", "2"), now=NOW + 20)
@@ -457,7 +460,7 @@ def test_an_emptied_batch_keeps_its_time_and_is_not_the_latest_record() -> None:
     assert compact(log) is not None
     headers = [read_header(data) for data in read_batches(log)]
     assert [(h.records_count, h.max_timestamp - NOW) for h in headers] == [(0, 50), (1, 20), (1, 10)]
-    latest = finish(log.search_max_timestamp())
+    latest = finish(search_max_timestamp(log))
     assert latest is not None
     assert latest[:2] == (1, NOW + 20)
 
@@ -468,11 +471,11 @@ def test_the_latest_record_is_one_that_may_still_be_read() -> None:
     put(log, ("b", "1"), now=NOW + 20)
     put(log, ("c", "1"), now=NOW + 10)
     log.advance_log_start(1)
-    latest = finish(log.search_max_timestamp())
+    latest = finish(search_max_timestamp(log))
     assert latest is not None
     assert latest[:2] == (1, NOW + 20)
     log.advance_log_start(3)
-    assert finish(log.search_max_timestamp()) is None
+    assert finish(search_max_timestamp(log)) is None
 
 
 def test_compact_and_delete_does_both() -> None:
@@ -483,7 +486,7 @@ def test_compact_and_delete_does_both() -> None:
     log.roll(NOW)
     assert compact(log) is not None
     assert [offset for offset, _, _ in held(log)] == [1, 2]
-    assert log.delete_old_segments(Millis(NOW + 1501), log.log_end_offset)
+    assert delete_old_segments(log, Millis(NOW + 1501), log.log_end_offset)
     assert held(log) == []
 
 

@@ -1,4 +1,4 @@
-"""Transactions in a compacted log (rule 41): aborted records go at once, markers last, and readers are told so."""
+"""Transactions in a compacted log (rule 41): aborted records go at once, markers last, and readers learn of both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import random
 from log_model import NOW, compact, config, open_log, read_batches
 
 from kraftpy.log import compaction
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import ControlType, encode_batch, encode_control_batch, read_header
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 from kraftpy.types import Millis

@@ -1,7 +1,7 @@
-"""A flipped bit anywhere in a sealed segment, or in its index files, is found by whoever reads there.
+"""A flipped bit anywhere in a sealed segment, or in its index files, is found by every reader who gets there.
 
-What is returned is as it was appended, byte for byte; what is not is refused with CORRUPT_MESSAGE; and whoever begins
-behind the damage reads on. Files are changed behind the log's back, before and after it has read them.
+Returned batches are byte for byte what was appended; others are refused with CORRUPT_MESSAGE; and a reader who begins
+behind the damage continues. Files are changed behind the log's back, before and after it has read them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from log_model import NOW, config, numbered, open_log, read_batches
+from log_model import NOW, config, numbered, open_log, read_batches, read_slice
 
+from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import PartitionLog
-from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.segment import CorruptSegment, Segment
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode
@@ -72,7 +74,7 @@ def everything(log: PartitionLog, max_bytes: int, *, sliced: bool) -> tuple[list
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         try:
-            piece = log.read_slice(offset, max_bytes) if sliced else None
+            piece = read_slice(log, offset, max_bytes) if sliced else None
             if piece is not None:
                 records = piece.file.read(piece.position, piece.length)
                 piece.release()
@@ -138,7 +140,7 @@ def test_every_bit_of_a_header(number: int, sliced: bool) -> None:
 
 @given(where=st.floats(0, 1, exclude_max=True), offset=st.integers(0, 60), wait=st.booleans())
 def test_a_look_up_never_lands_elsewhere(where: float, offset: int, wait: bool) -> None:
-    """Whoever asks for an offset, wherever the damage is: that batch or an error, and never what lies behind it."""
+    """A look-up returns the batch that holds the offset or an error, and never one behind it."""
     sealed = Sealed(2)
     bit = int(where * len(sealed.data) * 8)
     number = sealed.damaged(bit)
@@ -192,7 +194,7 @@ def test_a_damaged_index_misleads_nobody(name: str, where: float, bits: int, dic
     for offset in offsets:
         found = sealed.log.read(offset, 1).records
         assert found == next(data for data in sealed.batches if read_header(data).last_offset >= offset)
-        in_time = finish(sealed.log.search_timestamp(NOW + offset))
+        in_time = finish(search_timestamp(sealed.log, NOW + offset))
         assert in_time is not None
         assert (in_time.offset, in_time.timestamp) == (offset, NOW + offset)
 
@@ -204,10 +206,29 @@ def test_a_damaged_index_is_made_anew_and_stored() -> None:
         sealed.flip("00000000000000000000.index", entry * 64 + 56)  # of its position, the lowest bit
     for offset in range(sealed.log.log_end_offset):
         sealed.log.read(offset, 1)
-    assert sealed.log.remade_indexes == 1
+    assert sealed.log.rebuilt_indexes == 1
     sealed.log.flush()
     assert sealed.directory.read("00000000000000000000.index") == before
-    assert sealed.log.segments[0].offset_index is None
+    assert sealed.log.segments[0].index.offsets is None
+
+
+@pytest.mark.parametrize("is_span_known", [True, False])
+def test_the_largest_timestamp_is_that_of_the_intact_batches_if_the_time_index_is_damaged(is_span_known: bool) -> None:
+    sealed = Sealed(5, interval=100)
+    span = sealed.log.segments[1].base_offset
+
+    def largest() -> tuple[int, int]:
+        segment = Segment(sealed.directory, 0, FileCache())  # knows nothing but its files
+        segment.index.span = span if is_span_known else 0
+        return segment.max_timestamp()
+
+    headers = [read_header(data) for data in sealed.batches[:-1]]
+    assert largest() == (headers[-1].max_timestamp, headers[-1].last_offset)
+    entries = len(sealed.directory.read("00000000000000000000.timeindex")) // 12
+    sealed.flip("00000000000000000000.timeindex", 8 * (12 * entries - 1))  # of the last entry's offset
+    assert largest() == (headers[-1].max_timestamp, headers[-1].last_offset)
+    sealed.flip(LOG, 8 * (len(sealed.data) - 1))
+    assert largest() == (headers[-2].max_timestamp, headers[-2].last_offset)
 
 
 def test_a_time_in_a_damaged_batch_is_an_error() -> None:
@@ -216,10 +237,10 @@ def test_a_time_in_a_damaged_batch_is_an_error() -> None:
     header = read_header(sealed.batches[10])
     for _ in range(2):
         with pytest.raises(CorruptSegment) as caught:
-            finish(sealed.log.search_timestamp(NOW + header.base_offset))
+            finish(search_timestamp(sealed.log, NOW + header.base_offset))
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     for offset in (0, sealed.log.log_end_offset - 8):
-        found = finish(sealed.log.search_timestamp(NOW + offset))
+        found = finish(search_timestamp(sealed.log, NOW + offset))
         assert found is not None
         assert found.offset == offset
 

@@ -17,6 +17,7 @@ from log_model import NOW, batch, config, open_log
 
 from kraftpy.log.appending import KEYS, BatchLimits, Prepared, demand_of, prepared
 from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.time_search import search_max_timestamp, search_timestamp
 from kraftpy.log.work import Work, finish
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -52,7 +53,7 @@ def only_batch(log: PartitionLog) -> tuple[BatchHeader, bytes]:
 
 
 def pauses(work: Work[Any]) -> tuple[int, int, Any]:
-    """How often work paused, how much it gave to a thread, and what it came to."""
+    """Return how often the work paused, how much it gave to a thread, and its result."""
     paused = given_away = 0
     step = next(work)
     while True:
@@ -255,11 +256,11 @@ def test_what_was_prepared_for_other_settings_is_prepared_again() -> None:
 def test_a_search_by_time_goes_through_a_large_batch_in_slices() -> None:
     log = fresh()
     log.append(many_records(64 * SLICE_RECORDS, max_timestamp=NOW + 10), leader_epoch=0, now=NOW)
-    paused, given_away, found = pauses(log.search_timestamp(NOW + 1))
+    paused, given_away, found = pauses(search_timestamp(log, NOW + 1))
     assert (paused, given_away, found) == (64, 1, None)  # 63 times within the batch, and once after it
-    paused, given_away, found = pauses(log.search_max_timestamp())
+    paused, given_away, found = pauses(search_max_timestamp(log))
     assert (paused, given_away, found) == (63, 1, (0, NOW, 0))
-    assert finish(log.search_timestamp(NOW)) == (0, NOW, 0)
+    assert finish(search_timestamp(log, NOW)) == (0, NOW, 0)
 
 
 def test_a_search_does_not_decode_the_headers_of_what_it_goes_by() -> None:
@@ -267,8 +268,8 @@ def test_a_search_does_not_decode_the_headers_of_what_it_goes_by() -> None:
     log.append(bomb(), leader_epoch=0, now=NOW)
     tracemalloc.start()
     try:
-        assert finish(log.search_timestamp(NOW)) == (0, NOW, 0)
-        assert finish(log.search_max_timestamp()) == (0, NOW, 0)
+        assert finish(search_timestamp(log, NOW)) == (0, NOW, 0)
+        assert finish(search_max_timestamp(log)) == (0, NOW, 0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -281,6 +282,6 @@ def test_all_headers_are_looked_at_in_steps_when_the_latest_batch_is_hidden() ->
     for number in range(6000):
         log.append(batch(b"v", timestamp=NOW + number % 100), leader_epoch=0, now=NOW)
     log.advance_log_start(1)
-    paused, _, found = pauses(log.search_max_timestamp())
+    paused, _, found = pauses(search_max_timestamp(log))
     assert found == (100, NOW + 99, 0)
     assert paused == 3

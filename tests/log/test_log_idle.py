@@ -1,4 +1,4 @@
-"""What a log costs that little or nothing is written to: next to no files, and nothing to do at a stop or a start."""
+"""The cost of a log that is rarely written to: next to no files, and nothing to do at a stop or a start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 from log_model import NOW, batch, config, numbered, open_log, values
 
 from kraftpy.log import layout
+from kraftpy.log.deletion import delete_old_segments
 from kraftpy.log.epochs import LeaderEpochs
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
 from kraftpy.types import TopicId
@@ -38,9 +40,9 @@ def test_an_unused_log_is_its_topic_id_and_no_more(directory: MemoryDirectory) -
     for epoch in range(3):
         log.assign_epoch(epoch)
     assert log.begin_flush() is None
-    assert log.size_bytes == 0
-    assert finish(log.search_timestamp(0)) is None
-    assert log.delete_old_segments(NOW, 0) == []
+    assert log.segments.size_bytes == 0
+    assert finish(search_timestamp(log, 0)) is None
+    assert delete_old_segments(log, NOW, 0) == []
     log.close()
     assert directory.names() == [layout.PARTITION_METADATA]
     for clean in (True, False):
@@ -97,30 +99,30 @@ def test_a_short_log_is_left_without_index_and_snapshot_and_forgets_nobody(direc
 
 def test_an_epoch_goes_to_the_disk_with_its_first_record() -> None:
     epochs = LeaderEpochs()
-    version = epochs.settled(0)
+    version = epochs.version_to_store(0)
     epochs.assign(1, 0)
     epochs.assign(2, 0)
-    assert epochs.settled(0) == version
+    assert epochs.version_to_store(0) == version
     assert LeaderEpochs.decode(epochs.to_store(0)).entries() == []
-    assert epochs.settled(1) > version, "a record was written in it"
-    version = epochs.settled(1)
+    assert epochs.version_to_store(1) > version, "a record was written in it"
+    version = epochs.version_to_store(1)
     assert LeaderEpochs.decode(epochs.to_store(1)).entries() == [(2, 0)]
     epochs.assign(3, 1)
     epochs.truncate_from_end(1)
-    assert epochs.settled(1) == version, "what was never on the disk was dropped"
+    assert epochs.version_to_store(1) == version, "what was never on the disk was dropped"
     epochs.assign(4, 1)
     epochs.assign(5, 9)
-    assert epochs.settled(9) > version, "epoch 4 ended, so it had records"
-    version = epochs.settled(9)
+    assert epochs.version_to_store(9) > version, "epoch 4 ended, so it had records"
+    version = epochs.version_to_store(9)
     epochs.truncate_from_end(1)
-    assert epochs.settled(1) > version, "epoch 4 was on the disk"
+    assert epochs.version_to_store(1) > version, "epoch 4 was on the disk"
 
 
 def test_an_epoch_that_retention_emptied_is_written_again_with_its_next_record() -> None:
     epochs = LeaderEpochs([(1, 0)])
     epochs.truncate_from_start(10)  # all records went; the log's end is 10
-    version = epochs.settled(10)
+    version = epochs.version_to_store(10)
     assert LeaderEpochs.decode(epochs.to_store(10)).entries() == []
-    assert epochs.settled(10) == version
-    assert epochs.settled(11) > version
+    assert epochs.version_to_store(10) == version
+    assert epochs.version_to_store(11) > version
     assert LeaderEpochs.decode(epochs.to_store(11)).entries() == [(1, 10)]

@@ -67,8 +67,8 @@ def test_a_window_answers_as_the_whole_offset_index(
         whole.append(offset, position)
     file = stored(whole.encode() + b"\x00\x01\x02")  # a torn last entry is not one
     for asked in {wanted, *whole.offsets[:3], *whole.offsets[-3:], *whole.positions[-3:]}:
-        assert offset_window(file, asked, part).position_of(asked) == whole.position_of(asked)
-        assert position_window(file, asked, part).position_before(asked) == whole.position_before(asked)
+        assert offset_window(file, asked, part).entry_of(asked) == whole.entry_of(asked)
+        assert position_window(file, asked, part).entry_before(asked) == whole.entry_before(asked)
     assert OffsetIndex.decode(whole.encode()).encode() == whole.encode()
 
 

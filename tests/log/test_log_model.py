@@ -1,7 +1,7 @@
-"""A log against a plain list: whatever is appended, cut, flushed, reopened or crashed, it holds what the list holds.
+"""A log against a plain list: after appends, truncations, flushes, restarts and crashes it holds the same.
 
 One integer is one history. With tests/log in PYTHONPATH, `python tests/log/test_log_model.py FIRST COUNT [STEPS]` runs
-many; `... FIRST 1 STEPS -v` tells one.
+many; `... FIRST 1 STEPS -v` prints one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_model import NOW, batch, check_invariants, config, copies, open_log, read_batches, read_records
+from log_model import NOW, batch, check_invariants, config, copies, open_log, read_batches, read_records, read_slice
 
+from kraftpy.log.deletion import delete_files, delete_old_segments
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import ProducerStates
+from kraftpy.log.results import Origin
+from kraftpy.log.time_search import search_max_timestamp, search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import Compression, iter_records, read_header, split_batches
@@ -45,7 +48,7 @@ class PowerCut(BaseException):
 
 
 class LogMachine:
-    """The list is `model`. What a crash leaves must be a prefix of it, and hold all that was flushed."""
+    """The list is `model`. A crash must leave a prefix of it that includes everything that was flushed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = random.Random(seed)
@@ -60,7 +63,7 @@ class LogMachine:
         self.now = int(NOW)
         self.epoch = 1
         self.model: tuple[Batch, ...] = ()
-        self.intended: tuple[Batch, ...] = ()  # the model as it will be when the step under way succeeds
+        self.intended: tuple[Batch, ...] = ()  # the model as it will be when the present step succeeds
         self.log_start = 0
         self.end = 0
         self.durable_end = 0
@@ -165,7 +168,7 @@ class LogMachine:
         assert (again.base_offset, again.last_offset) == (self.model[-1].base_offset, self.end - 1)
 
     def append_copies(self) -> None:
-        """What a leader sent, with the gaps compaction leaves."""
+        """Append copies of a leader's batches, with the gaps that compaction leaves."""
         self.now += 10
         placed, offset = [], self.log.log_end_offset
         for number in range(self.dice.randint(1, 5)):
@@ -211,7 +214,7 @@ class LogMachine:
         self.new_epoch()
 
     def new_epoch(self) -> None:
-        """Whoever truncates has a new leader; so do producers here, whose sequences begin again."""
+        """Begin a new leader epoch, as after a truncation; producers' sequences begin again as well."""
         self.epoch += 1
         self.sequences.clear()
         self.log.assign_epoch(self.epoch)
@@ -223,7 +226,7 @@ class LogMachine:
         self.write_checkpoint()
 
     def retention(self) -> None:
-        self.trash += self.log.delete_old_segments(Millis(self.now), self.log.log_end_offset)
+        self.trash += delete_old_segments(self.log, Millis(self.now), self.log.log_end_offset)
         assert self.log.log_start_offset == self.log_start
 
     def empty_the_trash(self) -> None:
@@ -384,7 +387,7 @@ class LogMachine:
         if max_bytes == 0:
             assert not self.log.read(offset, 0, end_offset=end_offset, min_one_batch=False).records
         assert read_batches(self.log, offset, max_bytes=max_bytes, end_offset=end_offset) == wanted
-        piece = self.log.read_slice(offset, max_bytes, end_offset=end_offset)
+        piece = read_slice(self.log, offset, max_bytes, end_offset=end_offset)
         if piece is None:  # behind a gap that compaction left it is copied, and so are batches without records
             first = read_header(wanted[0]) if wanted else None
             assert first is None or first.base_offset > offset or not first.records_count
@@ -403,11 +406,11 @@ class LogMachine:
         assert read_records(self.log) == records
         timestamp = self.now + self.dice.randint(-500, 60)
         expected = next((record for record in records if record.timestamp >= timestamp), None)
-        found = finish(self.log.search_timestamp(timestamp))
+        found = finish(search_timestamp(self.log, timestamp))
         assert (found and (found.offset, found.timestamp)) == (expected and (expected.offset, expected.timestamp))
         if found is not None:
-            assert finish(self.log.search_timestamp(timestamp, end_offset=found.offset)) is None
-        latest = finish(self.log.search_max_timestamp())
+            assert finish(search_timestamp(self.log, timestamp, end_offset=found.offset)) is None
+        latest = finish(search_max_timestamp(self.log))
         if self.log_start == self.log.segments[0].base_offset and records:
             assert latest is not None
             assert latest.timestamp == max(record.timestamp for record in records)

@@ -1,8 +1,8 @@
-"""A process out of descriptors or memory is no failed disk: the log goes on after any operation that meets that.
+"""A process out of descriptors or memory is no failed disk: the log continues after any operation that fails so.
 
-Every operation of a log's life fails once, each in a life of its own: its caller tries it again, and in the end
-the log is what it would have been, also after a power loss. EMFILE and ENFILE come where something is to be opened;
-ENOMEM may come from any operation but a sync, whose failure nobody may take for something else.
+Every operation of a log's life fails once, each in a life of its own: its caller tries it again, and in the end the log
+is what it would have been, also after a power loss. EMFILE and ENFILE occur when something is opened; ENOMEM may occur
+in any operation but a sync, whose failure must never be taken for anything else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TypeVar
 import pytest
 from log_model import NOW, config, numbered, open_log, values
 
+from kraftpy.log.deletion import remove_before_log_start
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import SEGMENTS_PER_JOB, FlushJob
 from kraftpy.log.partition_log import PartitionLog
@@ -31,7 +32,7 @@ SETTINGS = {"segment_bytes": 300, "min_cleanable_dirty_ratio": 0.0, "cleanup_pol
 
 
 class Shortage:
-    """Has the operation of one number fail, once; counts them."""
+    """Makes the operation with one number fail, once, and counts operations."""
 
     def __init__(self, disk: MemoryDisk, number: int, error: int, operations: frozenset[str]) -> None:
         self.count = 0
@@ -81,14 +82,14 @@ def life(disk: MemoryDisk, shortage: Shortage) -> PartitionLog:
     again(lambda: log.roll(NOW))
     log.advance_log_start(3)
     log.written_log_start = 3
-    again(lambda: log.remove_before_log_start(NOW))
+    again(lambda: remove_before_log_start(log, NOW))
     again(log.flush)
     assert not log.is_failed
     return log
 
 
 def ends_well(disk: MemoryDisk, log: PartitionLog) -> None:
-    """Check that flushed records are there after a power loss, and that the log goes on."""
+    """Check that flushed records are there after a power loss, and that the log continues."""
     assert log.recovery_point == log.log_end_offset == 14
     found = values(log)
     disk.on_operation = None
@@ -100,7 +101,7 @@ def ends_well(disk: MemoryDisk, log: PartitionLog) -> None:
 
 
 def lives(operations: frozenset[str]) -> int:
-    """How many operations of these kinds there are in a life without a shortage."""
+    """Return the number of operations of these kinds in a life without a shortage."""
     disk = MemoryDisk()
     shortage = Shortage(disk, 0, 0, operations)
     log, count = life(disk, shortage), shortage.count
@@ -136,7 +137,7 @@ def test_a_sync_that_found_no_memory_is_a_failed_sync() -> None:
     assert log.is_failed
 
 
-def test_a_log_that_is_half_cut_takes_nothing() -> None:
+def test_a_log_that_is_half_truncated_takes_nothing() -> None:
     disk = MemoryDisk()
     log = open_log(disk.root.child("t-0"), topic=config(segment_bytes=300))
     for number in range(12):
@@ -144,11 +145,11 @@ def test_a_log_that_is_half_cut_takes_nothing() -> None:
     disk.fail("sync", errno.EMFILE, name="/t-0")
     with pytest.raises(OSError, match="Too many open files"):
         log.truncate_to(2)
-    assert log.is_half_cut
-    with pytest.raises(Exception, match="takes no more records"):
+    assert log.is_half_truncated
+    with pytest.raises(Exception, match="accepts no more records"):
         log.append(numbered(12, 1), leader_epoch=0, now=NOW)
     log.truncate_to(2)
-    assert (log.is_half_cut, log.log_end_offset) == (False, 2)
+    assert (log.is_half_truncated, log.log_end_offset) == (False, 2)
     assert log.append(numbered(2, 1), leader_epoch=1, now=NOW).base_offset == 2
 
 
@@ -177,7 +178,7 @@ def test_a_flush_opens_few_files_however_many_segments_wait() -> None:
 
 
 def starts(job: FlushJob) -> list[int]:
-    """Where the leader epochs begin that a job stores."""
+    """Return where the leader epochs that a job stores begin."""
     lines = [line.split() for line in (job.epochs or b"").decode().splitlines()[2:]]
     return [int(words[1]) for words in lines if len(words) == 2 and words[0].isdigit()]  # behind them: a checksum
 

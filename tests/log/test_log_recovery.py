@@ -9,8 +9,10 @@ import pytest
 from log_model import NOW, batch, check_invariants, config, copies, numbered, open_log, read_batches, values
 
 from kraftpy.log import layout
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.time_search import search_timestamp
 from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import iter_records
@@ -107,7 +109,7 @@ def test_a_torn_tail_is_cut(disk: MemoryDisk, clean: bool, tail: bytes) -> None:
     file.write(size, tail)
     again = reopened(disk, clean=clean, recovery_point=0)
     assert not again.report.clean
-    assert again.report.cut_bytes == len(tail)
+    assert again.report.truncated_bytes == len(tail)
     assert numbers(again) == list(range(RECORDS))
     assert directory.open(name).size() == size
     again.append(numbered(RECORDS, 1), leader_epoch=0, now=NOW)
@@ -138,7 +140,7 @@ def test_a_hole_between_segments_ends_the_log(disk: MemoryDisk) -> None:
 
 
 def test_damage_before_the_recovery_point_is_kept_and_told(disk: MemoryDisk) -> None:
-    """What was synced and is damaged since is the disk's fault: deleting it, and all after it, would make it worse."""
+    """Damage to synced bytes is the disk's fault: deleting them, and everything after them, would make it worse."""
     directory, log = filled(disk)
     log.close()
     size = log.segments[0].size
@@ -177,7 +179,7 @@ def test_a_damaged_index_is_made_anew(disk: MemoryDisk, name: str, damage: str) 
     assert again.report.rebuilt_indexes == 1
     assert directory.read(name) == data
     assert numbers(again) == list(range(RECORDS))
-    found = finish(again.search_timestamp(NOW))
+    found = finish(search_timestamp(again, NOW))
     assert found is not None
     assert found.offset == 0
 
@@ -284,8 +286,8 @@ def test_progress_is_told(disk: MemoryDisk) -> None:
     open_log(directory, topic=topic, progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == sorted({done for done, _ in told})
     assert len(told) == 4
-    assert (told[0][0], told[-1][0]) == (0, log.size_bytes)
-    assert {total for _, total in told} == {log.size_bytes}
+    assert (told[0][0], told[-1][0]) == (0, log.segments.size_bytes)
+    assert {total for _, total in told} == {log.segments.size_bytes}
 
 
 def test_leader_epochs_that_fall_end_the_log(disk: MemoryDisk) -> None:
@@ -334,7 +336,7 @@ def test_a_crash_during_a_copy_from_the_leader_keeps_whole_batches(disk: MemoryD
 
 
 def test_rule_44_only_what_is_behind_the_recovery_point_is_read(disk: MemoryDisk) -> None:
-    """Of the segments before it no more than the last index interval, whatever their size."""
+    """In the segments before it, at most the last index interval is read, independent of their size."""
     topic = config(segment_bytes=50_000)
     directory = disk.root.child("t-0")
     log = open_log(directory, topic=topic)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from log_model import NOW, batch, check_invariants, config, copies, open_log
 
+from kraftpy.log.deletion import delete_old_segments
 from kraftpy.log.epochs import UNDEFINED, EpochEnd
-from kraftpy.log.partition_log import AppendResult, Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producer_states import Verification
+from kraftpy.log.results import AppendResult, Origin
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.record_batch import ControlType, encode_control_batch
 from kraftpy.testing.memory_files import Loss, MemoryDisk
@@ -104,7 +106,7 @@ class Scripted:
         return " ".join(f"{each.producer_id}@{each.first_offset}" for each in found) or "-"
 
     def verify(self, id: int, epoch: int) -> str:  # noqa: A002
-        """What the broker does before it asks the coordinator whether a producer may write."""
+        """Do what the broker does before it asks the coordinator if a producer may write."""
         self.verifications[id] = self.log.producers.verification(id, epoch)
         return "open already" if self.verifications[id] is None else "to be verified"
 
@@ -162,7 +164,7 @@ class Scripted:
 
     def retain(self, hw: int) -> str:
         before = [segment.base_offset for segment in self.log.segments]
-        self.log.delete_old_segments(Millis(self.now), hw)
+        delete_old_segments(self.log, Millis(self.now), hw)
         kept = {segment.base_offset for segment in self.log.segments}
         gone = " ".join(str(base) for base in before if base not in kept) or "-"
         return f"gone {gone}, start {self.log.log_start_offset}"
@@ -185,7 +187,7 @@ class Scripted:
         return "undefined" if found == UNDEFINED else f"epoch {found.leader_epoch} ends {found.end_offset}"
 
     def epoch(self, offset: int) -> str:
-        return str(self.log.leader_epoch_of(offset))
+        return str(self.log.epochs.epoch_of(offset))
 
 
 # `pass` is a word of the language

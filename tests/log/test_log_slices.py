@@ -1,14 +1,16 @@
-"""A reader keeps what it was given to read, whatever takes the segment away meanwhile, and holds its file no longer."""
+"""A reader keeps the bytes it got to read, even if the segment is deleted meanwhile, and holds the file no longer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from log_model import NOW, batch, compact, config, open_log
+from log_model import NOW, batch, compact, config, open_log, read_slice
 
+from kraftpy.log.deletion import delete_files, delete_old_segments
 from kraftpy.log.files import FileCache
-from kraftpy.log.partition_log import LogSlice, PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import LogSlice
 from kraftpy.testing.memory_files import MemoryDisk
 from kraftpy.types import Millis
 
@@ -33,12 +35,12 @@ def written(disk: MemoryDisk) -> PartitionLog:
 
 
 def by_retention(log: PartitionLog) -> None:
-    delete_files(log.directory, log.delete_old_segments(Millis(NOW + 1000), log.log_end_offset))
+    delete_files(log.directory, delete_old_segments(log, Millis(NOW + 1000), log.log_end_offset))
 
 
 def by_deleted_records(log: PartitionLog) -> None:
     log.advance_log_start(log.log_end_offset)
-    delete_files(log.directory, log.delete_old_segments(NOW, log.log_end_offset))
+    delete_files(log.directory, delete_old_segments(log, NOW, log.log_end_offset))
 
 
 def by_compaction(log: PartitionLog) -> None:
@@ -51,7 +53,7 @@ def by_truncation(log: PartitionLog) -> None:
     log.move_to(FileCache(8))  # as for the thread that truncates
     log.truncate_fully_and_start_at(100)
     log.move_to(shared)
-    delete_files(log.directory, log.delete_old_segments(NOW, log.log_end_offset))
+    delete_files(log.directory, delete_old_segments(log, NOW, log.log_end_offset))
 
 
 def by_deletion(log: PartitionLog) -> None:
@@ -63,7 +65,7 @@ def by_deletion(log: PartitionLog) -> None:
 def by_other_readers(log: PartitionLog) -> None:
     for segment in log.segments:
         segment.log.get()
-        segment.index_file.get()
+        segment.index.offset_file.get()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_a_slice_keeps_what_it_holds(takes: Callable[[PartitionLog], None]) -> N
     log = written(disk)
     slices: list[LogSlice] = []
     for segment in log.segments[:SEGMENTS]:
-        found = log.read_slice(segment.base_offset, 10**6)
+        found = read_slice(log, segment.base_offset, 10**6)
         assert found is not None
         slices.append(found)
     before = [each.file.read(each.position, each.length) for each in slices]
@@ -94,7 +96,7 @@ def test_a_slice_keeps_what_it_holds(takes: Callable[[PartitionLog], None]) -> N
 def test_released_files_are_closed_when_others_are_opened() -> None:
     """Pinned files may be more than the cache is to hold; once they are released it shrinks to what it may be."""
     log = written(MemoryDisk())
-    slices = [log.read_slice(segment.base_offset, 10**6) for segment in log.segments[:SEGMENTS]]
+    slices = [read_slice(log, segment.base_offset, 10**6) for segment in log.segments[:SEGMENTS]]
     assert len(log.files) >= SEGMENTS
     for each in slices:
         assert each is not None

@@ -1,8 +1,8 @@
-"""In which order a log's files reach the disk: segment before index before checkpoint; file, then directory.
+"""The order in which a log's files reach the disk: segment before index before checkpoint; file, then directory.
 
-Every operation on the disk is recorded, and what must come before what is said of each kind of work. What a crash in
-between leaves is tested elsewhere (test_log_model, test_log_recovery); here a sync that is missing, or in the wrong
-place, is seen though no crash happens to hit it. Rules 43, 44 and 45.
+Every disk operation is recorded, and its order is checked for each kind of work. Crashes between operations are tested
+elsewhere (test_log_model, test_log_recovery); here a sync that is missing, or in the wrong place, is found even though
+no crash happens to hit it. Rules 43, 44 and 45.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST = layout.file_name(0, layout.LOG)
 
 
 class Written:
-    """What was done to the disk, in order: `operation name`, and `sync /` for the partition's directory."""
+    """Disk operations in order: `operation name`, and `sync /` for the partition's directory."""
 
     def __init__(self) -> None:
         self.operations: list[str] = []
@@ -33,7 +33,7 @@ class Written:
             self.operations.append(f"{operation} {name}")
 
     def first(self, operation: str, after: int = -1) -> int:
-        """Where it was done first, after a place."""
+        """Return the place of its first occurrence after another place."""
         for number, found in enumerate(self.operations):
             if number > after and found == operation:
                 return number
@@ -43,7 +43,7 @@ class Written:
         return len(self.operations) - 1 - self.operations[::-1].index(operation)
 
     def in_order(self, *wanted: str) -> None:
-        """All were done, the first time each behind the one before."""
+        """Assert that all were done, each for the first time after the one before."""
         at = -1
         for operation in wanted:
             at = self.first(operation, at)
@@ -214,11 +214,10 @@ def test_a_clean_stop_ends_with_its_marker() -> None:
     assert log.recovery_point == 40
     active = log.segments[-1]
     assert active.base_offset > 0
-    found.in_order(f"sync {FIRST}", f"sync {active.log.name}", f"sync {active.index_file.name}.tmp")
-    found.in_order(
-        f"sync {active.index_file.name}.tmp", f"rename {layout.file_name(40, layout.SNAPSHOT)}.tmp", "sync /"
-    )
-    found.in_order(f"rename {layout.LEADER_EPOCHS}.tmp", "sync /", f"rename {active.index_file.name}.tmp", "sync /")
+    index = active.index.offset_file.name
+    found.in_order(f"sync {FIRST}", f"sync {active.log.name}", f"sync {index}.tmp")
+    found.in_order(f"sync {index}.tmp", f"rename {layout.file_name(40, layout.SNAPSHOT)}.tmp", "sync /")
+    found.in_order(f"rename {layout.LEADER_EPOCHS}.tmp", "sync /", f"rename {index}.tmp", "sync /")
     last_of_the_log = max(number for number, found_one in enumerate(found.operations) if "replace" not in found_one)
     assert found.operations[last_of_the_log] == "sync /"
     assert found.operations[last_of_the_log + 1 :] == [

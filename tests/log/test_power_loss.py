@@ -16,6 +16,7 @@ from power_loss import History, run_history
 
 from kraftpy.log import compaction, layout, recovery, scanning
 from kraftpy.log.compaction_work import Done, clean
+from kraftpy.log.deletion import advance_log_start, delete_old_segments, remove_before_log_start
 from kraftpy.log.flushing import Durability
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.protocol.record_batch import read_header
@@ -207,7 +208,7 @@ def sealed_log(disk: MemoryDisk, **settings: Any) -> PartitionLog:
 
 
 def lost_after(disturb: Callable[[PartitionLog], int], **settings: Any) -> int:
-    """Of 150 power cuts, those after which records are missing behind the log start that was written down."""
+    """Return those of 150 power cuts after which records above the stored log start are missing."""
     lost = 0
     for seed in range(150):
         disk = MemoryDisk()
@@ -245,14 +246,14 @@ def test_rule_42_old_and_new_segments_are_never_side_by_side() -> None:
 
 def test_segments_go_only_when_the_log_start_is_written() -> None:
     def retain(log: PartitionLog) -> int:
-        assert log.advance_log_start_by_retention(NOW, RECORDS)
-        assert not log.remove_before_log_start(NOW)
+        assert advance_log_start(log, NOW, RECORDS)
+        assert not remove_before_log_start(log, NOW)
         log.written_log_start = log.log_start_offset
-        assert log.remove_before_log_start(NOW)
+        assert remove_before_log_start(log, NOW)
         return log.log_start_offset
 
     def retain_hastily(log: PartitionLog) -> int:
-        assert log.delete_old_segments(NOW, RECORDS)
+        assert delete_old_segments(log, NOW, RECORDS)
         return 0
 
     assert lost_after(retain, retention_bytes=160) == 0

@@ -1,6 +1,6 @@
-"""The small files: whatever bit of one flips, and wherever it is cut, it is read as it was written or not at all.
+"""The small files: after any bit flip, or cut off anywhere, one is read as it was written or not at all.
 
-What a broker does about one that is damaged is tested in tests/broker/test_damaged_files.py.
+tests/broker/test_damaged_files.py tests what a broker does about a damaged one.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Small(NamedTuple):
     write: Callable[[MemoryDirectory], None]
     read: Callable[[MemoryDirectory], Any]
     of_before: bytes | None = None
-    """What 0.1.0 and Kafka write, where that is read as well."""
+    """Other formats that are read as well: those of 0.1.0 and of Kafka."""
     damaged: Any = CorruptFile
     cut: Any = CorruptFile
-    """What one that ends early may be read as, besides: less than it said, which is on the safe side."""
+    """Other values that a truncated file may be read as: less than it said, which is safe."""
 
 
 SMALL = [

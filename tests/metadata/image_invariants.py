@@ -22,11 +22,8 @@ def check_image(image: Image) -> None:
             placed.setdefault(replica, []).append((topic.name, number))
     for broker_id, expected in placed.items():
         assert [(topic.name, number) for topic, number, _ in image.partitions_of(broker_id)] == expected
-        assert image.replica_count(broker_id) == len(expected)
-        assert image.leads_any(broker_id) == any(p.leader == broker_id for _, _, p in image.partitions_of(broker_id))
     for broker in image.brokers():
         if broker.broker_id not in placed:
-            assert image.replica_count(broker.broker_id) == 0
             assert not list(image.partitions_of(broker.broker_id))
     epochs = [broker.broker_epoch for broker in image.brokers()]
     assert len(set(epochs)) == len(epochs)

@@ -383,7 +383,7 @@ def test_a_torn_tail_is_cut_off_the_file() -> None:
 
 
 def three_batches() -> tuple[MemoryDisk, list[Entry], int]:
-    """A journal of three syncs that was never closed, its entries, and where the last batch starts."""
+    """Return a journal of three syncs that was never closed, its entries, and the start of the last batch."""
     disk = MemoryDisk()
     journal = opened(disk)
     written = some_entries(journal, 2)

@@ -147,7 +147,7 @@ three_brokers = [
 
 
 def check(image: Image) -> None:
-    """Nothing that an election or a proposal may break is broken."""
+    """Check the invariants that an election or a proposal might break."""
     assert image.partition_count == sum(len(topic.partitions) for topic in image.topics())
     for _, _, partition in image.partitions():
         assert partition.isr

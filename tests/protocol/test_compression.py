@@ -32,7 +32,7 @@ each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.na
 
 
 def expand(codec: Compression, data: bytes | bytearray, max_bytes: int) -> bytes | None:
-    """What `decompress` gives, or None where it finds the data corrupt; any other failure fails the test."""
+    """Return the result of `decompress`, or None if it reports corrupt data; any other failure fails the test."""
     try:
         return decompress(codec, data, max_bytes)
     except KafkaError as error:

@@ -38,7 +38,7 @@ subscriptions = st.builds(
 
 
 def theirs(module: str, kind: str, version: int, data: bytes) -> Any:
-    """What `kio`, an independent implementation, reads."""
+    """Return the message as `kio`, an independent implementation, reads it."""
     from importlib import import_module
 
     from kio.serial import entity_reader

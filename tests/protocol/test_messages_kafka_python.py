@@ -61,7 +61,7 @@ def known_messages() -> list[Any]:
 
 
 def to_theirs(value: Any, theirs: Any, version: int) -> Any:
-    """The same message as an object of kafka-python's; fields are matched by place and checked by name."""
+    """Return the message as an object of kafka-python; fields are matched by place and checked by name."""
     assert name_of(type(value)) == theirs.__name__
     ours = [field for field in fields(type(value)) if version in field.versions]
     others = [field for field in theirs._struct.fields.values() if field.for_version_q(version)]

@@ -33,7 +33,7 @@ def is_kio_version(kind: Any, version: int) -> bool:
 
 
 def to_kio(value: Any, theirs: Any, version: int) -> Any:
-    """The same message as an object of kio's; fields are matched by place and checked by name."""
+    """Return the message as an object of kio; fields are matched by place and checked by name."""
     ours = [field for field in fields(type(value)) if version in field.versions]
     others = dataclasses.fields(theirs)
     hints = get_type_hints(theirs)
@@ -84,7 +84,7 @@ def test_the_bytes_are_those_of_kio(kind: Any) -> None:
             assert decode(kind, expected.getvalue(), version) == message
             try:
                 again, size = read(data, 0)
-            except OutOfBoundValue:  # a time of -1 where it writes, and cannot read, one
+            except OutOfBoundValue:  # kio writes a time of -1 and cannot read it
                 assert kind is DescribeTransactionsResponse
                 continue
             assert size == len(data)

@@ -68,7 +68,7 @@ def plain(records: list[NewRecord]) -> list[NewRecord]:
 
 
 def patched(batch: bytes, position: int, layout: str, *values: int, crc: bool = True) -> bytes:
-    """The batch with some bytes replaced and, unless told not to, a CRC that matches again."""
+    """Return the batch with some bytes replaced and, by default, a CRC that matches again."""
     out = bytearray(batch)
     struct.pack_into(layout, out, position, *values)
     if crc:
@@ -349,16 +349,17 @@ def test_timestamps_some_clients_send_are_accepted(timestamps: tuple[int, int]) 
 def test_stamping_leaves_the_crc_alone(wrap: Callable[[bytes], Any]) -> None:
     batch = wrap(encode_batch(ODD))
     before = read_header(batch)
-    stamp(batch, 2**40, 9)
-    assert read_header(batch) == before._replace(base_offset=2**40, partition_leader_epoch=9)
+    stamped = stamp(batch, 2**40, 9, header=before)
+    assert stamped == read_header(batch) == before._replace(base_offset=2**40, partition_leader_epoch=9)
     assert check_crc(batch)
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
 def test_log_append_time_is_every_records_time(compression: Compression) -> None:
     batch = bytearray(encode_batch(ODD, compression=compression))
-    stamp(batch, 10, 1, log_append_time=NOW + 999)
+    stamped = stamp(batch, 10, 1, log_append_time=NOW + 999)
     header = read_header(batch)
+    assert stamped == header
     assert check_crc(batch)
     assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (1, NOW + 999, NOW)
     assert header.compression == compression

@@ -65,7 +65,7 @@ def seeds() -> list[bytes]:
 
 
 def damaged(rng: random.Random, seed: bytes) -> bytearray:
-    """A few wounds, half of them where a matching CRC lets them through to the records."""
+    """Damage the bytes in a few places; half the time a matching CRC lets the damage through to the records."""
     out = bytearray(seed)
     for _ in range(rng.randint(1, 3)):
         kind = rng.randrange(7)
@@ -99,7 +99,7 @@ def damaged(rng: random.Random, seed: bytes) -> bytearray:
 
 
 def read_one_by_one(data: bytearray) -> list[Record] | str:
-    """What split, validate and iterate give, or why they refuse."""
+    """Return the result of split, validate and iterate, or the reason why they refuse."""
     try:
         batches = split_batches(data)
         for header, batch in batches:
@@ -116,7 +116,7 @@ def read_one_by_one(data: bytearray) -> list[Record] | str:
 
 
 def read_columns(data: bytearray) -> list[Record] | str:
-    """The same by columns."""
+    """Return the same, read by columns."""
     try:
         columns = decode_columns(data, check_crcs=False, max_bytes=MAX_BYTES, start_offset=-(2**63))
         return [

@@ -1,4 +1,4 @@
-"""Record batches against kafka-python, aiokafka and kio: both directions, byte for byte where nothing is compressed."""
+"""Record batches against kafka-python, aiokafka and kio: both directions, byte for byte unless they are compressed."""
 
 from __future__ import annotations
 

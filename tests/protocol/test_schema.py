@@ -1,4 +1,4 @@
-"""What a declaration means: versions, nulls, defaults, tags, and what happens to what a version cannot carry."""
+"""The meaning of a declaration: versions, nulls, defaults, tags, and values that a version cannot carry."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def fuzzed(api: Api, random: Random, count: int) -> Iterator[bytes]:
 
 
 def receive(stream: bytes) -> int:
-    """What a broker does with bytes, up to the handler. Returns how many requests came through."""
+    """Process bytes as a broker does, up to the handler. Returns how many requests were accepted."""
     came = 0
     for frame in FrameDecoder(LIMIT).feed(stream):
         header, body = frames.decode_request_header(frame)

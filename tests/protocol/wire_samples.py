@@ -71,7 +71,7 @@ def _one(field: Field, wire: Any, version: int, random: Random, depth: int) -> A
 
 
 def samples(kind: Any, version: int, count: int) -> list[Any]:
-    """The same messages every time."""
+    """Return messages, the same every time."""
     random = Random(f"{kind.__name__} {version}")
     return [sample(kind, version, random) for _ in range(count)]
 

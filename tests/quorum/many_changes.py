@@ -1,4 +1,4 @@
-"""What many small metadata changes leave on a real disk: how large the directory gets, and what a restart takes."""
+"""The traces of many small metadata changes on a real disk: the size of the directory, and the time of a restart."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _open(directory: Path) -> tuple[Journal, Counts, Quorum]:
 
 
 def many_changes(directory: Path, changes: int, *, at_once: int = 500, size_bytes: int = 100) -> ManyChanges:
-    """Make so many changes, with a sync for every `at_once` of them, and start again without a clean stop."""
+    """Make this many changes, with a sync for every `at_once` of them, and start again without a clean stop."""
     journal, machine, quorum = _open(directory)
     largest = 0
     began = time.monotonic()

@@ -108,7 +108,7 @@ class Node:
             self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))
 
     def messages(self) -> list[Message]:
-        """What may leave now, everything being synced."""
+        """Return the messages that may leave now, when everything is synced."""
         taken = self.quorum.take_messages()
         self.work_on_snapshots()
         self.sync()
@@ -149,7 +149,7 @@ class Cluster:
         return self.nodes[node_id]
 
     def join(self) -> None:
-        """Connect whoever is up and not cut off."""
+        """Connect to each node that is up and not cut off."""
         for first in sorted(self.nodes):
             for second in sorted(self.nodes):
                 link = frozenset((first, second))

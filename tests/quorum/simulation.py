@@ -50,7 +50,7 @@ MOST_QUEUED = 3_000
 
 
 class SafetyError(Exception):
-    """What must never happen has."""
+    """The oracle was broken: something happened that must never happen."""
 
 
 class StormError(Exception):
@@ -58,7 +58,7 @@ class StormError(Exception):
 
 
 class Outcome(NamedTuple):
-    """What became of one run."""
+    """The outcome of one run."""
 
     seed: int
     failures: tuple[str, ...]
@@ -133,7 +133,7 @@ class World:
             self.broke("SAFETY-SNAPSHOT a snapshot is of no state that there was")
 
     def broke(self, what: str) -> None:
-        """Noted, whatever the node does with the exception."""
+        """Note the violation and raise it; the note stays even if the node handles the exception."""
         self.broken = self.broken or what
         raise SafetyError(what)
 
@@ -610,13 +610,13 @@ def run_seed(
 
 
 MOST_BYTES = 2 << 30
-"""Of memory, for a process that runs seeds. Where the stock library has put parts of two snapshots into one file, what
-it unpickles may ask for anything: 12 GB in seed 50. It is refused, as on a machine that has no more, and the run goes
-on."""
+"""The most memory of a process that runs seeds. If the stock library has put parts of two snapshots into one file, the
+unpickled object may ask for any amount: 12 GB in seed 50. The allocation is refused, as on a machine without more
+memory, and the run continues."""
 
 
 def _limit_memory() -> None:
-    """Of this process, to `MOST_BYTES`; what it may be raised to stays."""
+    """Limit the memory of this process to `MOST_BYTES`; the hard limit stays."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, most))
 

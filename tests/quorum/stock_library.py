@@ -121,7 +121,7 @@ class Stock:
                 assert self._isLeader()
 
             def take(self, receiver: str) -> list[Any]:
-                """What was sent to one node, and is now gone."""
+                """Take the messages that were sent to one node."""
                 taken = [message for node, message in self.wire.sent if node == receiver]
                 self.wire.sent = [(node, message) for node, message in self.wire.sent if node != receiver]
                 return taken

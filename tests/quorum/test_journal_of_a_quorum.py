@@ -1,4 +1,4 @@
-"""What a quorum asks of its journal beyond a single node: votes with the next sync, appends while one runs."""
+"""A quorum's demands on its journal beyond a single node's: votes with the next sync, appends during a sync."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Each defect of the Raft library, by its number in docs/explanation/raft-library.md: only the stock library has it.
 
-Where one override closes it, a third test takes the override away and sees the defect again.
+If an override closes the defect, a third test takes the override away and sees the defect again.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def test_a_vote_outlives_the_machine() -> None:
 
 
 def stock_snapshot(stock: Stock, path: Path, index: int) -> bytes:
-    """What a leader that has applied so much sends."""
+    """Return the snapshot that a leader sends which has applied this much."""
     node = stock.table("b", "ac", fullDumpFile=str(path), useFork=False, logCompactionMinEntries=2)
     node.append("a", 2, index, term=1, commit=index, previous_term=0)
     node.tick(0.01)
@@ -720,7 +720,7 @@ def test_d24_ours_tells_it() -> None:
 
 
 def diverged(index: int) -> list[tuple[bytes, int, int]]:
-    """What a crash may leave: two nodes have a hundred entries of term 2, one has five of term 1 in their place."""
+    """Return a node's log after a crash: two nodes have a hundred entries of term 2, and one has five of term 1."""
     common = [(b"\1", 1, 1), (b"\1", 2, 1), (b"\1", 3, 1)]
     if index == 3:
         return [*common, *((b"\1", place, 1) for place in range(4, 9))]

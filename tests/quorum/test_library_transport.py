@@ -33,7 +33,7 @@ def note(what: str) -> None:
 
 
 class Hostile:
-    """What runs as it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return note, ("ran",)
@@ -46,7 +46,7 @@ class Poller:
 
 
 class Connection:
-    """As much of a connection as the transport asks of one."""
+    """The part of a connection that the transport uses."""
 
     def __init__(self) -> None:
         self.state = CONNECTION_STATE.CONNECTED
@@ -78,7 +78,7 @@ def transport(*, own: str | None = None, others: tuple[str, ...] = ()) -> Any:
 
 
 def received(message: bytes) -> tuple[TcpConnection, Any]:
-    """What a connection makes of bytes from the network."""
+    """Return the messages that a connection makes of bytes from the network."""
     connection = TcpConnection(Poller())
     connection._TcpConnection__readBuffer = struct.pack("i", len(message)) + message
     return connection, connection._TcpConnection__processParseMessage()

@@ -396,7 +396,7 @@ def test_a_node_that_does_not_vote_never_campaigns() -> None:
 
 
 def test_a_tick_at_the_time_that_was_said_is_not_due_again_at_that_time() -> None:
-    """Whatever a deadline comes to as a binary fraction: 130.605 * 1000 is less than 130605."""
+    """A deadline may not be exact as a binary fraction: 130.605 * 1000 is less than 130605."""
     node = Node(4, THREE)
     node.quorum.connected(1, 1000)
     began_ms = now_ms = 1000
@@ -411,7 +411,7 @@ def test_a_tick_at_the_time_that_was_said_is_not_due_again_at_that_time() -> Non
 
 
 def test_a_node_that_does_not_vote_is_fed_though_every_voter_forgot_that_it_had_asked() -> None:
-    """A voter whose disk was full begins anew, with the connections that it had: who asked before is not told of it."""
+    """A voter whose disk was full restarts on the same connections, and does not know who asked before."""
     cluster = Cluster()
     cluster.settle()
     learner = cluster.start(4)
@@ -448,7 +448,7 @@ def test_a_change_of_voters_that_was_not_committed_is_taken_back() -> None:
 
 
 def test_a_removal_that_a_leader_loses_on_its_way_to_the_disk_leaves_somebody_who_may_lead() -> None:
-    """Those that had it would be no voters of theirs, and nobody whose log is shorter would have their votes."""
+    """The nodes that had it would not count as voters, and no node with a shorter log would get their votes."""
     cluster = Cluster()
     leader = cluster.settle()
     gone, left = sorted(THREE.keys() - {leader.id})

@@ -1,4 +1,4 @@
-"""What a peer may send: read whole or refused, and never what breaks the node that reads it."""
+"""The messages that a peer may send: each is read whole or refused, and none breaks the node that reads it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def some_node(chance: random.Random) -> Node:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_message_breaks_the_node(seed: int) -> None:
-    """Whatever the numbers: it is refused, taken, or (a conflict with what is committed) stops the node on purpose."""
+    """A message with odd numbers is refused, accepted, or stops the node on purpose (it conflicts with a commit)."""
     chance = random.Random(seed)
     node = some_node(chance)
     for _ in range(150):

@@ -33,7 +33,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import encode_batch, stamp
 from kraftpy.replication.events import (

@@ -41,7 +41,7 @@ RULES = frozenset(
     {
         "truncate by epochs",  # rules 3, 4: else to the high watermark when a leader epoch begins
         "maximal isr",  # rules 9, 14: else a replica counts once the quorum has taken it in
-        "acks of the isr",  # rule 9: else those of the fastest min.insync.replicas, whoever they are
+        "acks of the isr",  # rule 9: without it those of the fastest min.insync.replicas, in the ISR or not
         "min isr holds the high watermark",  # rule 9, KIP-966
         "epochs asked for",  # rule 8, KAFKA-18723
         "broker epochs",  # rule 13, KIP-903
@@ -79,7 +79,7 @@ class Simulation:
         self.min_insync_replicas = self.rng.choice([2, 2, 2, 1] if replicas == 3 else [3, 3, 2])
         self.replicas = tuple(BrokerId(1 + number) for number in range(replicas))
         self.brokers = (*self.replicas, *([BrokerId(replicas + 1)] if self.rng.random() < 0.5 else []))
-        """One more than replicas where the partition is to be moved about."""
+        """One more than the replicas if the partition is to be moved about."""
         # Swarm testing: every seed has a weather of its own.
         self.slow = self.rng.choice([0.02, 0.1, 0.3])
         self.loss = self.rng.choice([0.0, 0.02, 0.1])
@@ -99,7 +99,7 @@ class Simulation:
         self.committed: dict[int, tuple[int, bytes]] = {}
         """Offset -> (leader epoch, value) of everything that was ever below a high watermark."""
         self.deleted_before = 0
-        """Where a leader has moved its log start to: of what lies before it, some replica may still have anything."""
+        """The offset to which a leader has moved its log start; some replica may still have records below it."""
         self.acknowledged: dict[int, bytes] = {}
         self.statistics: dict[str, int] = {}
         self.nodes = {broker: Node(self, broker) for broker in self.brokers}
@@ -219,7 +219,7 @@ class Simulation:
         self.at(rng.choice(self.pauses_ms), self._disturb)
 
     def _may_lose(self, node: Node) -> bool:
-        """Whether the guarantee holds when this one loses data as well."""
+        """Return True if the guarantee holds when this node loses data as well."""
         return sum(other.tainted for other in self.nodes.values() if other is not node) < self.min_insync_replicas - 1
 
     def _kill(self, node: Node, loss: Loss | None) -> None:
@@ -363,7 +363,7 @@ class Producer:
     def answered(self, attempt: int, error: ErrorCode, offset: int) -> None:
         if attempt != self.attempt:
             return
-        self.attempt += 1  # whatever else comes of it is late
+        self.attempt += 1  # any later answer to it is too late
         if error is ErrorCode.NONE:
             self.simulation.count("acknowledged")
             for number, value in enumerate(self.batch):

@@ -10,8 +10,10 @@ from simulated_parts import PowerLoss, View, Violation, Waiter
 
 from kraftpy.broker.replication.fetch_sessions import FetchedPartition, FetchSessions
 from kraftpy.config.topic import TopicConfig
+from kraftpy.log.deletion import delete_files, delete_old_segments
 from kraftpy.log.layout import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets, write_offsets
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import (
     EpochEndOffset,
@@ -99,7 +101,7 @@ class Node:
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.plan: FetchPlan | None = None
-        self._asked: object = None  # the fetch under way
+        self._asked: object = None  # the fetch in flight
         self.seen: Metadata | None = None
         self.waiters: list[Waiter] = []
         rng = self.simulation.rng
@@ -110,7 +112,7 @@ class Node:
         self._tick()
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Only while this process lives."""
+        """Run it only while this process lives."""
         incarnation = self.incarnation
 
         def guarded() -> None:
@@ -126,7 +128,7 @@ class Node:
         self.disk.crash(self.simulation.rng, loss)
 
     def lose_power_after(self, operations: int) -> None:
-        """Die at the disk operation after so many more."""
+        """Die at a disk operation, after this many more."""
         left = operations
 
         def count(operation: str, path: str) -> None:
@@ -156,12 +158,12 @@ class Node:
             self._store()
 
     def advance_log_start(self) -> None:
-        """What retention or DeleteRecords does on a leader."""
+        """Advance the log start, as retention or DeleteRecords does on a leader."""
         if self.is_up and self.leader is not None and self.high_watermark > self.log.log_start_offset:
             to = self.simulation.rng.randrange(self.log.log_start_offset, self.high_watermark + 1)
             self.log.advance_log_start(to)
             self.simulation.deleted_before = max(self.simulation.deleted_before, to)
-            delete_files(self.log.directory, self.log.delete_old_segments(self._now, self.high_watermark))
+            delete_files(self.log.directory, delete_old_segments(self.log, self._now, self.high_watermark))
             self._store()
             self.simulation.count("log starts moved")
 
@@ -269,7 +271,7 @@ class Node:
             self._lead(self.leader.brokers_changed(metadata.brokers, self._now))
 
     def _delete(self) -> None:
-        """No replica of it any more: the log goes."""
+        """Delete the log: this node has no replica of the partition any more."""
         self.follower = self.plan = self._asked = None
         if self.log.log_end_offset:
             self.log.truncate_fully_and_start_at(0)
@@ -365,7 +367,7 @@ class Node:
         return None
 
     def serve(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
-        """A follower's Fetch: at once, or after a while where there is nothing."""
+        """Serve a follower's Fetch: at once, or after a while if there is nothing."""
         try:
             fetched = self.sessions.open(request, 17, self._now)
         except KafkaError as error:
@@ -378,7 +380,7 @@ class Node:
                 return respond(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
             sent = [(p, answer) for p, answer in answers if fetched.include(p, answer)]
             for partition, answer in sent:
-                # As a transfer from the file would: what is there now, whoever leads by now (KAFKA-18723).
+                # The current bytes, as a transfer from the file sends, even if the leader has changed (KAFKA-18723).
                 if answer.records and self.log.log_start_offset <= partition.fetch_offset < self.log.log_end_offset:
                     answer.records = self.log.read(partition.fetch_offset, LIMITS.partition_max_bytes).records
             topics = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[a for _, a in sent])] if sent else []
@@ -433,7 +435,7 @@ class Node:
     # --- following ---
 
     def _pump(self) -> None:
-        """Ask for more, unless that is under way."""
+        """Ask for more, unless a fetch is in flight."""
         follower, plan = self.follower, self.plan
         if follower is None or plan is None or self._asked is not None:
             return
@@ -515,7 +517,7 @@ class Node:
                         self.simulation.is_committed(self, start, end)
                 case AdvanceLogStart(offset=offset):
                     log.advance_log_start(min(offset, log.log_end_offset))
-                    delete_files(log.directory, log.delete_old_segments(self._now, self.high_watermark))
+                    delete_files(log.directory, delete_old_segments(log, self._now, self.high_watermark))
                     self._store()
                 case BackOff() | NeedsMetadata():
                     pass
@@ -542,7 +544,7 @@ class Node:
             offset = read.next_offset
 
     def bytes_from(self, start: int) -> bytes:
-        """All batches from the one that holds `start` on."""
+        """Return all batches from the one that holds `start`."""
         parts = []
         offset = start
         while offset < self.log.log_end_offset:
@@ -552,12 +554,12 @@ class Node:
         return b"".join(parts)
 
     def last_epoch(self) -> int:
-        return self.log.leader_epoch_of(self.log.log_end_offset - 1)
+        return self.log.epochs.epoch_of(self.log.log_end_offset - 1)
 
     def epochs_from(self, start: int) -> list[tuple[int, int]]:
         """The leader epochs from an offset on, that of the offset itself first."""
         entries = [entry for entry in self.log.epochs.entries() if entry[1] > start]
-        return [(self.log.leader_epoch_of(start), start), *entries]
+        return [(self.log.epochs.epoch_of(start), start), *entries]
 
     def producer_states(self, start: int) -> list[tuple[int, int, int]]:
         """(producer, epoch, last sequence) of those whose last batch is at `start` or later."""

@@ -16,7 +16,7 @@ class Violation(AssertionError):
 
 
 class PowerLoss(Exception):
-    """That node has died in the middle of something."""
+    """A node has died in the middle of a disk operation."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(f"node {node.id} lost its power")

@@ -143,7 +143,7 @@ def test_what_was_changed_and_changed_back_is_not_named() -> None:
 
 
 def test_what_was_forgotten_and_is_wanted_again_is_named() -> None:
-    """The leader has told what there is from that position on; if it could not be used, it must be asked again."""
+    """The leader has sent what there is from that position on; if it could not be used, it must be asked again."""
     plan = plan_of(1)
     plan.request(LIMITS)
     plan.handle_response(answer(99, 0))
@@ -179,7 +179,7 @@ def test_no_session_to_be_had_names_everything_every_time() -> None:
     [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 5)],
 )
 def test_session_errors_begin_anew(error: ErrorCode, session_id: int) -> None:
-    """And name the old session where there is one, so that the leader can drop it."""
+    """They name the old session if there is one, so that the leader can drop it."""
     plan = plan_of(2)
     plan.request(LIMITS)
     plan.handle_response(answer(5))
@@ -270,7 +270,7 @@ def test_what_an_answer_says_arrives() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_leaders_session_always_holds_what_is_wanted(rng: Random) -> None:
-    """Whatever is set, forgotten, lost and evicted: a request that is answered was about exactly what is wanted."""
+    """After any sequence of sets, omissions, losses and evictions, an answered request was about what is wanted."""
     sessions = FetchSessions(2, lambda: rng.randrange(1, 1 << 30))
     plan = FetchPlan(replica_id=BrokerId(2), broker_epoch=7)
     wanted: dict[PartitionKey, FetchPosition] = {}

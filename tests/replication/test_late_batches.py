@@ -1,11 +1,12 @@
-"""Rule 8 by itself: what KAFKA-18723 was, with the logs of the three brokers it took. Chance finds it too seldom."""
+"""Rule 8 on its own: the bug KAFKA-18723, with the logs of its three brokers. Random histories hit it too rarely."""
 
 from __future__ import annotations
 
 import pytest
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.replication.events import AppendRecords, TruncateTo
 from kraftpy.replication.follower import DivergingEpoch, FetchAnswer, Follower

@@ -1,4 +1,4 @@
-"""The smallest pieces of replication, each by itself."""
+"""The smallest pieces of replication, one at a time."""
 
 from __future__ import annotations
 

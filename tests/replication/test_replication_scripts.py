@@ -1,4 +1,4 @@
-"""The scripts: what a leader and a follower are told, and what must come of it."""
+"""The scripts: events for a leader and a follower, and the effects that must follow."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ MANY_LEADERS: dict[str, object] = {
     ],
 )
 def test_the_oracle_sees_that_a_rule_is_missing(rule: str, near: int, weather: dict[str, object]) -> None:
-    """`near`: a seed that did; the search begins there.
+    """`near` is a seed whose run did; the search begins there.
 
-    Of the other two rules, `test_late_batches` and `leader_proposals.script` show what they are for.
+    The other two rules have tests of their own: `test_late_batches` and `leader_proposals.script`.
     """
     for seed in range(near, near + 150):
         try:

@@ -30,7 +30,7 @@ class Metadata:
     elr: frozenset[BrokerId]
     is_recovering: bool
     brokers: dict[BrokerId, int] = field(default_factory=dict)
-    """Who may be in an ISR: unfenced, with the broker epoch."""
+    """The brokers that may be in an ISR: unfenced, with the broker epoch."""
     epochs: dict[BrokerId, int] = field(default_factory=dict)
     """Every registered broker's epoch."""
 
@@ -46,7 +46,7 @@ class Controller:
         self.heard_at: dict[BrokerId, int] = {}
         self.leaderless_since: int | None = None
         self.target: tuple[BrokerId, ...] | None = None
-        """The replicas of a reassignment that is under way."""
+        """The replicas of the reassignment in progress."""
         self.now = Metadata(
             version=0,
             leader=NOBODY,

@@ -101,7 +101,7 @@ def test_the_audit() -> None:
 
 
 def test_bootstrap_servers_are_needed() -> None:
-    with pytest.raises(OptionError, match=r"kafka.bootstrap.servers is needed"):
+    with pytest.raises(OptionError, match=r"kafka.bootstrap.servers is required"):
         parse_write_options({"topic": "t"})
 
 

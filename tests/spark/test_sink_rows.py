@@ -32,13 +32,13 @@ def split_rows(batch: pa.RecordBatch, partitions: int = 3, **options: str) -> di
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({"key": ["k"]}, {"topic": "t"}, r"column 'value' is needed"),
-        ({"value": ["v"]}, {}, r"a topic is needed: option topic, or a column 'topic'"),
+        ({"key": ["k"]}, {"topic": "t"}, r"column 'value' is required"),
+        ({"value": ["v"]}, {}, r"a topic is required: option topic, or a column 'topic'"),
         ({"value": [1]}, {"topic": "t"}, r"column 'value' must be string or binary, not bigint"),
         ({"value": ["v"], "partition": [1]}, {"topic": "t"}, r"column 'partition' must be int, not bigint"),
         ({"value": ["v"], "topic": [b"t"]}, {}, r"column 'topic' must be string, not binary"),
         ({"value": ["v"]}, {"topic": "t", "includeHeaders": "true"}, r"there is no column 'headers'"),
-        ({"value": ["v"], "VALUE": ["w"]}, {"topic": "t"}, r"column 'value' is there twice"),
+        ({"value": ["v"], "VALUE": ["w"]}, {"topic": "t"}, r"column 'value' occurs twice"),
     ],
 )
 def test_columns_that_cannot_be_written(

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftpy.spark.offsets import (
-    Ago,
     Assign,
     AtOffsets,
     AtTimestamps,
+    ByDuration,
     Committed,
     DataLossError,
     Earliest,
@@ -193,9 +193,9 @@ def test_every_offset_is_read_exactly_once(
 
 
 def test_times_from_now_and_commits() -> None:
-    ago = Ago(option="startingOffsets", milliseconds=500)
+    ago = ByDuration(option="startingOffsets", milliseconds=500)
     assert resolve(ago, [A0], KnownOffsets()) == {A0: 15}
-    assert resolve(Ago(option="startingOffsets", milliseconds=1), [A0], KnownOffsets()) == {A0: 20}
+    assert resolve(ByDuration(option="startingOffsets", milliseconds=1), [A0], KnownOffsets()) == {A0: 20}
     assert resolve(Committed(group_id="g"), [A0, B0], KnownOffsets()) == {A0: 17, B0: 10}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kraftpy.spark.offsets import (
-    Ago,
     Assign,
     AtOffsets,
     AtTimestamps,
+    ByDuration,
     Committed,
     Earliest,
     Latest,
@@ -273,9 +273,11 @@ def test_limits_of_a_stream_that_contradict_each_other() -> None:
     [("-10 minutes", 600_000), ("-1h", 3_600_000), ("-2 Days", 172_800_000), ("-90s", 90_000), ("-5 ms", 5)],
 )
 def test_times_that_count_from_now(text: str, milliseconds: int) -> None:
-    assert parse_stream(startingOffsets=text).read.starting == Ago(option="startingOffsets", milliseconds=milliseconds)
-    assert parse(startingTimestamp=text).starting == Ago(option="startingTimestamp", milliseconds=milliseconds)
-    assert parse(endingTimestamp=text).ending == Ago(option="endingTimestamp", milliseconds=milliseconds)
+    assert parse_stream(startingOffsets=text).read.starting == ByDuration(
+        option="startingOffsets", milliseconds=milliseconds
+    )
+    assert parse(startingTimestamp=text).starting == ByDuration(option="startingTimestamp", milliseconds=milliseconds)
+    assert parse(endingTimestamp=text).ending == ByDuration(option="endingTimestamp", milliseconds=milliseconds)
 
 
 def test_committed_is_by_the_commit_group_before_the_client_s() -> None:
@@ -291,7 +293,7 @@ def test_committed_is_by_the_commit_group_before_the_client_s() -> None:
 def test_the_isolation_level_goes_by_two_names() -> None:
     assert parse(isolation__level="read_committed").client.isolation_level == "read_committed"
     assert parse(isolation__level="READ_COMMITTED", kafka__isolation__level="read_committed").warnings == ()
-    with pytest.raises(OptionError, match=r"^isolation\.level: kafka\.isolation\.level says something else"):
+    with pytest.raises(OptionError, match=r"^isolation\.level: kafka\.isolation\.level has another value"):
         parse(isolation__level="read_committed", kafka__isolation__level="read_uncommitted")
 
 

@@ -129,5 +129,5 @@ def test_schemas_that_cannot_be_served(field: StructField, message: str) -> None
 
 
 def test_a_schema_without_columns() -> None:
-    with pytest.raises(OptionError, match="no column in it"):
+    with pytest.raises(OptionError, match="it has no columns"):
         arrow.check_schema(StructType([]))

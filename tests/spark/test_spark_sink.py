@@ -78,7 +78,7 @@ def test_what_the_reader_yields_can_be_written(
     ("mode", "options", "message"),
     [
         ("append", {"topik": "t"}, "unknown option 'topik'; did you mean 'topic'?"),
-        ("append", {}, "a topic is needed: option topic, or a column 'topic'"),
+        ("append", {}, "a topic is required: option topic, or a column 'topic'"),
         ("overwrite", {"topic": "t"}, "cannot overwrite a topic"),
     ],
 )

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftpy.spark.stream_offsets import (
-    Seen,
+    BrokerOffsets,
     StreamOffsets,
     from_json,
+    position_in,
     ranges_between,
-    standing,
     to_json,
 )
 from kraftpy.types import TopicPartition
@@ -27,8 +27,10 @@ def at(offsets: dict[TopicPartition, int], **ids: bytes) -> StreamOffsets:
     return StreamOffsets(offsets=offsets, topic_ids=ids)
 
 
-def seen(ends: dict[TopicPartition, int], starts: dict[TopicPartition, int] | None = None, **ids: bytes) -> Seen:
-    return Seen(log_start={**dict.fromkeys(ends, 0), **(starts or {})}, log_end=ends, topic_ids=ids)
+def seen(
+    ends: dict[TopicPartition, int], starts: dict[TopicPartition, int] | None = None, **ids: bytes
+) -> BrokerOffsets:
+    return BrokerOffsets(log_start={**dict.fromkeys(ends, 0), **(starts or {})}, log_end=ends, topic_ids=ids)
 
 
 def test_the_text_is_that_of_sparks_own_source_with_topic_ids() -> None:
@@ -81,7 +83,7 @@ def test_a_topic_of_another_id_is_read_from_its_beginning() -> None:
 
 
 def test_nothing_is_lost_in_a_log_that_grew() -> None:
-    found = standing(at({A0: 5, A1: 0}, a=OLD), seen({A0: 9, A1: 0, B0: 4}, a=OLD))
+    found = position_in(at({A0: 5, A1: 0}, a=OLD), seen({A0: 9, A1: 0, B0: 4}, a=OLD))
     assert (found.offsets, found.losses) == ({A0: 5, A1: 0, B0: 0}, ())
 
 
@@ -91,14 +93,14 @@ def test_nothing_is_lost_in_a_log_that_grew() -> None:
         (at({A0: 5}), seen({A0: 9}, {A0: 7}), {A0: 7}, "a-0: the stream is at 5, the log starts at 7"),
         (at({A0: 5}), seen({A0: 4}), {A0: 4}, "a-0: the stream is at 5, the log ends at 4"),
         (at({}), seen({A0: 9}, {A0: 7}), {A0: 7}, "a-0: the partition is new, and the stream would start at 0"),
-        (at({A0: 5, B0: 2}), seen({A0: 5}), {A0: 5}, "b-0: deleted, or no longer asked for"),
+        (at({A0: 5, B0: 2}), seen({A0: 5}), {A0: 5}, "b-0: deleted, or no longer selected"),
         (at({A0: 5, A1: 2}), seen({A0: 5}), {A0: 5}, r"a-1: .* \(of a there are fewer partitions than before\)"),
         (at({A0: 5}, a=OLD), seen({A0: 9}, a=NEW), {A0: 0}, "topic 'a' was deleted and created again"),
         (at({A0: 5}, a=OLD), seen({A0: 2}, a=NEW), {A0: 0}, "topic 'a' was deleted and created again"),
     ],
 )
-def test_losses(start: StreamOffsets, log: Seen, resumed: dict[TopicPartition, int], message: str) -> None:
-    found = standing(start, log)
+def test_losses(start: StreamOffsets, log: BrokerOffsets, resumed: dict[TopicPartition, int], message: str) -> None:
+    found = position_in(start, log)
     assert found.offsets == resumed
     [loss] = found.losses
     assert re.match(message, loss)

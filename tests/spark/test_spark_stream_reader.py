@@ -310,7 +310,7 @@ def test_a_topic_that_was_deleted(query_of: Callable[..., Query], topic_of: Fill
     strict.run()
     lenient.run()
     admin.delete_topics([topic])[topic].result(30)
-    with pytest.raises(DataLossError, match=f"{topic}-0: deleted, or no longer asked for"):
+    with pytest.raises(DataLossError, match=f"{topic}-0: deleted, or no longer selected"):
         strict.run()
     lenient.run()
     assert set(json.loads(lenient.checkpoint[-1])) == {other, "#topicIds"}

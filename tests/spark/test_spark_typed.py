@@ -163,7 +163,7 @@ def test_the_columns_of_a_query_that_names_none() -> None:
     [
         ({"value.format": "xml"}, r"^value\.format: 'xml' is not one of json, avro, msgpack"),
         ({"value.format": "avro"}, r"^value\.schema: Avro needs the schema"),
-        ({"value.format": "avro", "value.schema": "{}"}, r"^value\.schema: an Avro schema of a record is needed"),
+        ({"value.format": "avro", "value.schema": "{}"}, r"^value\.schema: an Avro schema of a record is required"),
         ({"value.format": "json", "value.schema": " "}, r"^value\.schema: the schema is empty"),
         ({"value.format": "json", "mode": "lenient"}, r"^mode: 'lenient' is not one of permissive"),
         ({"value.format": "json", "mode": "failfast", "deadLetterTopic": "d"}, "^deadLetterTopic: with mode=failfast"),

@@ -326,10 +326,10 @@ def test_an_avro_schema_in_spark_s_words() -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("not json", "this is no Avro schema"),
-        ('"string"', "an Avro schema of a record is needed"),
+        ("not json", "not an Avro schema"),
+        ('"string"', "an Avro schema of a record is required"),
         ('{"type": "record", "name": "R", "fields": []}', "record 'R' has no fields"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "a"}]}', "is no field"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a"}]}', "is not a field"),
         ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Q"}]}', "no column: 'Q'"),
         ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}', "union of several"),
         ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}', "no column: 'R'"),

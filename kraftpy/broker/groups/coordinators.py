@@ -57,6 +57,7 @@ from kraftpy.groups.events import (
 from kraftpy.groups.group import Group
 from kraftpy.groups.memory import Room
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
+from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.share.records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import TopicInfo
@@ -311,7 +312,9 @@ class Coordinators(Shards[GroupCoordinator]):
         if not shard.machine.is_loaded:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         group = shard.machine.groups.get(group_id)
-        return NOTHING if group is None or group.share is None else partitions_of(group.share.partitions.initialized)
+        if group is None or not isinstance(group.kind, ShareGroup):
+            return NOTHING
+        return partitions_of(group.kind.partitions.initialized)
 
     # --- effects -----------------------------------------------------------------------------
 

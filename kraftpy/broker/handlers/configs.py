@@ -75,7 +75,9 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
             if broker.image.topic(resource.resource_name) is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {resource.resource_name!r}")
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist."
+                )
             return describe_topic(
                 broker.image.topic_configs(resource.resource_name),
                 broker.config,
@@ -88,7 +90,8 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
             if resource.resource_name != str(broker.node_id):
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"broker {resource.resource_name!r} cannot be described here; send the request to that broker",
+                    f"Unexpected broker id, expected {broker.node_id} or empty string, "
+                    f"but received {resource.resource_name}",
                 )
             return describe_broker(
                 broker.config,
@@ -98,11 +101,11 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
             )
         case ConfigResourceType.GROUP:
             if not resource.resource_name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
             overrides = broker.image.configs(ConfigResourceType.GROUP, resource.resource_name)
             return describe_group(overrides, broker.config, names)
         case other:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {other} is not supported")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
 
 
 def _described(entry: ConfigEntry, request: describe.DescribeConfigsRequest) -> describe.DescribeConfigsResourceResult:
@@ -198,7 +201,7 @@ def _incremental_change(
     A setting that is named twice is refused before anything else is checked, as Kafka does.
     """
     if len({each.name for each in resource.configs}) < len(resource.configs):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a setting of this resource more than once.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     if problem := number_problem(len(resource.configs)):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
     operations = []
@@ -219,7 +222,7 @@ def _operation(number: int) -> ConfigOperationType:
     try:
         return ConfigOperationType(number)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown config operation {number}") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {number}.") from None
 
 
 def _inherited(name: str, config: BrokerConfig) -> str | None:
@@ -298,7 +301,7 @@ def _named_again(
 
 
 def _named_twice(change: ConfigChange | ConfigResult) -> ConfigResult:
-    message = "The request names this resource more than once."
+    message = "Each resource must appear at most once."
     return _refused(change, ErrorCode.INVALID_REQUEST, message)
 
 

@@ -103,7 +103,7 @@ def _in_directory(broker: Broker, directory: str) -> Iterator[tuple[str, Describ
             replica.topic_partition.topic,
             DescribeLogDirsPartition(
                 partition_index=replica.topic_partition.partition,
-                partition_size=replica.log.size_bytes,
+                partition_size=replica.log.segments.size_bytes,
                 offset_lag=max(0, replica.high_watermark - replica.log_end_offset),
                 is_future_key=False,
             ),

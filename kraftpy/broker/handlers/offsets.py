@@ -108,7 +108,7 @@ async def _look_up(
             answer.offset = log.log_start_offset
             is_empty = log.log_start_offset >= log.log_end_offset
             start = Offset(log.log_start_offset)
-            answer.leader_epoch = replica.leader_epoch if is_empty else log.leader_epoch_of(start)
+            answer.leader_epoch = replica.leader_epoch if is_empty else log.epochs.epoch_of(start)
         case -3:
             found = await broker.replicas.decoding.carry_out(search_max_timestamp(replica))
             if found is None or found.offset >= readable_end:  # a record that this reader may not see yet

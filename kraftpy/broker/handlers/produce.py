@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.appending import Prepared
-from kraftpy.log.partition_log import Origin
 from kraftpy.log.producer_states import ProducerStates, Verification
+from kraftpy.log.results import Origin
 from kraftpy.metadata.controller import is_internal
+from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, shortened
 from kraftpy.protocol.messages.fetch import NodeEndpoint
 from kraftpy.protocol.messages.produce import (
@@ -78,8 +79,18 @@ _WHY_NOT_COMMITTED = {
 }
 
 
-_Verified = dict[TopicPartition, tuple[Verification, ErrorCode]]
-"""For each partition, what was verified and the coordinator's answer."""
+class _TransactionalBatch(NamedTuple):
+    """A batch that is part of a transaction, with its header, read once, and the result of its verification."""
+
+    records: Buffer
+    header: BatchHeader
+    verification: Verification | None
+    """None if the producer's transaction was open in the partition already."""
+    code: ErrorCode
+    """The coordinator's answer."""
+
+
+_Verified = dict[TopicPartition, _TransactionalBatch]
 
 
 _Asked = tuple[ProducerStates, int, Verification]
@@ -144,7 +155,7 @@ async def _append_all(
                     if looked_at:
                         await asyncio.sleep(0)  # yield between inspections, but not before the first
                     looked_at += 1
-                    replica, batch = await _prepared(broker, context, topic, partition)
+                    replica, batch = await _prepared(broker, context, topic, partition, verified)
                 answer = _append(broker, request, context, replica, partition, verified, unanswered, batch)
             except KafkaError as error:
                 answer = PartitionProduceResponse(
@@ -172,13 +183,14 @@ def _append(
     Raises KafkaError.
     """
     if is_internal(replica.topic_partition.topic):
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "clients cannot write to internal topics")
-    records = partition.records or b""
+        problem = f"Cannot append to internal topic {replica.topic_partition.topic}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    records, header = partition.records or b"", None
     if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
-        _check_verified(request, context, replica, read_header(records), verified)
+        header = _check_verified(request, context, replica, records, verified)
     if request.acks == ALL_IN_SYNC:
         replica.check_in_sync()
-    appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch)
+    appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch, header)
     answer = PartitionProduceResponse(
         index=partition.index,
         base_offset=appended.base_offset,
@@ -191,7 +203,11 @@ def _append(
 
 
 async def _prepared(
-    broker: Broker, context: RequestContext, topic: TopicProduceData, partition: PartitionProduceData
+    broker: Broker,
+    context: RequestContext,
+    topic: TopicProduceData,
+    partition: PartitionProduceData,
+    verified: _Verified,
 ) -> tuple[Replica, Prepared | None]:
     """Return the leader, and the batch in the form its topic requires, redone if settings change. Raises KafkaError."""
     batch: Prepared | None = None
@@ -199,7 +215,8 @@ async def _prepared(
         replica = _replica(broker, context, topic, partition)
         if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch):
             return replica, batch
-        work = replica.log.prepare(partition.records or b"")
+        records = partition.records or b""
+        work = replica.log.prepare(records, _known_header(verified.get(replica.topic_partition), records))
         if work is None:
             return replica, None
         batch = await broker.replicas.decoding.carry_out(work)
@@ -244,8 +261,11 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
                 continue  # it is refused later, at its turn
             header = read_header(records)
             needed = replica.log.producers.verification(header.producer_id, header.producer_epoch)
-            if needed is not None:
-                verified[replica.topic_partition] = needed, ErrorCode.NONE
+            found = _TransactionalBatch(records, header, needed, ErrorCode.NONE)
+            if needed is None:
+                verified.setdefault(replica.topic_partition, found)
+            else:
+                verified[replica.topic_partition] = found
                 needed.waiting += 1
                 waiting.append((replica.log.producers, header.producer_id, needed))
                 asked.setdefault((header.producer_id, header.producer_epoch), []).append(replica.topic_partition)
@@ -260,31 +280,45 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
             is_adding=context.api_version >= _FIRST_ADDING_VERSION,
         )
         for each, code in codes.items():
-            verified[each] = verified[each][0], code
+            verified[each] = verified[each]._replace(code=code)
     return verified
 
 
 def _check_verified(
-    request: ProduceRequest, context: RequestContext, replica: Replica, header: BatchHeader, verified: _Verified
-) -> None:
-    """Check that this batch is part of an ongoing transaction: otherwise no marker would ever end it (rule 30)."""
+    request: ProduceRequest, context: RequestContext, replica: Replica, records: Buffer, verified: _Verified
+) -> BatchHeader:
+    """Check that this batch is part of an ongoing transaction: otherwise no marker would ever end it (rule 30).
+
+    Returns the batch's header.
+    """
+    found = verified.get(replica.topic_partition)
+    header = _known_header(found, records) or read_header(records)
     if request.transactional_id is None or header.producer_id < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a transactional id")
-    verification, code = verified.get(replica.topic_partition, (None, ErrorCode.NONE))
+    verification, code = (None, ErrorCode.NONE) if found is None else (found.verification, found.code)
     is_adding = context.api_version >= _FIRST_ADDING_VERSION
     match code:
         case ErrorCode.NONE:
             replica.log.producers.check_verified(header.producer_id, header.producer_epoch, verification)
+            return header
         case ErrorCode.TRANSACTION_ABORTABLE if not is_adding:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the partition was not added to the transaction")
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
         case ErrorCode.PRODUCER_FENCED:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "another producer has taken over the transactional id")
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED.meaning)
         case ErrorCode.CONCURRENT_TRANSACTIONS if is_adding:
             raise KafkaError(code, "the previous transaction is still being completed")
         case _ if code in _TRY_AGAIN:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"cannot verify the transaction now: {code.name}")
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}",
+            )
         case _:
             raise KafkaError(code)
+
+
+def _known_header(found: _TransactionalBatch | None, records: Buffer) -> BatchHeader | None:
+    """Return the header of the batch in `records` if the verification has read it."""
+    return found.header if found is not None and found.records is records else None
 
 
 def _tell_by_closing(responses: list[TopicProduceResponse]) -> None:

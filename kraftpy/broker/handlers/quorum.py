@@ -97,8 +97,10 @@ async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: 
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
-            if request.voter_id in _voters(await broker.metadata.quorum.describe()):
-                raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"node {request.voter_id} is already a voter")
+            voters = _voters(await broker.metadata.quorum.describe())
+            if request.voter_id in voters:
+                problem = f"The voter id for {request.voter_id} is already part of the set of voters {sorted(voters)}."
+                raise KafkaError(ErrorCode.DUPLICATE_VOTER, problem)
             await broker.metadata.quorum.change_voter(add=(request.voter_id, address))
             if request.ack_when_committed:
                 await _committed(broker, request.voter_id, votes=True)
@@ -117,8 +119,10 @@ async def remove_raft_voter(
     try:
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(broker.config.request_timeout_ms / 1000):
-            if request.voter_id not in _voters(await broker.metadata.quorum.describe()):
-                raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} is not a voter")
+            voters = _voters(await broker.metadata.quorum.describe())
+            if request.voter_id not in voters:
+                problem = f"Cannot remove voter {request.voter_id} from the set of voters {sorted(voters)}."
+                raise KafkaError(ErrorCode.VOTER_NOT_FOUND, problem)
             await broker.metadata.quorum.change_voter(remove=request.voter_id)
             await _committed(broker, request.voter_id, votes=False)
     except TimeoutError:
@@ -132,7 +136,8 @@ async def remove_raft_voter(
 def _check(broker: Broker, cluster_id: str | None, directory_id: bytes) -> None:
     """Check that the request means this cluster, and names no directory. Raises KafkaError."""
     if cluster_id is not None and cluster_id != broker.image.cluster_id:
-        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {broker.image.cluster_id}")
+        problem = f"Expected cluster ID {broker.image.cluster_id}, but got cluster ID {cluster_id}."
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, problem)
     if directory_id != ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "voters have no directory ids here: leave the id at zero")
 
@@ -146,7 +151,8 @@ def _address(broker: Broker, request: AddRaftVoterRequest) -> str:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"listener {listener.name} has no host or no port")
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
             return f"{host}:{listener.port}"
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"the request has no address for controller listener {names[0]}")
+    problem = f"Add voter request didn't include the endpoint for the default listener {names[0]}"
+    raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
 def _voters(described: QuorumDescription) -> frozenset[int]:

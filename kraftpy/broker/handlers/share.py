@@ -86,7 +86,7 @@ _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOC
 
 
 @dataclass(slots=True)
-class _Said:
+class _Acknowledgements:
     """The acknowledgements of a request, by partition, and their results."""
 
     waiting: dict[SharedPartition, asyncio.Future[Reply]] = field(default_factory=dict)
@@ -434,9 +434,9 @@ async def _acknowledge(
     batches: dict[SharedPartition, list[fetching.AcknowledgementBatch]],
     *,
     is_renewing: bool,
-) -> _Said:
+) -> _Acknowledgements:
     """Pass acknowledgements to the share partitions, many of them in slices, without waiting for results."""
-    said = _Said()
+    said = _Acknowledgements()
     for partition, each in batches.items():
         if len(batches) > _SHORT:
             await broker.slices.breathe(_SAID_UNITS + len(each))

@@ -134,11 +134,12 @@ def _check_broker_settings(change: ConfigChange) -> None:
     allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
     for operation in change.operations:
         if operation.name not in allowed:
+            name = shortened(operation.name)
             if operation.name in CLUSTER_SETTINGS:
-                reason = "can only be set for all brokers, not for a single one"
+                problem = f"{name} can only be set for all brokers, not for a single one"
             else:
-                reason = "cannot be updated dynamically"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{shortened(operation.name)} {reason}")
+                problem = f"Cannot update these configs dynamically: {name}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
         try:
             check_length(operation.value or "")
         except ConfigError as error:

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kraftpy.broker.metadata.link_messages import (
     CLUSTER_ID_BYTES,
+    ConnectionRefused,
     LinkError,
-    Unwelcome,
     printable,
     read_hello,
     read_identity,
@@ -127,7 +127,7 @@ class Link(asyncio.Protocol):
                     self._receive(frame)
                 else:
                     self._receive_handshake(frame)
-        except Unwelcome as error:
+        except ConnectionRefused as error:
             self.close(str(error), error.kind)
         except (CodecError, LinkError) as error:
             self.close(str(error), "no node")
@@ -173,7 +173,7 @@ class Link(asyncio.Protocol):
                 if not self._is_caller:
                     self._send_hello()
                 if version != VERSION:
-                    raise Unwelcome(
+                    raise ConnectionRefused(
                         "version",
                         f"it uses version {version} of the link protocol, and this node version {VERSION}: all nodes "
                         "of a cluster must run versions of kraftpy with the same link protocol",
@@ -204,22 +204,26 @@ class Link(asyncio.Protocol):
         proof, content = frame[:_PROOF_BYTES], frame[_PROOF_BYTES:]
         purpose = b"proof of called" if self._is_caller else b"proof of caller"
         if not hmac.compare_digest(proof, self._keyed(purpose, content)):
-            raise Unwelcome("secret", "it does not know the secret of this cluster (kraftpy.quorum.secret)")
+            raise ConnectionRefused("secret", "it does not know the secret of this cluster (kraftpy.quorum.secret)")
         identity = read_identity(content)
         if not self._is_caller:
             self._send_identity()
         node, links = identity["node"], self._links
         if node == links.node_id or self._expected not in (None, node):
-            raise Unwelcome("id", f"node {node} answers at the address of node {self._expected}, or has this node's id")
+            raise ConnectionRefused(
+                "id", f"node {node} answers at the address of node {self._expected}, or has this node's id"
+            )
         if identity["cluster"] is not None and links.cluster_id not in (None, identity["cluster"]):
             cluster = printable(identity["cluster"], CLUSTER_ID_BYTES)
             if self._is_caller:  # only a peer at a configured address counts: any node may call this one
                 links.refused_cluster = cluster
             self._refuse(
-                Unwelcome("cluster", f"node {node} belongs to cluster {cluster}, this node to {links.cluster_id}")
+                ConnectionRefused(
+                    "cluster", f"node {node} belongs to cluster {cluster}, this node to {links.cluster_id}"
+                )
             )
         elif identity["expects"] not in (None, links.node_id):
-            self._refuse(Unwelcome("id", f"node {node} expected node {identity['expects']} at this address"))
+            self._refuse(ConnectionRefused("id", f"node {node} expected node {identity['expects']} at this address"))
         elif identity["knocks"] or self._is_knock:
             self._state = _State.OVER
             if self._is_caller:
@@ -229,7 +233,7 @@ class Link(asyncio.Protocol):
         else:
             self._open(node)
 
-    def _refuse(self, error: Unwelcome) -> None:
+    def _refuse(self, error: ConnectionRefused) -> None:
         """Refuse an authenticated node: it finds the reason in this node's identity, and disconnects."""
         if self._is_caller:
             raise error

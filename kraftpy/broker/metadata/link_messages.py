@@ -25,7 +25,7 @@ class LinkError(Exception):
     """A request that has no answer: the peer is not connected, went away, took too long or refused."""
 
 
-class Unwelcome(LinkError):
+class ConnectionRefused(LinkError):
     """A connection was refused. `kind` classifies the reason: each kind is logged at most once a minute."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -158,7 +158,7 @@ def read_hello(frame: bytes) -> int:
     """Return the protocol version of the peer. Raises CodecError or LinkError if it is not a node."""
     hello = unpack(frame)
     if type(hello) is not dict or any(not is_right(hello.get(name)) for name, is_right in _HELLO.items()):
-        raise Unwelcome("no node", "it is not a node of a cluster")
+        raise ConnectionRefused("no node", "it is not a node of a cluster")
     return int(hello["version"])
 
 

@@ -95,8 +95,8 @@ class Links:
         self._tasks = tasks
         self._tick_seconds = silence_ms / 1000 / TICKS_OF_SILENCE
         self._voters: dict[int, Address] = {}
-        self._callers: dict[int, _Caller] = {}
-        self._bootstrap: dict[Address, _Caller] = {}
+        self._callers: dict[int, _Dialer] = {}
+        self._bootstrap: dict[Address, _Dialer] = {}
         self._up: dict[int, Link] = {}
         self._half_open: dict[Link, None] = {}
         self._receivers: dict[str, Receiver] = {}
@@ -201,7 +201,7 @@ class Links:
         self._ticking = self._tasks.create_task(self._tick(), name="links")
         self.set_voters(voters)
         for address in bootstrap:
-            self._bootstrap[address] = _Caller(self, None, address, self._tasks)
+            self._bootstrap[address] = _Dialer(self, None, address, self._tasks)
 
     def set_voters(self, voters: Mapping[int, Address], *, is_voter: bool | None = None) -> None:
         """Update the voters. Links to nodes that no longer vote stay open until the peer closes them."""
@@ -213,7 +213,7 @@ class Links:
                 self._callers.pop(node_id).stop()
         for node_id, address in self._voters.items():
             if node_id not in self._callers and not self._is_closed:
-                self._callers[node_id] = _Caller(self, node_id, address, self._tasks)
+                self._callers[node_id] = _Dialer(self, node_id, address, self._tasks)
 
     async def stop(self) -> None:
         """Close everything."""
@@ -377,7 +377,7 @@ def _remember(networks: dict[str, None], network: str, most: int) -> None:
         del networks[next(iter(networks))]
 
 
-class _Caller:
+class _Dialer:
     """Connects to one address until there is a link, and again if the link is lost."""
 
     def __init__(self, links: Links, peer: int | None, address: Address, tasks: Tasks) -> None:

@@ -7,7 +7,8 @@ request would get; it never returns an offset of another leadership.
 from __future__ import annotations
 
 from kraftpy.broker.replication.replica import Replica
-from kraftpy.log.partition_log import TimestampAndOffset
+from kraftpy.log import time_search
+from kraftpy.log.results import TimestampAndOffset
 from kraftpy.log.segment import CorruptSegment
 from kraftpy.log.work import Work
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -19,12 +20,12 @@ def search_timestamp(replica: Replica, timestamp: Millis, end_offset: Offset) ->
 
     Raises KafkaError as `Replica.read` does, and NOT_LEADER_OR_FOLLOWER if the log is lost between two steps.
     """
-    return _checked(replica, replica.log.search_timestamp(timestamp, end_offset=end_offset))
+    return _checked(replica, time_search.search_timestamp(replica.log, timestamp, end_offset=end_offset))
 
 
 def search_max_timestamp(replica: Replica) -> Work[TimestampAndOffset | None]:
     """Return the work that finds the first record with the largest timestamp. Raises as `search_timestamp`."""
-    return _checked(replica, replica.log.search_max_timestamp())
+    return _checked(replica, time_search.search_max_timestamp(replica.log))
 
 
 def _checked(replica: Replica, work: Work[TimestampAndOffset | None]) -> Work[TimestampAndOffset | None]:

@@ -35,10 +35,12 @@ from kraftpy.broker.storage.partition_sync import LogSyncs
 from kraftpy.broker.waiting import Watch, wake_all
 from kraftpy.config import TopicConfig
 from kraftpy.log.appending import Prepared
-from kraftpy.log.partition_log import AppendResult, LogSlice, Origin, PartitionLog, ReadResult
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult
 from kraftpy.log.segment import CorruptSegment
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.record_batch import BatchHeader
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect, ProposeIsr
 from kraftpy.replication.follower import Follower
 from kraftpy.replication.leader import Leader, PartitionState
@@ -398,20 +400,28 @@ class Replica:
         if leading is not None and not self.is_alone and leading.is_under_min_insync_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(leading.state.isr)} in-sync replicas, but {leading.effective_min_insync_replicas} are required",
+                f"The size of the current ISR {sorted(leading.state.isr)} is insufficient to satisfy the min.isr "
+                f"requirement of {leading.effective_min_insync_replicas} for partition {self.topic_partition}",
             )
 
-    def append(self, records: Buffer, origin: Origin, now: Millis, batch: Prepared | None = None) -> AppendResult:
+    def append(
+        self,
+        records: Buffer,
+        origin: Origin,
+        now: Millis,
+        batch: Prepared | None = None,
+        header: BatchHeader | None = None,
+    ) -> AppendResult:
         """Append one batch as the leader, assign its offsets and wake waiters. Raises KafkaError.
 
-        `batch` is a producer's batch as `log.prepare` returned it.
+        `batch` is a producer's batch as `log.prepare` returned it; `header` is its header, if the caller has read it.
         """
         leading = self.leading
         if leading is None:
             if self.is_offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline")
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is led by another broker")
-        appended = self._append(records, self.leader_epoch, origin, now, batch)
+        appended = self._append(records, self.leader_epoch, origin, now, batch, header)
         if appended.flush_due:
             self.syncs.request()
         if not appended.is_duplicate:
@@ -432,12 +442,20 @@ class Replica:
         return self._append(records, leader_epoch, Origin.REPLICA, self._host.now())
 
     def _append(
-        self, records: Buffer, leader_epoch: LeaderEpoch, origin: Origin, now: Millis, batch: Prepared | None = None
+        self,
+        records: Buffer,
+        leader_epoch: LeaderEpoch,
+        origin: Origin,
+        now: Millis,
+        batch: Prepared | None = None,
+        header: BatchHeader | None = None,
     ) -> AppendResult:
         if self.log.is_failed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "an earlier sync of the log failed; restart the broker")
         try:
-            appended = self.log.append(records, leader_epoch=leader_epoch, now=now, origin=origin, batch=batch)
+            appended = self.log.append(
+                records, leader_epoch=leader_epoch, now=now, origin=origin, batch=batch, header=header
+            )
         except OSError as error:
             raise self.errors.failed("append to", error) from error
         self.errors.has_complained = False

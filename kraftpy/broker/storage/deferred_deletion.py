@@ -13,7 +13,8 @@ import logging
 from collections.abc import Callable
 
 from kraftpy.broker.threads import Threads
-from kraftpy.log.partition_log import PartitionLog, delete_files
+from kraftpy.log import deletion
+from kraftpy.log.partition_log import PartitionLog
 from kraftpy.ports import Directory, Failure, failure_of
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,9 @@ class DeferredDeletions:
 
     def delete_files(self, log: PartitionLog, names: list[str]) -> None:
         """Delete files that were removed from a log."""
-        self._call_later(log.config.file_delete_delay_ms / 1000, functools.partial(delete_files, log.directory, names))
+        self._call_later(
+            log.config.file_delete_delay_ms / 1000, functools.partial(deletion.delete_files, log.directory, names)
+        )
 
     def delete_directory(self, log: PartitionLog, directory: Directory, name: str) -> None:
         """Delete a log's directory, which was renamed to `name` in `directory`."""

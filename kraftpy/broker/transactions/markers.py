@@ -21,7 +21,7 @@ from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.slicing import PIECE, Slices
-from kraftpy.log.partition_log import Origin
+from kraftpy.log.results import Origin
 from kraftpy.metadata.image import Image
 from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey

@@ -36,7 +36,8 @@ from kraftpy.config import BrokerConfig
 from kraftpy.config.settings import whole_number
 from kraftpy.log import layout
 from kraftpy.log.files import FileCache
-from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.results import Origin
 from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.metadata.image import Image
 from kraftpy.ports import Clock
@@ -89,7 +90,7 @@ class _Move:
 _MOVE = "move between log directories"
 
 
-class _NotNow(Exception):
+class _RetryLater(Exception):
     """The copy cannot continue now and is retried later."""
 
 
@@ -167,7 +168,7 @@ class LogMoves:
             move = self._moves[key]
             if move.disk.directory.path == path:
                 end_offset = move.replica.log.log_start_offset if move.log is None else move.log.log_end_offset
-                size = 0 if move.log is None else move.log.size_bytes
+                size = 0 if move.log is None else move.log.segments.size_bytes
                 yield Future(key, size, max(0, move.replica.log_end_offset - end_offset))
 
     def _begin(self, replica: Replica, disk: Disk, name: str) -> None:
@@ -224,7 +225,7 @@ class LogMoves:
                     await self._open(move)
                 elif await self._copy(move) and await self._complete(move):
                     return
-        except (_NotNow, OSError, KafkaError) as error:
+        except (_RetryLater, OSError, KafkaError) as error:
             if not move.goes_on():
                 return
             if isinstance(error, OSError) and self._manager.failures.storage_failed(
@@ -305,7 +306,7 @@ class LogMoves:
         log, replica = move.log, move.replica
         assert log is not None
         if replica.operations.is_truncating:
-            raise _NotNow("the log is being truncated")
+            raise _RetryLater("the log is being truncated")
         source = replica.log
         operations = replica.operations
         lowest, operations.lowest_truncation = operations.lowest_truncation, None
@@ -322,9 +323,9 @@ class LogMoves:
             records = source.read(log.log_end_offset, _PIECE_BYTES, min_one_batch=True).records
         except OSError as error:
             self._manager.failures.storage_failed(replica.log_directory, "read a log in", error)
-            raise _NotNow(f"it cannot be read: {error}") from error
+            raise _RetryLater(f"it cannot be read: {error}") from error
         if not records:
-            raise _NotNow("the log gives nothing behind what is copied")
+            raise _RetryLater("the log gives nothing behind what is copied")
         log.config = source.config
         epoch = LeaderEpoch(max(replica.leader_epoch, source.epochs.latest))
         log.append(bytearray(records), leader_epoch=epoch, now=self._clock.now(), origin=Origin.REPLICA)

@@ -62,7 +62,7 @@ async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
         if until is None or replica.log.is_closed or replica.operations.is_truncating:
             continue
         looked_at += len(replica.log.producers)
-        gone += len(replica.log.forget_producers(until))
+        gone += len(replica.log.producers.expire(until, 0))
         if looked_at >= _SORTED_AT_ONCE:
             looked_at = 0
             await asyncio.sleep(0)

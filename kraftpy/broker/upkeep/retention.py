@@ -14,6 +14,7 @@ from kraftpy.broker.containment import Incidents
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.slicing import in_slices
+from kraftpy.log import deletion
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import KafkaError
 
@@ -40,7 +41,7 @@ class Retention:
         replicas = self._manager.replicas
         async for replica in replicas.with_usable_log():
             try:
-                if replica.log.advance_log_start_by_retention(now, replica.high_watermark):
+                if deletion.advance_log_start(replica.log, now, replica.high_watermark):
                     replica.log_start_advanced()
             except KafkaError as error:  # a segment that is damaged
                 logger.error("%s: retention: %s", replica.topic_partition, error)
@@ -52,7 +53,7 @@ class Retention:
             await self._manager.checkpoints.write()
         async for replica in replicas.with_usable_log():
             try:
-                gone = replica.log.remove_before_log_start(now)
+                gone = deletion.remove_before_log_start(replica.log, now)
             except OSError as error:
                 self._storage_failed(replica, "delete segments in", error)
                 continue
@@ -65,7 +66,7 @@ class Retention:
 
     async def _is_any_start_unwritten(self) -> bool:
         async for some in in_slices(list(self._manager.replicas), _LOOKED_AT_AT_ONCE):
-            if any(replica.log.is_start_unwritten for replica in some):
+            if any(deletion.is_start_unwritten(replica.log) for replica in some):
                 return True
         return False
 

@@ -226,7 +226,10 @@ class BlockingConsumer:
 
 
 class BlockingAdmin:
-    """An `Admin` for programs without an event loop. Takes the same options."""
+    """An `Admin` for programs without an event loop. Takes the same options.
+
+    One class because its methods are those of `Admin`, one for one.
+    """
 
     def __init__(self, **options: Any) -> None:
         self._admin = Admin(**options)

@@ -18,16 +18,16 @@ Left out: deserializers (keys and values are bytes), regular expressions on the 
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from kraftpy.client.cluster import Cluster
+from kraftpy.client.consumer.auto_commit import AutoCommit
 from kraftpy.client.consumer.buffer import RecordBuffer
 from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
 from kraftpy.client.consumer.partition_state import PartitionReader
+from kraftpy.client.consumer.subscription import Subscription
 from kraftpy.client.interceptors import Interceptors
 from kraftpy.client.model import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo
 from kraftpy.client.offsets import Found, commit_offsets, fetch_committed, list_offsets
@@ -37,8 +37,6 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
 __all__ = ["Consumer", "RebalanceListener"]
-
-logger = logging.getLogger(__name__)
 
 
 class Consumer:
@@ -63,10 +61,8 @@ class Consumer:
         self._readers = self._buffer.readers
         self._member: GroupMember | None = None
         self._listener = listener
-        self._topics: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
-        self._manual = False
-        self._committed_alone: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._subscription = Subscription(exclude_internal_topics=self.options.exclude_internal_topics)
+        self._auto_commit = AutoCommit(self._cluster, self._buffer, self.options, self._interceptors)
         self._started = self._closed = False
         if topics or pattern is not None:
             self.subscribe(topics, pattern=pattern, listener=listener)
@@ -85,8 +81,8 @@ class Consumer:
             self._buffer.fetcher.start()
             self._apply_subscription()
             self._cluster.request_refresh()
-            if self.options.group_id is not None and self.options.enable_auto_commit:
-                self._cluster.tasks.spawn(self._keep_committing_alone(), "commit of what is assigned")
+            if self._auto_commit.is_active:
+                self._cluster.tasks.spawn(self._auto_commit.run(), "commit of what is assigned")
         return self
 
     async def __aenter__(self) -> Self:
@@ -113,8 +109,8 @@ class Consumer:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self._member is not None and self._cluster.tasks.failure is None:
                     await self._member.close()
-                elif self._commits_alone and self._started:
-                    await self._commit_alone()
+                elif self._started:
+                    await self._auto_commit.commit()
         except (TimeoutError, KafkaError):
             pass  # the session will time out
         finally:
@@ -134,16 +130,11 @@ class Consumer:
 
         Replaces the previous subscription.
         """
-        if self._manual:
-            raise RuntimeError("assign() was used: unsubscribe() first")
-        names = frozenset((topics,) if isinstance(topics, str) else topics)
-        if bool(names) == (pattern is not None):
-            raise ValueError("topics: give names of topics or a pattern")
-        self._topics = names
-        self._pattern = re.compile(pattern) if pattern is not None else None
+        self._subscription.subscribe(topics, pattern)
         self._listener = listener or self._listener
         if self.options.group_id is not None and self._member is None:
             self._member = GroupMember(self._cluster, self.options, self._buffer, self._interceptors.on_commit)
+            self._auto_commit.stop()
         if self._member is not None:
             self._member.listener = self._listener
         if self._started:
@@ -151,7 +142,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Drop the subscription: read nothing and leave the group."""
-        self._topics, self._pattern, self._manual = frozenset(), None, False
+        self._subscription.clear()
         if self._member is not None and self._started:
             self._member.subscribe(())
         else:
@@ -160,10 +151,8 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without any rebalancing. Partitions that stay keep their positions."""
-        if self._topics or self._pattern is not None:
-            raise RuntimeError("subscribe() was used: unsubscribe() first")
+        self._subscription.assign()
         wanted = {TopicPartition(*name) for name in partitions}
-        self._manual = True
         self._buffer.revoked([name for name in self._readers if name not in wanted])
         self._buffer.assigned(sorted(wanted))
 
@@ -173,27 +162,18 @@ class Consumer:
 
     def subscription(self) -> frozenset[str]:
         """Return the subscribed topics; for a pattern, the matching topics known so far."""
-        return frozenset(self._matching()) if self._pattern is not None else self._topics
-
-    def _matching(self) -> list[str]:
-        pattern = self._pattern
-        if pattern is None:
-            return sorted(self._topics)
-        return sorted(
-            info.name
-            for info in self._cluster.metadata.topics.values()
-            if pattern.fullmatch(info.name) and not (info.is_internal and self.options.exclude_internal_topics)
-        )
+        return frozenset(self._subscription.matching(self._cluster.metadata.topics.values()))
 
     def _apply_subscription(self) -> None:
-        if not (self._topics or self._pattern is not None):
+        wanted = self._subscription
+        if not wanted.is_to_topics:
             return
-        self._cluster.want(self._topics)
-        self._cluster.want_all(self._pattern is not None)
+        self._cluster.want(wanted.topics)
+        self._cluster.want_all(wanted.pattern is not None)
         if self._member is not None:
             self._member.start()
-            matching = self._matching()
-            if matching or self._pattern is None:
+            matching = wanted.matching(self._cluster.metadata.topics.values())
+            if matching or wanted.pattern is None:
                 self._member.subscribe(matching)
         else:
             self._assign_all()
@@ -201,20 +181,21 @@ class Consumer:
     def _assign_all(self) -> None:
         """Without a group, read all partitions of the topics."""
         found = self._cluster.metadata.topics
-        wanted = [info.topic_partition for name in self._matching() if name in found for info in found[name].partitions]
-        gone = [name for name in self._readers if name.topic not in self._matching()]
+        topics = self._subscription.matching(found.values())
+        wanted = [info.topic_partition for name in topics if name in found for info in found[name].partitions]
+        gone = [name for name in self._readers if name.topic not in topics]
         self._buffer.revoked(gone)
         self._buffer.assigned(name for name in wanted if name not in self._readers)
 
     def _metadata_changed(self) -> None:
-        for name in self._topics:
+        for name in self._subscription.topics:
             error = self._cluster.metadata.errors.get(name)
             if error is not None and not error.retriable:
                 self._buffer.failed(self._cluster.unknown(name))
         if self._member is None:
-            if self._topics or self._pattern is not None:
+            if self._subscription.is_to_topics:
                 self._assign_all()
-        elif self._pattern is not None:
+        elif self._subscription.pattern is not None:
             self._apply_subscription()
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -319,7 +300,7 @@ class Consumer:
         self._buffer.fetcher.wake()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`. What was fetched is kept."""
+        """Hand out nothing of these partitions until `resume`. Records already fetched are kept."""
         self._buffer.interrupt()
         for name in partitions:
             self._reader(name).paused = True
@@ -444,24 +425,3 @@ class Consumer:
 
     async def _look_up_committed(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         return await fetch_committed(self._cluster, self._group_id(), partitions, require_stable=True)
-
-    async def _keep_committing_alone(self) -> None:
-        while True:
-            await asyncio.sleep(self.options.auto_commit_interval_ms / 1000)
-            if self._commits_alone:
-                try:
-                    await self._commit_alone()
-                except KafkaError as failed:
-                    logger.warning("group %s: automatic commit failed: %s", self.options.group_id, failed)
-
-    @property
-    def _commits_alone(self) -> bool:
-        """True if assigned partitions are committed automatically, outside any membership."""
-        return self._member is None and self.options.group_id is not None and self.options.enable_auto_commit
-
-    async def _commit_alone(self) -> None:
-        finished = self._buffer.finished()
-        if finished and finished != self._committed_alone:
-            self._committed_alone = finished
-            await commit_offsets(self._cluster, self._group_id(), finished)
-            self._interceptors.on_commit(finished)

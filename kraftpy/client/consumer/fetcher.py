@@ -352,7 +352,7 @@ class Fetcher:
     def _is_ahead(self, reader: PartitionReader, leader_epoch: int) -> bool:
         """Return whether the position's epoch is later than that of the leader named by metadata (KIP-320).
 
-        This can happen with a committed offset. That leader has been replaced, and would answer that it has no such
+        This can happen with a committed offset. The leader has been replaced, and would answer that it has no such
         offset.
         """
         if 0 <= leader_epoch < reader.sought_epoch:

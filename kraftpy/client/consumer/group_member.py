@@ -103,7 +103,7 @@ class RebalanceListener:
 
 
 class Application(Protocol):
-    """What the group needs to know of the consumer and its application."""
+    """The consumer and its application, as the group sees them."""
 
     @property
     def is_asking(self) -> bool:

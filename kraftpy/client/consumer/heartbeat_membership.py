@@ -17,8 +17,8 @@ A member reports what it holds only after a change, and reports a partition as g
 Invariants: a partition that was not given up is reported as held; nothing is assigned while something is being given
 up.
 
-Where this differs from the Java client: an instance id that another member still holds (UNRELEASED_INSTANCE_ID) is
-asked for again until the other's session is over.
+Differences from the Java client: an instance id that another member still holds (UNRELEASED_INSTANCE_ID) is asked for
+again until the other's session is over.
 
 Left out: regular expressions evaluated by the coordinator (the consumer resolves its pattern itself).
 """

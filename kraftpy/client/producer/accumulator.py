@@ -157,7 +157,7 @@ class PartitionQueue:
 
 
 class Failure(Enum):
-    """What to do with a refused batch."""
+    """The possible reactions to a refused batch."""
 
     RETRY = "retry"
     SPLIT = "split"

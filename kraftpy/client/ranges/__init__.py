@@ -1,5 +1,5 @@
 """Reads fixed ranges of offsets over blocking sockets, for Spark tasks and batch programs.
 
-There is no event loop and no group. A reader knows its range, looks up metadata, leaders and connections for itself,
-and turns records into columns of numbers.
+There is no event loop and no group. A reader knows its range, finds leaders and opens connections on its own, and turns
+records into columns of numbers.
 """

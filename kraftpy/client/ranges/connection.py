@@ -1,8 +1,8 @@
 """One connection over a plain blocking socket, for fast readers without an event loop.
 
-An answer is received straight into a buffer of its own size, without a copy in between; whatever a caller keeps of an
-answer keeps that buffer alive. Requests may be pipelined: `send` several, then `receive` their answers in the same
-order. While the caller works on one answer, the kernel's receive buffer takes in the next.
+An answer is received straight into a buffer of its own size, without a copy in between; any part of an answer that a
+caller keeps also keeps that buffer alive. Requests may be pipelined: `send` several, then `receive` their answers in
+the same order. While the caller works on one answer, the kernel's receive buffer takes in the next.
 
 Any failure closes the connection. Left out: TLS, SASL, use from two threads at once.
 """

@@ -14,7 +14,7 @@ from those that `acknowledge` was called for. With "explicit", `acknowledge` is 
 Acknowledgements are sent with the next request for records or within a second, and at once by `commit_sync` and
 `commit_async`. `acknowledgement_commit_callback` gets their outcome.
 
-Where this differs from the Java client: in explicit mode the application may ask for records while others are still
+Differences from the Java client: in explicit mode the application may ask for records while others are still
 unacknowledged; a renewed record (RENEW) stays in hand and is not handed out a second time. KIP-932, KIP-1206
 (`share_acquire_mode`), KIP-1222 (RENEW).
 """

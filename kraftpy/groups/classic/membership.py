@@ -18,9 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kraftpy.groups.appends import StoreStaticMember
+from kraftpy.groups.classic.group import ClassicGroup, Member, Protocols, State, Waiting
 from kraftpy.groups.classic.rebalance import Rebalance, join_answer, join_error, sync_answer
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import Group, Member, Protocols, State, Waiting
+from kraftpy.groups.group import Group
 from kraftpy.groups.records import group_record
 from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
@@ -90,13 +91,14 @@ class Membership:
     def join(self, event: Request, message: JoinGroupRequest, groups: dict[str, Group], step: Step) -> None:
         """Let a member join or rejoin. The answer is sent when all members have joined."""
         joining = Joining.of(event, message)
-        group = groups.get(joining.group_id)
-        error = self._check_join(joining, group)
+        known = groups.get(joining.group_id)
+        error = self._check_join(joining, is_known=known is not None)
         if error is not ErrorCode.NONE:
             self._refuse(joining, error, step)
             return
-        if group is None:
-            group = groups[joining.group_id] = Group(group_id=joining.group_id)
+        if known is None:
+            known = groups[joining.group_id] = Group(group_id=joining.group_id)
+        group = known.classic_or_empty()
         if not self._has_room(group, joining):
             self._refuse(joining, ErrorCode.GROUP_MAX_SIZE_REACHED, step, member_id=UNKNOWN_MEMBER)
             if joining.member_id in group.members or joining.member_id in group.pending_members:
@@ -111,13 +113,13 @@ class Membership:
         else:
             self._join_known(joining, group, step)
 
-    def _check_join(self, joining: Joining, group: Group | None) -> ErrorCode:
+    def _check_join(self, joining: Joining, *, is_known: bool) -> ErrorCode:
         if not joining.group_id:
             return ErrorCode.INVALID_GROUP_ID
         low, high = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
         if not low <= joining.session_timeout_ms <= high:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if group is None and joining.member_id != UNKNOWN_MEMBER:
+        if not is_known and joining.member_id != UNKNOWN_MEMBER:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
@@ -125,7 +127,7 @@ class Membership:
         named = joining.member_id if member_id is None else member_id
         step.reply(joining.waiting.request_id, join_error(joining.waiting.api_version, named, error))
 
-    def _has_room(self, group: Group, joining: Joining) -> bool:
+    def _has_room(self, group: ClassicGroup, joining: Joining) -> bool:
         """Return True if this member can join without exceeding the maximum group size.
 
         During a rebalance, the members waiting at the barrier are counted. A group that has become too large (because
@@ -142,7 +144,7 @@ class Membership:
             case State.COMPLETING_REBALANCE | State.STABLE:
                 return member is not None or len(group.members) < self.config.group_max_size
 
-    def _join_unknown(self, joining: Joining, group: Group, step: Step) -> None:
+    def _join_unknown(self, joining: Joining, group: ClassicGroup, step: Step) -> None:
         new_id = member_id_for(joining, self.new_id())
         instance_id = joining.group_instance_id
         if instance_id is not None and instance_id in group.static_members:
@@ -153,7 +155,7 @@ class Membership:
         else:
             self._add(joining, group, new_id, step)
 
-    def _add(self, joining: Joining, group: Group, member_id: str, step: Step) -> None:
+    def _add(self, joining: Joining, group: ClassicGroup, member_id: str, step: Step) -> None:
         if not group.members and group.state is State.EMPTY:
             group.protocol_type = joining.protocol_type
         member = Member(
@@ -169,7 +171,7 @@ class Membership:
         )
         self.rebalance.add(group, member, step, joining.reason)
 
-    def _join_known(self, joining: Joining, group: Group, step: Step) -> None:
+    def _join_known(self, joining: Joining, group: ClassicGroup, step: Step) -> None:
         member_id = joining.member_id
         if member_id in group.pending_members and joining.group_instance_id is None:
             self._add(joining, group, member_id, step)
@@ -192,7 +194,7 @@ class Membership:
         self._update(joining, group, member, step)
         self.rebalance.prepare_or_complete(group, step, f"member {member_id} joins again ({joining.reason})")
 
-    def _update(self, joining: Joining, group: Group, member: Member, step: Step) -> None:
+    def _update(self, joining: Joining, group: ClassicGroup, member: Member, step: Step) -> None:
         """Update the member from its request, and let the request wait."""
         group.resubscribe(member, joining.protocols)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
@@ -202,7 +204,7 @@ class Membership:
         self.rebalance.wait_for_join(member, joining.waiting, step)
         self.rebalance.touch(group, member, step)
 
-    def _rejoin_static(self, joining: Joining, group: Group, old_id: str, new_id: str, step: Step) -> None:
+    def _rejoin_static(self, joining: Joining, group: ClassicGroup, old_id: str, new_id: str, step: Step) -> None:
         """Let a static member return. No rebalance in a Stable group whose protocol stays the same (rule 36)."""
         old_leader = group.leader_id or ""
         member = self.rebalance.replace_static(group, old_id, new_id, step)
@@ -224,7 +226,7 @@ class Membership:
 
     # ---- SyncGroup
 
-    def sync(self, event: Request, message: SyncGroupRequest, group: Group | None, step: Step) -> None:
+    def sync(self, event: Request, message: SyncGroupRequest, group: ClassicGroup | None, step: Step) -> None:
         """Answer with the member's assignment once it is known; the leader's request carries all assignments."""
         error = self._check_sync(message, group)
         if error is not ErrorCode.NONE or group is None:
@@ -242,7 +244,7 @@ class Membership:
             given = {each.member_id: bytes(each.assignment) for each in message.assignments}
             self.rebalance.store_assignment(group, given, step)
 
-    def _check_sync(self, message: SyncGroupRequest, group: Group | None) -> ErrorCode:
+    def _check_sync(self, message: SyncGroupRequest, group: ClassicGroup | None) -> ErrorCode:
         error = self._check_generation(message, group)
         if error is not ErrorCode.NONE or group is None:
             return error
@@ -254,7 +256,7 @@ class Membership:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _check_generation(self, message: SyncGroupRequest | HeartbeatRequest, group: Group | None) -> ErrorCode:
+    def _check_generation(self, message: SyncGroupRequest | HeartbeatRequest, group: ClassicGroup | None) -> ErrorCode:
         if not message.group_id:
             return ErrorCode.INVALID_GROUP_ID
         if group is None:
@@ -268,7 +270,7 @@ class Membership:
 
     # ---- Heartbeat
 
-    def heartbeat(self, event: Request, message: HeartbeatRequest, group: Group | None, step: Step) -> None:
+    def heartbeat(self, event: Request, message: HeartbeatRequest, group: ClassicGroup | None, step: Step) -> None:
         """Keep a member alive; the answer tells it if it must rejoin."""
         error = self._check_generation(message, group)
         if error is ErrorCode.NONE and group is not None:
@@ -279,7 +281,7 @@ class Membership:
 
     # ---- LeaveGroup
 
-    def leave(self, event: Request, message: LeaveGroupRequest, group: Group | None, step: Step) -> None:
+    def leave(self, event: Request, message: LeaveGroupRequest, group: ClassicGroup | None, step: Step) -> None:
         """Remove members: one before v3; from v3 several, and static ones by instance id alone (KIP-345)."""
         if event.api_version >= FIRST_LEAVE_WITH_MEMBERS:
             leaving = [(each.member_id, each.group_instance_id) for each in message.members]
@@ -313,7 +315,7 @@ class Membership:
             self.rebalance.react_to_departure(group, step, f"members left: {', '.join(departed)}")
 
     def _leaver(
-        self, group: Group | None, member_id: str, group_instance_id: str | None
+        self, group: ClassicGroup | None, member_id: str, group_instance_id: str | None
     ) -> tuple[str | None, ErrorCode]:
         """Return the id of the member to remove, or the error."""
         if group is None:

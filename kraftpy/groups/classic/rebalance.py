@@ -17,10 +17,17 @@ KIP-394 (member ids).
 
 from __future__ import annotations
 
-from kraftpy.groups.appends import StoreAssignment, StoreEmpty, StoreStaticMember, group_error
+from kraftpy.groups.appends import (
+    StoreAssignment,
+    StoreConsumerGroup,
+    StoreEmpty,
+    StoreStaticMember,
+    StoreStreamsGroup,
+    group_error,
+)
+from kraftpy.groups.classic.group import ClassicGroup, Member, State, Waiting
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.group import Group, Member, State, Waiting
 from kraftpy.groups.records import group_record
 from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
@@ -56,7 +63,7 @@ def join_error(api_version: int, member_id: str, error_code: ErrorCode) -> JoinG
 
 
 def join_answer(
-    group: Group, member: Member, *, leads: bool, leader_id: str | None = None, skip_assignment: bool = False
+    group: ClassicGroup, member: Member, *, leads: bool, leader_id: str | None = None, skip_assignment: bool = False
 ) -> JoinGroupResponse:
     """Return a JoinGroup response with the present generation; the member that `leads` gets the list of members.
 
@@ -92,20 +99,20 @@ class Rebalance:
 
     # ---- sessions
 
-    def touch(self, group: Group, member: Member, step: Step) -> None:
+    def touch(self, group: ClassicGroup, member: Member, step: Step) -> None:
         """Restart the member's session. A member that cannot send heartbeats yet gets more time."""
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         self._session(group, member.member_id, Millis(step.now + max(timeout_ms, 1)))
 
-    def await_claim(self, group: Group, member_id: str, session_timeout_ms: int, step: Step) -> None:
+    def await_claim(self, group: ClassicGroup, member_id: str, session_timeout_ms: int, step: Step) -> None:
         """Wait for a member to join with the id it was given, within its session timeout (KIP-394)."""
         group.pending_members.add(member_id)
         self._session(group, member_id, Millis(step.now + max(session_timeout_ms, 1)))
 
-    def _session(self, group: Group, member_id: str, deadline: Millis) -> None:
+    def _session(self, group: ClassicGroup, member_id: str, deadline: Millis) -> None:
         self.deadlines.set(Key(group.group_id, SESSION, member_id), deadline)
 
-    def forget_session(self, group: Group, member_id: str) -> None:
+    def forget_session(self, group: ClassicGroup, member_id: str) -> None:
         """Cancel the session deadline of a member that left."""
         self.deadlines.cancel(Key(group.group_id, SESSION, member_id))
 
@@ -140,7 +147,7 @@ class Rebalance:
 
     # ---- membership changes
 
-    def add(self, group: Group, member: Member, step: Step, reason: str) -> None:
+    def add(self, group: ClassicGroup, member: Member, step: Step, reason: str) -> None:
         """Add a new member whose request is already waiting."""
         if group.state is State.PREPARING_REBALANCE and group.previous_state is State.EMPTY:
             group.joined_while_initial = True
@@ -148,7 +155,7 @@ class Rebalance:
         self.touch(group, member, step)
         self.prepare_or_complete(group, step, f"member {member.member_id} is new ({reason})")
 
-    def drop(self, group: Group, member_id: str, step: Step) -> None:
+    def drop(self, group: ClassicGroup, member_id: str, step: Step) -> None:
         """Remove a member or pending member and refuse its waiting requests. The group does not react yet."""
         member = group.members.get(member_id)
         if member is not None:
@@ -159,14 +166,14 @@ class Rebalance:
         if not group.pending_sync:
             self.deadlines.cancel(Key(group.group_id, SYNC))
 
-    def react_to_departure(self, group: Group, step: Step, reason: str) -> None:
+    def react_to_departure(self, group: ClassicGroup, step: Step, reason: str) -> None:
         """React to the departure of members: rebalance, or stop waiting for them."""
         if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self.prepare(group, step, reason)
         else:
             self.complete_if_joined(group, step)
 
-    def replace_static(self, group: Group, old_id: str, new_id: str, step: Step) -> Member:
+    def replace_static(self, group: ClassicGroup, old_id: str, new_id: str, step: Step) -> Member:
         """Let a static member return under a new id and fence the old one (KIP-345)."""
         member = group.members[old_id]
         self.refuse_join(member, ErrorCode.FENCED_INSTANCE_ID, step, old_id)
@@ -176,21 +183,21 @@ class Rebalance:
 
     # ---- the join barrier
 
-    def prepare_or_complete(self, group: Group, step: Step, reason: str) -> None:
+    def prepare_or_complete(self, group: ClassicGroup, step: Step, reason: str) -> None:
         """Start a rebalance or, if one is in progress, check whether it can complete now."""
         if State.PREPARING_REBALANCE is group.state:
             self.complete_if_joined(group, step)
         else:
             self.prepare(group, step, reason)
 
-    def complete_if_joined(self, group: Group, step: Step) -> None:
+    def complete_if_joined(self, group: ClassicGroup, step: Step) -> None:
         """Lift the join barrier if all members have joined. An initial delay lasts while there are members."""
         if group.state is not State.PREPARING_REBALANCE or not group.all_joined:
             return
         if group.previous_state is not State.EMPTY or not group.members:
             self.complete_join(group, step)
 
-    def prepare(self, group: Group, step: Step, reason: str) -> None:
+    def prepare(self, group: ClassicGroup, step: Step, reason: str) -> None:
         """Start a rebalance: all members must rejoin."""
         if group.state is State.COMPLETING_REBALANCE:
             self._drop_assignment(group, step, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -209,7 +216,7 @@ class Rebalance:
         else:
             self.deadlines.set(Key(group.group_id, JOIN), Millis(step.now + group.rebalance_timeout_ms))
 
-    def join_time_is_up(self, group: Group, step: Step) -> None:
+    def join_time_is_up(self, group: ClassicGroup, step: Step) -> None:
         """Handle the join deadline: extend an initial delay while members keep joining, otherwise lift the barrier."""
         if group.previous_state is State.EMPTY and group.joined_while_initial and group.initial_delay_left_ms > 0:
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, group.initial_delay_left_ms)
@@ -219,7 +226,7 @@ class Rebalance:
             return
         self.complete_join(group, step)
 
-    def complete_join(self, group: Group, step: Step) -> None:
+    def complete_join(self, group: ClassicGroup, step: Step) -> None:
         """Lift the join barrier: the new generation has the members that joined, and all static members."""
         self.deadlines.cancel(Key(group.group_id, JOIN))
         late = [m.member_id for m in group.members.values() if m.join is None and m.group_instance_id is None]
@@ -245,7 +252,7 @@ class Rebalance:
         group.pending_sync = set(group.members)
         self.deadlines.set(Key(group.group_id, SYNC), Millis(step.now + group.rebalance_timeout_ms))
 
-    def _complete_empty(self, group: Group, step: Step) -> None:
+    def _complete_empty(self, group: ClassicGroup, step: Step) -> None:
         group.protocol_name = None
         group.become(State.EMPTY, step.timestamp)
         step.note(group, f"empty in generation {group.generation_id}")
@@ -253,13 +260,13 @@ class Rebalance:
 
     # ---- the sync barrier
 
-    def synced(self, group: Group, member: Member) -> None:
+    def synced(self, group: ClassicGroup, member: Member) -> None:
         """Note that the member has sent SyncGroup. When all members have, the sync deadline is cancelled."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self.deadlines.cancel(Key(group.group_id, SYNC))
 
-    def store_assignment(self, group: Group, given: dict[str, bytes], step: Step) -> None:
+    def store_assignment(self, group: ClassicGroup, given: dict[str, bytes], step: Step) -> None:
         """Store the leader's assignment. Members it omits get none; the first assignment of a generation stands."""
         if group.assignment_in_flight:
             return
@@ -268,7 +275,9 @@ class Rebalance:
         step.append([group_record(group.group_id, group.to_value(assignments))], purpose)
         group.assignment_in_flight = True
 
-    def assignment_stored(self, group: Group, purpose: StoreAssignment, error_code: ErrorCode, step: Step) -> None:
+    def assignment_stored(
+        self, group: ClassicGroup, purpose: StoreAssignment, error_code: ErrorCode, step: Step
+    ) -> None:
         """Handle the outcome of storing the assignment. It does not matter if the group has moved on (rule 35)."""
         if group.state is not State.COMPLETING_REBALANCE or group.generation_id != purpose.generation_id:
             return
@@ -285,7 +294,7 @@ class Rebalance:
                 member.sync = None
                 self.touch(group, member, step)
 
-    def _drop_assignment(self, group: Group, step: Step, error_code: ErrorCode) -> None:
+    def _drop_assignment(self, group: ClassicGroup, step: Step, error_code: ErrorCode) -> None:
         group.assignment_in_flight = False
         for member in group.members.values():
             member.assignment = None
@@ -295,7 +304,9 @@ class Rebalance:
 
     # ---- a static member's next incarnation in a Stable group
 
-    def static_member_stored(self, group: Group, purpose: StoreStaticMember, error_code: ErrorCode, step: Step) -> None:
+    def static_member_stored(
+        self, group: ClassicGroup, purpose: StoreStaticMember, error_code: ErrorCode, step: Step
+    ) -> None:
         """Handle the outcome of storing the new id. If a rebalance has started, the request waits for that instead."""
         member = group.members.get(purpose.member_id)
         if group.state is not State.STABLE or member is None or member.join is None:
@@ -316,8 +327,8 @@ class Rebalance:
 
     # ---- passing from one protocol to the other
 
-    def dissolve(self, group: Group, step: Step) -> None:
-        """Hand the group over to the coordinator's assignors. Waiting members must rejoin there."""
+    def dissolve(self, group: ClassicGroup, step: Step) -> None:
+        """Forget the members, because the group is of another kind now or they cannot be used. They must rejoin."""
         if group.protocol_type is None and not group.pending_members:
             return  # no member has joined by the classic protocol, or not since then
         for member_id in sorted({*group.members, *group.pending_members}):
@@ -328,9 +339,14 @@ class Rebalance:
             self.forget_session(group, member_id)
         for kind in (JOIN, SYNC):
             self.deadlines.cancel(Key(group.group_id, kind))
-        group.forget_classic()
+        group.clear()
 
-    def resume(self, group: Group, step: Step, reason: str) -> None:
+    def dissolve_replaced(self, purpose: StoreConsumerGroup | StoreStreamsGroup, step: Step) -> None:
+        """Tell the waiting members of a classic group that has turned into one of another kind to rejoin there."""
+        if purpose.replaces is not None:
+            self.dissolve(purpose.replaces, step)
+
+    def resume(self, group: ClassicGroup, step: Step, reason: str) -> None:
         """Resume the classic protocol, as the log says. The members agree on a generation of their own."""
         group.restore()
         for member in group.members.values():
@@ -339,7 +355,7 @@ class Rebalance:
 
     # ---- clocks
 
-    def session_is_over(self, group: Group, member_id: str, step: Step) -> None:
+    def session_is_over(self, group: ClassicGroup, member_id: str, step: Step) -> None:
         """Handle the end of a session. A member whose request is waiting here is not considered silent."""
         member = group.members.get(member_id)
         if member is not None:
@@ -353,7 +369,7 @@ class Rebalance:
         else:
             self.react_to_departure(group, step, f"member {member_id} was silent for too long")
 
-    def sync_time_is_up(self, group: Group, step: Step) -> None:
+    def sync_time_is_up(self, group: ClassicGroup, step: Step) -> None:
         """Continue without the members of this generation that never asked for their assignment."""
         silent = sorted(group.pending_sync)
         for member_id in silent:
@@ -361,7 +377,7 @@ class Rebalance:
         self.prepare(group, step, f"members {', '.join(silent)} did not ask for their assignment")
 
 
-def sync_answer(group: Group, member: Member) -> SyncGroupResponse:
+def sync_answer(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     """Return a SyncGroup response with the member's assignment."""
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,

@@ -2,17 +2,17 @@
 
 A group migrates between the protocols with its members (`migration`) or while it is empty. Its offsets stay; the other
 protocol's records are deleted in the same batch. Members that speak the classic protocol do not wait for each other
-here: a member told to rejoin has its rebalance timeout to do so.
+here: a member that is asked to rejoin has its rebalance timeout to do so.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreConsumerGroup
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
+from kraftpy.groups.classic.group import ClassicGroup, State
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import migration
@@ -21,7 +21,7 @@ from kraftpy.groups.consumer.group import ConsumerGroup, Draft
 from kraftpy.groups.consumer.protocol import ConsumerProtocol, heartbeat_error
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.events import GroupResponse, Request
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.member_epochs import JOINING
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.step import Step
@@ -63,7 +63,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
             session=CONSUMER_SESSION,
             revocation=REVOCATION,
             held="partitions",
-            of=attrgetter("consumer"),
+            of=self.of,
             session_ms=self._session_ms,
         )
         super().__init__(clocks, reconsider)
@@ -81,12 +81,12 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
 
     def of(self, group: Group) -> ConsumerGroup | None:
         """Return the group as one of the consumer protocol."""
-        return group.consumer
+        return group.kind if isinstance(group.kind, ConsumerGroup) else None
 
     def empty_out(self, group: Group, event: Request, step: Step) -> None:
         """Turn an empty group into one of no protocol, for `event`, which is handled right afterwards."""
-        assert group.consumer is not None
-        draft = Draft(group.consumer)
+        assert isinstance(group.kind, ConsumerGroup)
+        draft = Draft(group.kind)
         draft.delete_all()
         group.waiting.appendleft(event)
         self._store(group, draft, (), step)
@@ -94,10 +94,10 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
     # ---- what is decided
 
     def _draft(self, group: Group) -> Draft:
-        return Draft(group.consumer or ConsumerGroup(group_id=group.group_id))
+        return Draft(self.of(group) or ConsumerGroup(group_id=group.group_id))
 
     def _answer(self, group: Group, draft: Draft, event: Request, step: Step) -> GroupResponse | None:
-        """Decide a member's request; None if it concerns the classic half or comes from an administrator."""
+        """Decide a member's request; None if it is for a classic group or comes from an administrator."""
         message = event.message
         if isinstance(message, ConsumerGroupHeartbeatRequest):
             return self._heartbeat(group, draft, event, message, step)
@@ -127,7 +127,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
     def _renew_classic_session(
         self, group: Group, draft: Draft, message: SyncGroupRequest | HeartbeatRequest, error_code: int, step: Step
     ) -> None:
-        """Restart a classic member's session. If it is told to rejoin, its rebalance timeout starts."""
+        """Restart a classic member's session. If it is asked to rejoin, its rebalance timeout starts."""
         if error_code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             return
         self._touch_classic(group, draft, message.member_id, step)
@@ -137,7 +137,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
 
     def _must_sync(self, group: Group, member_id: str, step: Step) -> None:
         """Give a classic member its rebalance timeout to ask for its assignment, starting when it becomes a member."""
-        member = None if group.consumer is None else group.consumer.members.get(member_id)
+        member = group.kind.members.get(member_id) if isinstance(group.kind, ConsumerGroup) else None
         if member is not None:
             deadline = Millis(step.now + max(member.rebalance_timeout_ms, 1))
             self._deadlines.set(Key(group.group_id, CLASSIC_REBALANCE, member_id), deadline)
@@ -145,14 +145,15 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
     def _heartbeat(
         self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
-        if group.state is State.DEAD:
+        if group.is_dead:
             return heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if group.state is not State.EMPTY and not draft.group.members:
-            return self._upgrade(group, draft, event, message, step)
+        classic = group.classic
+        if classic is not None and classic.state is not State.EMPTY and not draft.group.members:
+            return self._upgrade(classic, draft, event, message, step)
         return self.protocol.heartbeat(draft, event, message, step.timestamp)
 
     def _upgrade(
-        self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step
+        self, group: ClassicGroup, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
         """Migrate a classic group with members to a consumer group, if the joining member may do so.
 
@@ -205,16 +206,18 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
             answers=answers,
             looked_up=draft.group.looked_up,
             is_resolving=draft.group.is_resolving,
+            replaces=group.classic,
         )
 
     # ---- what is stored
 
     def _on_stored(self, group: Group, purpose: StoreConsumerGroup, step: Step) -> None:
-        if group.consumer is not None:
-            group.consumer.looked_up, group.consumer.is_resolving = purpose.looked_up, purpose.is_resolving
-        self._pass_over(group, step)
+        known = self.of(group)
+        if known is not None:
+            known.looked_up, known.is_resolving = purpose.looked_up, purpose.is_resolving
+        self._pass_over(group, purpose, step)
         for member_id in purpose.changed:
-            if group.consumer is None or member_id not in group.consumer.members:
+            if known is None or member_id not in known.members:
                 self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, member_id))
         for _, response in purpose.answers:
             if isinstance(response, JoinGroupResponse) and not response.error_code:
@@ -225,35 +228,36 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
         for text in self.protocol.matches.take_broken():
             step.note(group, text)
         key = Key(group.group_id, REGEXES)
-        if group.consumer is None or not group.consumer.is_resolving:
+        if not (isinstance(group.kind, ConsumerGroup) and group.kind.is_resolving):
             self._deadlines.cancel(key)
         elif key not in self._deadlines and key not in group.waiting:
             self._deadlines.set(key, Millis(step.now + AGAIN_MS))
 
-    def _pass_over(self, group: Group, step: Step) -> None:
+    def _pass_over(self, group: Group, purpose: StoreConsumerGroup, step: Step) -> None:
         """Adapt to the log: it may have moved the group to the other protocol."""
-        if group.consumer is not None:
-            self._rebalance.dissolve(group, step)
-        elif group.persisted is not None and group.state is State.EMPTY and not group.members:
-            self._rebalance.resume(group, step, "its last member of the consumer protocol has left")
+        if purpose.replaces is not group.kind:
+            self._rebalance.dissolve_replaced(purpose, step)
+        classic = group.classic
+        if classic is not None and classic.persisted is not None and classic.state is State.EMPTY:
+            self._rebalance.resume(classic, step, "its last member of the consumer protocol has left")
 
     def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
-        if group.consumer is not None:
-            group.consumer.topics_version = NEVER
-            group.consumer.looked_up = {}
+        if isinstance(group.kind, ConsumerGroup):
+            group.kind.topics_version = NEVER
+            group.kind.looked_up = {}
 
     # ---- clocks
 
     def again(self, group: Group, key: Key, step: Step) -> None:
         """Set the clock of `key` again for a little later, if it is still needed: the event could not be decided."""
         super().again(group, key, step)
-        member = None if group.consumer is None else group.consumer.members.get(key.member_id)
+        member = group.kind.members.get(key.member_id) if isinstance(group.kind, ConsumerGroup) else None
         if key.kind == CLASSIC_REBALANCE and member is not None and member.classic is not None:
             self._clocks.again(key, step)
 
     def _session_ms(self, group: Group, member_id: str, draft: Draft | None = None) -> int:
         """Return the session timeout of a member as it is or will be in the log."""
-        known = group.consumer if draft is None else draft.group
+        known = self.of(group) if draft is None else draft.group
         assert known is not None
         classic = known.members[member_id].classic
         if classic is not None:
@@ -262,18 +266,18 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
 
     def _touch_classic(self, group: Group, draft: Draft, member_id: str, step: Step) -> None:
         """Restart the session of a member that may be about to become a classic one."""
-        if group.consumer is not None and member_id in group.consumer.members:
+        if isinstance(group.kind, ConsumerGroup) and member_id in group.kind.members:
             self._clocks.begin_session(group, member_id, self._session_ms(group, member_id, draft), step)
 
     def expected_deadlines(self, group: Group) -> set[Key]:
         """The deadlines the group must have, apart from those already in its queue. For tests and simulations."""
         expected = super().expected_deadlines(group)
-        for member_id, member in group.consumer.members.items() if group.consumer is not None else ():
+        for member_id, member in group.kind.members.items() if isinstance(group.kind, ConsumerGroup) else ():
             key = Key(group.group_id, CLASSIC_REBALANCE, member_id)
             if member.classic is not None and key in self._deadlines:  # if it was told to rejoin
                 expected.add(key)
         regexes = Key(group.group_id, REGEXES)
         if regexes in self._deadlines:
-            assert group.consumer is not None, group
+            assert isinstance(group.kind, ConsumerGroup), group
             expected.add(regexes)
         return expected

@@ -13,6 +13,7 @@ Left out: `sync` and `join` barriers; members do not wait for each other.
 from __future__ import annotations
 
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE
 from kraftpy.groups.classic.membership import (
     FIRST_JOIN_WITH_MEMBER_ID_REQUIRED,
     FIRST_LEAVE_WITH_MEMBERS,
@@ -25,7 +26,6 @@ from kraftpy.groups.consumer.group import ConsumerGroup, Draft
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
 from kraftpy.groups.consumer.records import ClassicMember, MemberState, MemberValue
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE
 from kraftpy.groups.topics import Topics
 from kraftpy.protocol.consumer_protocol import Subscription, decode_subscription, encode_assignment
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError

@@ -7,8 +7,8 @@ There are three epochs. The group epoch goes up whenever its members or their su
 is the group epoch for which the targets were computed; a member epoch is the assignment epoch that the member has
 reached. All of them only go up.
 
-Invariant (`validate`): no partition is held by two members. A member holds what it may read and what it was asked to
-revoke and has not; only partitions that no member holds are assigned.
+Invariant (`validate`): no partition is held by two members. A member holds the partitions it may read and those it was
+asked to revoke but still has; only partitions that no member holds are assigned.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kraftpy.groups.assignment import Assignment
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, Member
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.classic_members import to_ids, to_names
 from kraftpy.groups.consumer.group import ConsumerGroup, Draft
@@ -32,7 +33,6 @@ from kraftpy.groups.consumer.records import (
     TargetMetadataKey,
     TargetMetadataValue,
 )
-from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from kraftpy.groups.records import GroupMetadataValue, MemberMetadata, group_record
 from kraftpy.groups.topics import Topics
 from kraftpy.protocol.consumer_protocol import (
@@ -55,27 +55,28 @@ generation, but nothing reads it.
 """
 
 
-def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
+def why_not_upgraded(group: ClassicGroup, config: GroupConfig) -> str | None:
     """Explain why this classic group with members cannot become a consumer group; None if it can."""
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return f"Group {group.group_id} is not a consumer group."
+    cannot = f"Cannot upgrade classic group {group.group_id} to consumer group because"
     if config.group_consumer_migration_policy.lower() not in _UPGRADING:
-        return f"Cannot upgrade classic group {group.group_id}: group.consumer.migration.policy does not allow it."
+        return f"{cannot} the online upgrade is disabled."
     if len(group.members) >= config.group_consumer_max_size:
-        return f"Cannot upgrade classic group {group.group_id}: it has too many members for a consumer group."
+        return f"{cannot} the group size exceeds the consumer group maximum size."
     try:
         for member in group.members.values():
             _subscription(group, member)
             decode_assignment(member.assignment or b"")
             has_user_data = bool(assignment_user_data(member.assignment or b""))
             if has_user_data and group.protocol_name not in _STANDARD_ASSIGNORS:
-                return f"Cannot upgrade classic group {group.group_id}: it uses a custom assignor."
+                return f"{cannot} an unsupported custom assignor is in use."
     except ProtocolError as error:
-        return f"Cannot upgrade classic group {group.group_id}: a member's metadata cannot be parsed: {error}."
+        return f"{cannot} the embedded consumer protocol is malformed: {error}."
     return None
 
 
-def upgrade(draft: Draft, group: Group, topics: Topics) -> None:
+def upgrade(draft: Draft, group: ClassicGroup, topics: Topics) -> None:
     """Put the group's members into the draft of a consumer group, which must still be empty.
 
     Members that have not received a generation are left out: they rejoin.
@@ -98,12 +99,12 @@ def upgrade(draft: Draft, group: Group, topics: Topics) -> None:
         draft.put(CurrentKey(group.group_id, member_id), current)
 
 
-def _subscription(group: Group, member: Member) -> Subscription:
+def _subscription(group: ClassicGroup, member: Member) -> Subscription:
     chosen = member.metadata(group.protocol_name) or member.protocols[0][1]
     return decode_subscription(chosen, member.group_instance_id)
 
 
-def _held(group: Group, members: dict[str, Member], topics: Topics) -> dict[str, Assignment]:
+def _held(group: ClassicGroup, members: dict[str, Member], topics: Topics) -> dict[str, Assignment]:
     """Return what each member may be reading: its assignment or, between generations, what it reports as owned."""
     held: dict[str, Assignment] = {}
     taken: set[object] = set()
@@ -118,7 +119,7 @@ def _held(group: Group, members: dict[str, Member], topics: Topics) -> dict[str,
     return held
 
 
-def _as_consumer(group: Group, member: Member) -> MemberValue:
+def _as_consumer(group: ClassicGroup, member: Member) -> MemberValue:
     subscription = _subscription(group, member)
     chosen_first = sorted(member.protocols, key=lambda protocol: protocol[0] != group.protocol_name)
     return MemberValue(

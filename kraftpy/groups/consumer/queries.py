@@ -5,7 +5,7 @@ from __future__ import annotations
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.groups.topics import Topics
 from kraftpy.protocol.errors import ErrorCode
@@ -30,10 +30,12 @@ def describe(
     described = []
     for group_id in dict.fromkeys(message.group_ids):
         group = groups.get(group_id)
-        if group is None or group.consumer is None or group.state is State.DEAD:
-            described.append(not_found(group_id, "not found" if group is None else "not a consumer group"))
+        if group is None:
+            described.append(not_found(group_id, "not found"))
+        elif not isinstance(group.kind, ConsumerGroup) or group.is_dead:
+            described.append(not_found(group_id, "not a consumer group"))
         else:
-            described.append(_describe(group.consumer, protocol, operations))
+            described.append(_describe(group.kind, protocol, operations))
     return ConsumerGroupDescribeResponse(groups=described)
 
 

@@ -1,19 +1,30 @@
-"""Moves a member from its current assignment to its target, one heartbeat at a time (KIP-848).
+"""Moves a member of a consumer group from its current partitions to its target (KIP-848).
 
-The member is first told to revoke what is not in its target, and stays at its epoch. When its heartbeat reports that it
-has, it moves to the epoch of the target and gets the partitions that no other member holds; the remaining ones follow
-as the others give them up. A partition therefore never has two holders, regardless of what is lost or late on the way.
+Read: `groups.reconciliation`, whose steps these are.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
-from kraftpy.groups.assignment import NOTHING, Assignment
+from kraftpy.groups.assignment import Assignment
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.records import CurrentValue, MemberState
+from kraftpy.groups.reconciliation import Current, Phase, reconcile
 from kraftpy.groups.topics import Topics
 from kraftpy.types import TopicId
+
+_PHASES = {
+    MemberState.STABLE: Phase.STABLE,
+    MemberState.UNREVOKED_PARTITIONS: Phase.UNREVOKED,
+    MemberState.UNRELEASED_PARTITIONS: Phase.UNRELEASED,
+    MemberState.UNKNOWN: Phase.UNKNOWN,
+}
+_STATES = {
+    Phase.STABLE: MemberState.STABLE,
+    Phase.UNREVOKED: MemberState.UNREVOKED_PARTITIONS,
+    Phase.UNRELEASED: MemberState.UNRELEASED_PARTITIONS,
+}
 
 
 def reconciled(
@@ -25,49 +36,33 @@ def reconciled(
     changes.
     """
     current = group.current(member_id)
-    match current.state:
-        case MemberState.STABLE:
-            if current.member_epoch == group.assignment_epoch and not resubscribed:
-                return current
-        case MemberState.UNREVOKED_PARTITIONS:
-            if _still_owned(owned, current.pending_revocation):
-                return current
-        case MemberState.UNRELEASED_PARTITIONS | MemberState.UNKNOWN:
-            pass
-    return _next(group, member_id, current, owned, topics)
-
-
-def _still_owned(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Return True if the member may still have some of these: one that reports nothing still has all of them."""
-    return owned is None or bool(owned & partitions)
-
-
-def _next(
-    group: ConsumerGroup, member_id: str, current: CurrentValue, owned: Assignment | None, topics: Topics
-) -> CurrentValue:
-    reads = _subscribed_ids(group, member_id, topics)
-    target = frozenset(each for each in group.target(member_id) if each.topic_id in reads)
-    kept = current.assigned & target
-    revoked = current.assigned - target
-    if revoked and _still_owned(owned, revoked):
-        return replace(
-            current,
-            previous_member_epoch=current.member_epoch,
-            state=MemberState.UNREVOKED_PARTITIONS,
-            assigned=kept,
-            pending_revocation=revoked,
-        )
-    wanted = target - kept
-    free = frozenset(each for each in wanted if group.holders.get(each, member_id) == member_id)
-    after = CurrentValue(
-        member_epoch=group.assignment_epoch,
-        previous_member_epoch=current.member_epoch,
-        state=MemberState.STABLE if free == wanted else MemberState.UNRELEASED_PARTITIONS,
-        assigned=kept | free,
-        pending_revocation=NOTHING,
+    after = reconcile(
+        Current(_PHASES[current.state], current.member_epoch, current.assigned, current.pending_revocation),
+        group.assignment_epoch,
+        partial(_target, group, member_id, topics),
+        owned,
+        partial(_free, group, member_id),
+        is_changed=resubscribed,
     )
-    waits_on = replace(after, previous_member_epoch=current.previous_member_epoch) == current
-    return current if waits_on else after
+    if after is None:
+        return current
+    return CurrentValue(
+        member_epoch=after.member_epoch,
+        previous_member_epoch=current.member_epoch,
+        state=_STATES[after.phase],
+        assigned=after.assigned,
+        pending_revocation=after.pending_revocation,
+    )
+
+
+def _target(group: ConsumerGroup, member_id: str, topics: Topics) -> Assignment:
+    """Return the member's target, without topics that it does not subscribe to any more."""
+    reads = _subscribed_ids(group, member_id, topics)
+    return frozenset(each for each in group.target(member_id) if each.topic_id in reads)
+
+
+def _free(group: ConsumerGroup, member_id: str, wanted: Assignment) -> Assignment:
+    return frozenset(each for each in wanted if group.holders.get(each, member_id) == member_id)
 
 
 def _subscribed_ids(group: ConsumerGroup, member_id: str, topics: Topics) -> frozenset[TopicId]:

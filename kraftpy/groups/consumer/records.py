@@ -124,7 +124,7 @@ class ClassicMember:
 
     @property
     def protocol_name(self) -> str:
-        """The protocol that the member is told to use."""
+        """The protocol that the coordinator chose for the member."""
         return self.protocols[0][0] if self.protocols else ""
 
 

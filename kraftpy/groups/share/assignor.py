@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.types import TopicId
 
-SIMPLE = "simple"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSubscriber:

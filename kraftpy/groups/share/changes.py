@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreShareGroup
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
@@ -20,7 +19,7 @@ from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import ChangeState, Deletion, GroupResponse, Initialization, Request, StateChanged
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.share import partitions as share_partitions
@@ -64,7 +63,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         clocks = MemberClocks(
             deadlines,
             session=SHARE_SESSION,
-            of=attrgetter("share"),
+            of=self.of,
             session_ms=lambda group, _: settings(group.group_id).share_session_timeout_ms,
         )
         super().__init__(clocks, reconsider)
@@ -86,21 +85,21 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
 
     def of(self, group: Group) -> ShareGroup | None:
         """Return the group as a share group."""
-        return group.share
+        return group.kind if isinstance(group.kind, ShareGroup) else None
 
     def topics_deleted(self, groups: Mapping[str, Group], topic_ids: frozenset[TopicId], step: Step) -> None:
         """Make groups forget deleted topics. The share coordinators do so on their own."""
         for group_id, group in sorted(groups.items()):
-            if group.share is None or group.state is State.DEAD:
+            if not isinstance(group.kind, ShareGroup) or group.is_dead:
                 continue
-            if topic_ids.isdisjoint(share_partitions.topic_ids(group.share.partitions)):
+            if topic_ids.isdisjoint(share_partitions.topic_ids(group.kind.partitions)):
                 continue
             self._gone.setdefault(group_id, set()).update(topic_ids)
             self.submit(group, Key(group_id, TOPICS_GONE), step)
 
     def delete_state(self, group: Group, event: Request, step: Step) -> bool:
         """Start deleting an empty group's state. False if it has none; otherwise `event` is reconsidered afterwards."""
-        share = group.share
+        share = self.of(group)
         if share is None or share.partitions.is_nothing or group.group_id in self._undeleted.get(event.request_id, {}):
             return False
         self._begin(group, StateDeletion(group.group_id, event), step)
@@ -112,7 +111,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
 
     def defer(self, group: Group, event: Request) -> bool:
         """Defer an administrator's request while something of the group is in flight. True if deferred."""
-        if group.share is None or not self._is_asking(group.group_id):
+        if not (isinstance(group.kind, ShareGroup) and self._is_asking(group.group_id)):
             return False
         self._deferred.setdefault(group.group_id, []).append(event)
         return True
@@ -120,13 +119,13 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
     # ---- what is decided
 
     def _draft(self, group: Group) -> ShareDraft:
-        return ShareDraft(group.share or ShareGroup(group_id=group.group_id))
+        return ShareDraft(self.of(group) or ShareGroup(group_id=group.group_id))
 
     def _answer(self, group: Group, draft: ShareDraft, event: Request, step: Step) -> GroupResponse | None:
         message = event.message
         if not isinstance(message, ShareGroupHeartbeatRequest):
             return None
-        if group.state is State.DEAD:
+        if group.is_dead:
             return share_heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if _is_of_another_type(group):
             return share_heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a share group.")
@@ -174,11 +173,11 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
             self._begin(group, OffsetDeletion(event, message), step)
 
     def _check(self, group: Group, event: Request) -> ErrorCode:
-        if group.state is State.DEAD:
+        if group.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if _is_of_another_type(group):
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.share is None and isinstance(event.message, DeleteShareGroupOffsetsRequest):
+        if not isinstance(group.kind, ShareGroup) and isinstance(event.message, DeleteShareGroupOffsetsRequest):
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP
 
@@ -268,8 +267,8 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
                 self._undeleted.pop(item.request_id, None)
             elif item.kind == STATE_CHANGED:  # will be requested again after a while
                 self._answered.pop(int(item.member_id), None)
-        if group.share is not None:
-            group.share.topics_version = NEVER
+        if isinstance(group.kind, ShareGroup):
+            group.kind.topics_version = NEVER
 
     # ---- the share coordinators
 
@@ -294,7 +293,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
             assert group is not None, "it was held for the operation"
             self._end(group, what, event.failed, step)
             return
-        if group is not None and group.share is not None:
+        if group is not None and isinstance(group.kind, ShareGroup):
             what.failed = event.failed
             self._answered[event.token] = what
             self.submit(group, Key(what.group_id, STATE_CHANGED, str(event.token)), step)
@@ -310,12 +309,4 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
 
 def _is_of_another_type(group: Group) -> bool:
     """Return True if a group with this id exists and is not a share group, even if it only stores offsets."""
-    if group.share is not None:
-        return False
-    return (
-        group.state is not State.EMPTY
-        or group.persisted is not None
-        or group.consumer is not None
-        or group.streams is not None
-        or bool(group.offsets or group.unstable or group.pending_members or group.records_in_flight)
-    )
+    return not isinstance(group.kind, ShareGroup) and not group.holds_nothing

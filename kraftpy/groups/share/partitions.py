@@ -17,7 +17,7 @@ from kraftpy.groups.topics import Topics
 from kraftpy.types import Millis, TopicId
 
 UNKNOWN_TOPIC = "<UNKNOWN>"
-"""What Kafka writes for a topic whose name it no longer knows."""
+"""The topic name that Kafka writes if it no longer knows the real one."""
 
 TopicStates = Mapping[TopicId, TopicState]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kraftpy.groups.assignment import Assignment, by_topic
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.share.protocol import ShareProtocol
@@ -27,10 +27,12 @@ def describe(
     described = []
     for group_id in dict.fromkeys(message.group_ids):
         group = groups.get(group_id)
-        if group is None or group.share is None or group.state is State.DEAD:
-            described.append(_not_found(group_id, "not found" if group is None else "not a share group"))
+        if group is None:
+            described.append(_not_found(group_id, "not found"))
+        elif not isinstance(group.kind, ShareGroup) or group.is_dead:
+            described.append(_not_found(group_id, "not a share group"))
         else:
-            described.append(_describe(group.share, protocol, operations))
+            described.append(_describe(group.kind, protocol, operations))
     return ShareGroupDescribeResponse(groups=described)
 
 

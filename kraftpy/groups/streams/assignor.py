@@ -1,11 +1,11 @@
 """The assignor of streams groups: which member gets which tasks (KIP-1071). It is sticky.
 
 Active tasks are spread as evenly as possible. A member keeps the tasks it had, up to its share. The rest goes first to
-where the state is, that is, to the process that had the task or a standby of it, and then to the member with the
-fewest.
+the process that has the state, because it had the task or a standby of it, and then to the member with the fewest
+tasks.
 
 Standby tasks: each stateful task gets the requested number, each in a separate process if there are enough, preferably
-where it was before, otherwise where the load is lowest.
+on the same member as before, otherwise on the least loaded one.
 
 Left out: warm-up tasks, which Kafka 4.3's own assignor does not create either; racks and client tags.
 """

@@ -7,7 +7,6 @@ group remains one until it is deleted.
 from __future__ import annotations
 
 from collections import deque
-from operator import attrgetter
 from typing import Protocol
 
 from kraftpy.groups.appends import Answers, StoreStreamsGroup
@@ -15,7 +14,7 @@ from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import CreateInternalTopics, GroupResponse, Request
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup
@@ -38,8 +37,8 @@ class ClassicGroups(Protocol):
     def deadlines(self) -> Deadlines:
         """The timers of all groups."""
 
-    def dissolve(self, group: Group, step: Step) -> None:
-        """Empty the group's classic half and tell its waiting members to join again."""
+    def dissolve_replaced(self, purpose: StoreStreamsGroup, step: Step) -> None:
+        """Tell the waiting members of a classic group that has turned into one of another kind to rejoin there."""
 
 
 class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
@@ -60,7 +59,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             session=STREAMS_SESSION,
             revocation=STREAMS_REVOCATION,
             held="tasks",
-            of=attrgetter("streams"),
+            of=self.of,
             session_ms=lambda group, _: settings(group.group_id).streams_session_timeout_ms,
         )
         super().__init__(clocks, reconsider)
@@ -76,20 +75,20 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
 
     def of(self, group: Group) -> StreamsGroup | None:
         """Return the group as a streams group."""
-        return group.streams
+        return group.kind if isinstance(group.kind, StreamsGroup) else None
 
     # ---- what is decided
 
     def _draft(self, group: Group) -> StreamsDraft:
-        return StreamsDraft(group.streams or StreamsGroup(group_id=group.group_id))
+        return StreamsDraft(self.of(group) or StreamsGroup(group_id=group.group_id))
 
     def _answer(self, group: Group, draft: StreamsDraft, event: Request, step: Step) -> GroupResponse | None:
         message = event.message
         if not isinstance(message, StreamsGroupHeartbeatRequest):
             return None
-        if group.state is State.DEAD:
+        if group.is_dead:
             return streams_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if group.state is not State.EMPTY or group.consumer is not None or group.share is not None:
+        if not (isinstance(group.kind, StreamsGroup) or group.may_become_another_kind):
             return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a streams group.")
         return self.protocol.heartbeat(draft, event, message)
 
@@ -108,28 +107,29 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             changed=tuple(draft.changed),
             answers=answers,
             volatile=draft.group.volatile,
+            replaces=group.classic,
         )
 
     # ---- what is stored
 
     def _on_stored(self, group: Group, purpose: StoreStreamsGroup, step: Step) -> None:
-        if group.streams is not None:
-            group.streams.volatile = purpose.volatile
-            self._rebalance.dissolve(group, step)
+        if isinstance(group.kind, StreamsGroup):
+            group.kind.volatile = purpose.volatile
+            self._rebalance.dissolve_replaced(purpose, step)
         self._arm_delay(group, step)
 
     def _reply(self, group: Group, answers: Answers, step: Step) -> None:
         super()._reply(group, answers, step)
         for text in self.protocol.matches.take_broken():
             step.note(group, text)
-        configured = None if group.streams is None else group.streams.volatile.configured
+        configured = group.kind.volatile.configured if isinstance(group.kind, StreamsGroup) else None
         if answers and configured is not None and configured.missing:
             step.effects.append(CreateInternalTopics(group_id=group.group_id, topics=configured.missing))
 
     def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
-        if group.streams is not None:
-            group.streams.volatile.topics_version = NEVER
-            group.streams.volatile.is_delayed = False
+        if isinstance(group.kind, StreamsGroup):
+            group.kind.volatile.topics_version = NEVER
+            group.kind.volatile.is_delayed = False
             self._deadlines.cancel(Key(group.group_id, STREAMS_DELAY))
 
     # ---- clocks
@@ -142,7 +142,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
 
     def _arm_delay(self, group: Group, step: Step) -> None:
         key = Key(group.group_id, STREAMS_DELAY)
-        if group.streams is None or not group.streams.volatile.is_delayed:
+        if not (isinstance(group.kind, StreamsGroup) and group.kind.volatile.is_delayed):
             self._deadlines.cancel(key)
         elif key not in self._deadlines and key not in group.waiting:
             delay_ms = self._settings(group.group_id).streams_initial_rebalance_delay_ms
@@ -152,8 +152,8 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         """The deadlines the group must have, apart from those already in its queue. For tests and simulations."""
         expected = super().expected_deadlines(group)
         delay = Key(group.group_id, STREAMS_DELAY)
-        if group.streams is not None and (
-            delay in self._deadlines if group.is_changing else group.streams.volatile.is_delayed
+        if isinstance(group.kind, StreamsGroup) and (
+            delay in self._deadlines if group.is_changing else group.kind.volatile.is_delayed
         ):
             expected.add(delay)
         return expected

@@ -1,4 +1,4 @@
-"""Where state can be queried: the partitions whose state each member of a streams group holds, by endpoint."""
+"""The partitions whose state each member of a streams group holds, for queries at its endpoint."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 As for consumer groups, every decision works on a draft and either refuses before adding anything to it, or adds all
 resulting records. `changes` has them stored and answers afterwards.
 
-While the topology cannot be run, all targets are empty and the responses say why. The shell is told which internal
+While the topology cannot be run, all targets are empty and the responses say why. The shell learns which internal
 topics are missing and creates them; the next heartbeat finds them.
 
 Differences from Kafka: a topology other than the group's is refused while the group has members, and replaces it if the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.group import Group
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.groups.streams.group import StreamsGroup, TaskOffsets
 from kraftpy.groups.streams.protocol import StreamsProtocol, task_ids
@@ -31,10 +31,12 @@ def describe(
     described = []
     for group_id in dict.fromkeys(message.group_ids):
         group = groups.get(group_id)
-        if group is None or group.streams is None or group.state is State.DEAD:
-            described.append(_not_found(group_id, "not found" if group is None else "not a streams group"))
+        if group is None:
+            described.append(_not_found(group_id, "not found"))
+        elif not isinstance(group.kind, StreamsGroup) or group.is_dead:
+            described.append(_not_found(group_id, "not a streams group"))
         else:
-            described.append(_describe(group.streams, protocol, operations))
+            described.append(_describe(group.kind, protocol, operations))
     return StreamsGroupDescribeResponse(groups=described)
 
 

@@ -1,63 +1,51 @@
-"""Moves a member of a streams group from its current tasks to its target, one heartbeat at a time (KIP-1071).
+"""Moves a member of a streams group from its current tasks to its target (KIP-1071).
 
-The member is first told to give up tasks that are not in its target, and stays at its epoch. When its heartbeat reports
-that it has, it moves to the epoch of the target and gets the tasks that are free: active tasks on which no other member
-works, and tasks in any role that no other member has in the same process, whose disk holds the state.
+A task is free if no other member has it in the same process, in any role, because the process holds the state on its
+disk. An active task must not be worked on by any other member at all.
+
+Read: `groups.reconciliation`, whose steps these are.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
+from kraftpy.groups.reconciliation import Current, Phase, reconcile
 from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.groups.streams.records import NO_TASKS, StreamsCurrentValue, StreamsState, Tasks
+
+_PHASES = {
+    StreamsState.STABLE: Phase.STABLE,
+    StreamsState.UNREVOKED_TASKS: Phase.UNREVOKED,
+    StreamsState.UNRELEASED_TASKS: Phase.UNRELEASED,
+    StreamsState.UNKNOWN: Phase.UNKNOWN,
+}
+_STATES = {
+    Phase.STABLE: StreamsState.STABLE,
+    Phase.UNREVOKED: StreamsState.UNREVOKED_TASKS,
+    Phase.UNRELEASED: StreamsState.UNRELEASED_TASKS,
+}
 
 
 def reconciled_tasks(group: StreamsGroup, member_id: str, owned: Tasks | None) -> StreamsCurrentValue:
     """Return the member's next tasks. `owned` is what it reports as owned, None if it reports nothing."""
     current = group.current(member_id)
-    match current.state:
-        case StreamsState.STABLE:
-            if current.member_epoch == group.assignment_epoch:
-                return current
-        case StreamsState.UNREVOKED_TASKS:
-            if _still_owned(owned, current.pending_revocation):
-                return current
-        case StreamsState.UNRELEASED_TASKS | StreamsState.UNKNOWN:
-            pass
-    return _next(group, member_id, current, owned)
-
-
-def _still_owned(owned: Tasks | None, tasks: Tasks) -> bool:
-    """Return True if the member may still have some of these: one that reports nothing still has all of them."""
-    return owned is None or bool(owned & tasks)
-
-
-def _next(
-    group: StreamsGroup, member_id: str, current: StreamsCurrentValue, owned: Tasks | None
-) -> StreamsCurrentValue:
-    target = group.target(member_id)
-    kept = current.assigned & target
-    revoked = current.assigned - target
-    if revoked and _still_owned(owned, revoked):
-        return replace(
-            current,
-            previous_member_epoch=current.member_epoch,
-            state=StreamsState.UNREVOKED_TASKS,
-            assigned=kept,
-            pending_revocation=revoked,
-        )
-    wanted = target - kept
-    free = _free(group, member_id, wanted)
-    after = StreamsCurrentValue(
-        member_epoch=group.assignment_epoch,
-        previous_member_epoch=current.member_epoch,
-        state=StreamsState.STABLE if free == wanted else StreamsState.UNRELEASED_TASKS,
-        assigned=kept | free,
-        pending_revocation=NO_TASKS,
+    after = reconcile(
+        Current(_PHASES[current.state], current.member_epoch, current.assigned, current.pending_revocation),
+        group.assignment_epoch,
+        partial(group.target, member_id),
+        owned,
+        partial(_free, group, member_id),
     )
-    waits_on = replace(after, previous_member_epoch=current.previous_member_epoch) == current
-    return current if waits_on else after
+    if after is None:
+        return current
+    return StreamsCurrentValue(
+        member_epoch=after.member_epoch,
+        previous_member_epoch=current.member_epoch,
+        state=_STATES[after.phase],
+        assigned=after.assigned,
+        pending_revocation=after.pending_revocation,
+    )
 
 
 def _free(group: StreamsGroup, member_id: str, wanted: Tasks) -> Tasks:

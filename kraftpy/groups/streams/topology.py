@@ -133,7 +133,7 @@ class Configured:
         return self.status is None
 
 
-class _Misfit(Exception):
+class _NotReady(Exception):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
@@ -148,7 +148,7 @@ def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Conf
     try:
         sources = {each.subtopology_id: _sources(each, topics, matches) for each in topology.subtopologies}
         counts = _counts(topology, sources, topics, matches)
-    except _Misfit as wrong:
+    except _NotReady as wrong:
         return Configured(status=wrong.status, detail=str(wrong))
     tasks: dict[str, int] = {}
     wanted: dict[str, InternalTopic] = {}
@@ -234,7 +234,7 @@ def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) ->
     """Return the topics it reads other than internal ones. Raises _Misfit if one is missing, or NotLookedUp."""
     missing = [name for name in subtopology.source_topics if topics.topic(name) is None]
     if missing:
-        raise _Misfit(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
+        raise _NotReady(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
     return tuple(sorted({*subtopology.source_topics, *_matching(subtopology, matches)}))
 
 
@@ -260,7 +260,7 @@ def _counts(
     if pending:
         names = ", ".join(sorted(pending))
         detail = f"Cannot determine the number of partitions of {names} from the topics that their writers read."
-        raise _Misfit(MISSING_SOURCE_TOPICS, detail)
+        raise _NotReady(MISSING_SOURCE_TOPICS, detail)
     for each in topology.subtopologies:
         for group in each.copartition_groups:
             _copartition(each, group, counts, fixed, matches)
@@ -324,7 +324,7 @@ def _copartition(
     if len(set(bound.values())) > 1:
         differing = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
         detail = f"Copartitioned topics must have the same number of partitions: {differing}."
-        raise _Misfit(INCORRECTLY_PARTITIONED_TOPICS, detail)
+        raise _NotReady(INCORRECTLY_PARTITIONED_TOPICS, detail)
     count = next(iter(bound.values()), None) or max((counts[name] for name in made), default=0)
     for name in made:
         counts[name] = count

@@ -1,1 +1,1 @@
-"""One module per API: its request, its response, and what they carry. Field names are those of the Kafka protocol."""
+"""One module per API: its request, its response, and their parts. Fields have the names of the Kafka protocol."""

@@ -1,7 +1,7 @@
-"""Make partitions part of a transaction, before the first record is written to them.
+"""Adds partitions to a transaction, before the first record is written to them.
 
-Clients ask for one transaction (up to version 3), brokers for several at once (from version 4), and may only ask
-whether the partitions are part of it already.
+A client names one transaction (up to version 3). A broker names several at once (from version 4), and may only want to
+verify that the partitions are already part of them.
 
 KIP-98, KIP-360 (PRODUCER_FENCED from version 2), KIP-890 (the batched form, verification).
 """
@@ -23,7 +23,7 @@ class AddPartitionsToTxnTopic:
 
 @struct
 class AddPartitionsToTxnTransaction:
-    """A transaction, and what becomes part of it; with `verify_only` what should be."""
+    """A transaction and the partitions to add to it; with `verify_only`, those that should already be in it."""
 
     transactional_id: Annotated[str, string]
     producer_id: Annotated[int, int64]
@@ -34,7 +34,7 @@ class AddPartitionsToTxnTransaction:
 
 @message(api_key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """Several transactions from version 4, the fields of one before."""
+    """The transactions: several from version 4; before that, the fields of a single one."""
 
     transactions: Annotated[list[AddPartitionsToTxnTransaction], array, "4+"] = []
     v3_and_below_transactional_id: Annotated[str, string, "0-3"] = ""
@@ -45,7 +45,7 @@ class AddPartitionsToTxnRequest:
 
 @struct
 class AddPartitionsToTxnPartitionResult:
-    """What came of one partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     partition_error_code: Annotated[int, int16] = 0
@@ -53,7 +53,7 @@ class AddPartitionsToTxnPartitionResult:
 
 @struct
 class AddPartitionsToTxnTopicResult:
-    """A topic."""
+    """The results for one topic."""
 
     name: Annotated[str, string]
     results_by_partition: Annotated[list[AddPartitionsToTxnPartitionResult], array] = []
@@ -61,7 +61,7 @@ class AddPartitionsToTxnTopicResult:
 
 @struct
 class AddPartitionsToTxnResult:
-    """A transaction."""
+    """The results for one transaction."""
 
     transactional_id: Annotated[str, string]
     topic_results: Annotated[list[AddPartitionsToTxnTopicResult], array] = []
@@ -69,7 +69,7 @@ class AddPartitionsToTxnResult:
 
 @message(api_key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """Several transactions from version 4, the partitions of one before."""
+    """The results: of several transactions from version 4; before that, of the partitions of a single one."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16, "4+"] = 0

@@ -1,6 +1,6 @@
-"""Let another node vote in the metadata quorum.
+"""Adds a voter to the metadata quorum.
 
-KIP-853, KIP-1186 (an answer before the change is committed).
+KIP-853, KIP-1186 (a response before the change is committed).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import ZERO_UUID, array, boolean, int16, int32, mes
 
 @struct
 class Listener:
-    """Where the new voter is reached."""
+    """An address of the new voter."""
 
     name: Annotated[str, string]
     host: Annotated[str, string]
@@ -21,7 +21,7 @@ class Listener:
 
 @message(api_key=80, versions="0-1", flexible="0+")
 class AddRaftVoterRequest:
-    """Ask for a voter more."""
+    """The voter to add."""
 
     cluster_id: Annotated[str | None, string] = None
     timeout_ms: Annotated[int, int32] = 0
@@ -33,7 +33,7 @@ class AddRaftVoterRequest:
 
 @message(api_key=80, versions="0-1", flexible="0+")
 class AddRaftVoterResponse:
-    """What came of it."""
+    """Success, or the reason for a refusal."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

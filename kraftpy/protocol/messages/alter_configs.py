@@ -1,4 +1,4 @@
-"""Replace all settings of a resource. IncrementalAlterConfigs has taken its place.
+"""Replaces all settings of a resource. Superseded by IncrementalAlterConfigs.
 
 KIP-133.
 """
@@ -20,7 +20,7 @@ class AlterableConfig:
 
 @struct
 class AlterConfigsResource:
-    """A resource, and all the settings it is to have."""
+    """A resource and the complete set of its new settings."""
 
     resource_type: Annotated[int, int8]
     resource_name: Annotated[str, string]
@@ -29,7 +29,7 @@ class AlterConfigsResource:
 
 @message(api_key=33, versions="0-2", flexible="2+")
 class AlterConfigsRequest:
-    """Give resources exactly these settings."""
+    """The resources whose settings are replaced."""
 
     resources: Annotated[list[AlterConfigsResource], array] = []
     validate_only: Annotated[bool, boolean] = False
@@ -37,7 +37,7 @@ class AlterConfigsRequest:
 
 @struct
 class AlterConfigsResourceResponse:
-    """One resource."""
+    """The result for one resource."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None
@@ -47,7 +47,7 @@ class AlterConfigsResourceResponse:
 
 @message(api_key=33, versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """What came of it."""
+    """The results, by resource."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     responses: Annotated[list[AlterConfigsResourceResponse], array] = []

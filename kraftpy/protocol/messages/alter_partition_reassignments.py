@@ -1,4 +1,4 @@
-"""Move partitions to other brokers, or give up a move that is under way.
+"""Moves partitions to other brokers, or cancels an ongoing reassignment.
 
 KIP-455, KIP-860 (a guard for the replication factor).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, boolean, ignorable, int16, int32, mes
 
 @struct
 class ReassignablePartition:
-    """A partition and the replicas it is to have; null gives up the move under way."""
+    """A partition and its new replicas; null cancels the ongoing reassignment."""
 
     partition_index: Annotated[int, int32]
     replicas: Annotated[list[int] | None, array(int32)] = None
@@ -28,7 +28,7 @@ class ReassignableTopic:
 
 @message(api_key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest:
-    """Ask for moves. They go on after the answer."""
+    """The partitions to reassign. The reassignments continue after the response."""
 
     timeout_ms: Annotated[int, int32] = 60000
     allow_replication_factor_change: Annotated[bool, boolean, "1+"] = True  # KIP-860
@@ -37,7 +37,7 @@ class AlterPartitionReassignmentsRequest:
 
 @struct
 class ReassignablePartitionResponse:
-    """A partition: an error, or its move has begun or was given up."""
+    """The result for one partition: an error, or success if its reassignment was started or cancelled."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -46,7 +46,7 @@ class ReassignablePartitionResponse:
 
 @struct
 class ReassignableTopicResponse:
-    """A topic."""
+    """The results for one topic."""
 
     name: Annotated[str, string]
     partitions: Annotated[list[ReassignablePartitionResponse], array] = []
@@ -54,7 +54,7 @@ class ReassignableTopicResponse:
 
 @message(api_key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     allow_replication_factor_change: Annotated[bool, boolean, "1+", ignorable] = True

@@ -1,4 +1,4 @@
-"""Move replicas between the log directories of one broker.
+"""Moves replicas between the log directories of one broker.
 
 KIP-113.
 """
@@ -20,7 +20,7 @@ class AlterReplicaLogDirTopic:
 
 @struct
 class AlterReplicaLogDir:
-    """A log directory by its absolute path, and what is to be in it."""
+    """A log directory by its absolute path, and the replicas to move into it."""
 
     path: Annotated[str, string]
     topics: Annotated[list[AlterReplicaLogDirTopic], array] = []
@@ -28,14 +28,14 @@ class AlterReplicaLogDir:
 
 @message(api_key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsRequest:
-    """Have replicas in other log directories."""
+    """The replicas to move, by log directory."""
 
     dirs: Annotated[list[AlterReplicaLogDir], array] = []
 
 
 @struct
 class AlterReplicaLogDirPartitionResult:
-    """One partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -43,7 +43,7 @@ class AlterReplicaLogDirPartitionResult:
 
 @struct
 class AlterReplicaLogDirTopicResult:
-    """One topic."""
+    """The results for one topic."""
 
     topic_name: Annotated[str, string]
     partitions: Annotated[list[AlterReplicaLogDirPartitionResult], array] = []
@@ -51,7 +51,7 @@ class AlterReplicaLogDirTopicResult:
 
 @message(api_key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsResponse:
-    """What is being moved, and what is not."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     results: Annotated[list[AlterReplicaLogDirTopicResult], array] = []

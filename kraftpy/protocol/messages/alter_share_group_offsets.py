@@ -1,4 +1,4 @@
-"""Set the start offsets of a share group without members.
+"""Sets the start offsets of a share group without members.
 
 KIP-932.
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, int16, int32, int64, message, string,
 
 @struct
 class AlterShareGroupOffsetsRequestPartition:
-    """A partition, and the offset at which the group should begin."""
+    """A partition, and the group's new start offset in it."""
 
     partition_index: Annotated[int, int32]
     start_offset: Annotated[int, int64]
@@ -28,7 +28,7 @@ class AlterShareGroupOffsetsRequestTopic:
 
 @message(api_key=91, versions="0", flexible="0+")
 class AlterShareGroupOffsetsRequest:
-    """Set start offsets of one group."""
+    """The new start offsets of one group."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[AlterShareGroupOffsetsRequestTopic], array] = []
@@ -36,7 +36,7 @@ class AlterShareGroupOffsetsRequest:
 
 @struct
 class AlterShareGroupOffsetsResponsePartition:
-    """One partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -45,7 +45,7 @@ class AlterShareGroupOffsetsResponsePartition:
 
 @struct
 class AlterShareGroupOffsetsResponseTopic:
-    """A topic."""
+    """The results for one topic."""
 
     topic_name: Annotated[str, string]
     topic_id: Annotated[bytes, uuid] = bytes(16)
@@ -54,7 +54,7 @@ class AlterShareGroupOffsetsResponseTopic:
 
 @message(api_key=91, versions="0", flexible="0+")
 class AlterShareGroupOffsetsResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,7 +1,7 @@
-"""What the broker speaks: the first question of every client.
+"""The APIs and versions that a broker supports: the first request of every client.
 
-A version that the broker does not know is answered with UNSUPPORTED_VERSION in the form of version 0, and the header of
-the answer is never flexible (KIP-511).
+An unsupported version of this request is answered with UNSUPPORTED_VERSION in version 0, and the response header is
+never flexible (KIP-511).
 
 KIP-35, KIP-511 (the client's name), KIP-584 (features), KIP-866 (migration), KIP-1022 (features from version 0).
 """
@@ -15,7 +15,7 @@ from kraftpy.protocol.schema import array, boolean, ignorable, int16, int32, int
 
 @message(api_key=18, versions="0-4", flexible="3+")
 class ApiVersionsRequest:
-    """Ask what the broker speaks."""
+    """Names the client's software, and asks for the broker's APIs."""
 
     client_software_name: Annotated[str, string, "3+", ignorable] = ""  # KIP-511
     client_software_version: Annotated[str, string, "3+", ignorable] = ""
@@ -32,7 +32,7 @@ class ApiVersion:
 
 @struct
 class SupportedFeatureKey:
-    """A feature that the broker could run at these levels."""
+    """A feature, and the levels of it that the broker supports."""
 
     name: Annotated[str, string]
     min_version: Annotated[int, int16]
@@ -41,7 +41,7 @@ class SupportedFeatureKey:
 
 @struct
 class FinalizedFeatureKey:
-    """A feature that the cluster runs at this level."""
+    """A feature, and the level of it at which the cluster runs."""
 
     name: Annotated[str, string]
     max_version_level: Annotated[int, int16] = 0
@@ -50,7 +50,7 @@ class FinalizedFeatureKey:
 
 @message(api_key=18, versions="0-4", flexible="3+")
 class ApiVersionsResponse:
-    """The APIs, their versions, and the features of the cluster."""
+    """The broker's APIs with their versions, and the features of the cluster."""
 
     error_code: Annotated[int, int16] = 0
     api_keys: Annotated[list[ApiVersion], array] = []

@@ -1,6 +1,6 @@
-"""Consumer groups with their members, and the current and target assignment of each.
+"""Describes consumer groups: members, and the current and target assignment of each.
 
-KIP-848; KIP-1099 (the protocol a member speaks, from version 1).
+KIP-848; KIP-1099 (the protocol of a member, from version 1).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, boolean, ignorable, int8, int16, int3
 
 @message(api_key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeRequest:
-    """Ask for groups."""
+    """The groups to describe."""
 
     group_ids: Annotated[list[str], array(string)] = []
     include_authorized_operations: Annotated[bool, boolean] = False
@@ -53,7 +53,7 @@ class DescribedConsumerGroupMember:
 
 @struct
 class DescribedConsumerGroup:
-    """A group, or why it cannot be told."""
+    """A group, or the error for it."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None
@@ -68,7 +68,7 @@ class DescribedConsumerGroup:
 
 @message(api_key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeResponse:
-    """The groups asked for."""
+    """The described groups."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     groups: Annotated[list[DescribedConsumerGroup], array] = []

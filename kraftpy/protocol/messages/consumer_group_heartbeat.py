@@ -1,7 +1,7 @@
-"""Join a consumer group, stay in it, change what one reads, report what one holds, leave: all in one request.
+"""The one request of a consumer group's members: to join, stay, resubscribe, report owned partitions, and leave.
 
 KIP-848 (the protocol), KIP-345 (static members). From version 1 a subscription may be a regular expression, and members
-name themselves.
+choose their own ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ConsumerGroupTopicPartitions:
 
 @message(api_key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """A member is alive; null, or a timeout of -1, says that nothing has changed since its last heartbeat."""
+    """Shows that a member is alive. Null, or a timeout of -1, means no change since its last heartbeat."""
 
     group_id: Annotated[str, string]
     member_id: Annotated[str, string] = ""
@@ -37,14 +37,14 @@ class ConsumerGroupHeartbeatRequest:
 
 @struct
 class ConsumerGroupHeartbeatResponseAssignment:
-    """All the partitions the member may read now."""
+    """All partitions that the member may read now."""
 
     topic_partitions: Annotated[list[ConsumerGroupTopicPartitions], array] = []
 
 
 @message(api_key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse:
-    """The member's epoch, and its assignment where that has changed."""
+    """The member's epoch, and its assignment if that has changed."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,4 +1,4 @@
-"""Add partitions to topics.
+"""Adds partitions to topics.
 
 KIP-195, KIP-599 (quotas).
 """
@@ -19,16 +19,18 @@ class CreatePartitionsAssignment:
 
 @struct
 class CreatePartitionsTopic:
-    """A topic, the number of partitions it is to have, and where the new ones go."""
+    """A topic, its new total number of partitions, and the replicas of the added ones."""
 
     name: Annotated[str, string]
     count: Annotated[int, int32]
-    assignments: Annotated[list[CreatePartitionsAssignment] | None, array] = []  # of the new ones; null: anywhere
+    assignments: Annotated[
+        list[CreatePartitionsAssignment] | None, array
+    ] = []  # of the added ones; null: the brokers choose
 
 
 @message(api_key=37, versions="0-3", flexible="2+")
 class CreatePartitionsRequest:
-    """Let topics grow."""
+    """The topics that get more partitions."""
 
     topics: Annotated[list[CreatePartitionsTopic], array] = []
     timeout_ms: Annotated[int, int32] = 60000
@@ -37,7 +39,7 @@ class CreatePartitionsRequest:
 
 @struct
 class CreatePartitionsTopicResult:
-    """One topic."""
+    """The result for one topic."""
 
     name: Annotated[str, string]
     error_code: Annotated[int, int16] = 0
@@ -46,7 +48,7 @@ class CreatePartitionsTopicResult:
 
 @message(api_key=37, versions="0-3", flexible="2+")
 class CreatePartitionsResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     results: Annotated[list[CreatePartitionsTopicResult], array] = []

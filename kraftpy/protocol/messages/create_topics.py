@@ -1,6 +1,7 @@
-"""Create topics.
+"""Creates topics.
 
-KIP-4, KIP-464 (the broker's defaults for -1), KIP-516 (topic ids), KIP-525 (what came of it), KIP-599 (quotas).
+KIP-4, KIP-464 (the broker's defaults for -1), KIP-516 (topic ids), KIP-525 (the new topic's settings in the response),
+KIP-599 (quotas).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kraftpy.protocol.schema import (
 
 @struct
 class CreatableReplicaAssignment:
-    """The replicas of one partition, the preferred leader first."""
+    """The replicas of one partition, beginning with the preferred leader."""
 
     partition_index: Annotated[int, int32]
     broker_ids: Annotated[list[int], array(int32)] = []
@@ -41,7 +42,7 @@ class CreatableTopicConfig:
 
 @struct
 class CreatableTopic:
-    """A topic: -1 partitions or replicas for the default, or replicas assigned by hand."""
+    """A topic with its numbers of partitions and replicas (-1 for the default), or with assigned replicas."""
 
     name: Annotated[str, string]
     num_partitions: Annotated[int, int32] = -1
@@ -52,7 +53,7 @@ class CreatableTopic:
 
 @message(api_key=19, versions="2-7", flexible="5+")
 class CreateTopicsRequest:
-    """Create topics, or only see whether that would work."""
+    """The topics to create, or with `validate_only` just to check."""
 
     topics: Annotated[list[CreatableTopic], array] = []
     timeout_ms: Annotated[int, int32] = 60000
@@ -61,7 +62,7 @@ class CreateTopicsRequest:
 
 @struct
 class CreatableTopicConfigs:
-    """A setting that the topic now has."""
+    """A setting of the topic as created."""
 
     name: Annotated[str, string]
     value: Annotated[str | None, string] = None
@@ -72,7 +73,7 @@ class CreatableTopicConfigs:
 
 @struct
 class CreatableTopicResult:
-    """A topic: an error, or what it looks like."""
+    """The result for one topic: an error, or its properties."""
 
     name: Annotated[str, string]
     topic_id: Annotated[bytes, uuid, "7+", ignorable] = ZERO_UUID
@@ -86,7 +87,7 @@ class CreatableTopicResult:
 
 @message(api_key=19, versions="2-7", flexible="5+")
 class CreateTopicsResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     topics: Annotated[list[CreatableTopicResult], array] = []

@@ -1,4 +1,4 @@
-"""Delete groups that have no members, with their offsets.
+"""Deletes groups that have no members, with their offsets.
 
 KIP-229.
 """
@@ -12,14 +12,14 @@ from kraftpy.protocol.schema import array, int16, int32, message, string, struct
 
 @message(api_key=42, versions="0-2", flexible="2+")
 class DeleteGroupsRequest:
-    """Delete groups by id."""
+    """The ids of the groups to delete."""
 
     groups_names: Annotated[list[str], array(string)]
 
 
 @struct
 class DeletableGroupResult:
-    """One group."""
+    """The result for one group."""
 
     group_id: Annotated[str, string]
     error_code: Annotated[int, int16] = 0
@@ -27,7 +27,7 @@ class DeletableGroupResult:
 
 @message(api_key=42, versions="0-2", flexible="2+")
 class DeleteGroupsResponse:
-    """What came of it."""
+    """The results, by group."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     results: Annotated[list[DeletableGroupResult], array] = []

@@ -1,4 +1,4 @@
-"""Advance the log start offset of partitions: what lies before it is gone.
+"""Advances the log start offset of partitions: records before it are deleted.
 
 KIP-107.
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, int16, int32, int64, message, string,
 
 @struct
 class DeleteRecordsPartition:
-    """One partition and its new log start offset; -1 for the high watermark."""
+    """A partition and its new log start offset; -1 for the high watermark."""
 
     partition_index: Annotated[int, int32]
     offset: Annotated[int, int64]
@@ -28,7 +28,7 @@ class DeleteRecordsTopic:
 
 @message(api_key=21, versions="0-2", flexible="2+")
 class DeleteRecordsRequest:
-    """Delete what lies before an offset."""
+    """The offsets before which records are deleted."""
 
     topics: Annotated[list[DeleteRecordsTopic], array] = []
     timeout_ms: Annotated[int, int32] = 60000
@@ -36,7 +36,7 @@ class DeleteRecordsRequest:
 
 @struct
 class DeleteRecordsPartitionResult:
-    """One partition: an error, or the smallest log start offset of its replicas."""
+    """The result for one partition: an error, or the lowest log start offset among its replicas."""
 
     partition_index: Annotated[int, int32]
     low_watermark: Annotated[int, int64] = -1
@@ -45,7 +45,7 @@ class DeleteRecordsPartitionResult:
 
 @struct
 class DeleteRecordsTopicResult:
-    """A topic."""
+    """The results for one topic."""
 
     name: Annotated[str, string]
     partitions: Annotated[list[DeleteRecordsPartitionResult], array] = []
@@ -53,7 +53,7 @@ class DeleteRecordsTopicResult:
 
 @message(api_key=21, versions="0-2", flexible="2+")
 class DeleteRecordsResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     topics: Annotated[list[DeleteRecordsTopicResult], array] = []

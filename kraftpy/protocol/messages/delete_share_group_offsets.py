@@ -1,4 +1,4 @@
-"""Forget the start offsets that a share group without members has for topics.
+"""Deletes the start offsets that a share group without members has in some topics.
 
 KIP-932.
 """
@@ -19,7 +19,7 @@ class DeleteShareGroupOffsetsRequestTopic:
 
 @message(api_key=92, versions="0", flexible="0+")
 class DeleteShareGroupOffsetsRequest:
-    """Forget start offsets of one group."""
+    """The topics whose start offsets are deleted, for one group."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[DeleteShareGroupOffsetsRequestTopic], array] = []
@@ -27,7 +27,7 @@ class DeleteShareGroupOffsetsRequest:
 
 @struct
 class DeleteShareGroupOffsetsResponseTopic:
-    """A topic."""
+    """The result for one topic."""
 
     topic_name: Annotated[str, string]
     topic_id: Annotated[bytes, uuid] = bytes(16)
@@ -37,7 +37,7 @@ class DeleteShareGroupOffsetsResponseTopic:
 
 @message(api_key=92, versions="0", flexible="0+")
 class DeleteShareGroupOffsetsResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,4 +1,4 @@
-"""From a group coordinator to a share coordinator: forget share partitions. KIP-932."""
+"""Deletes the state of share partitions: sent by a group coordinator to a share coordinator. KIP-932."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DeleteStateData:
 
 @message(api_key=86, versions="0-0", flexible="0+")
 class DeleteShareGroupStateRequest:
-    """Share partitions of one group."""
+    """The share partitions of one group to delete."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[DeleteStateData], array] = []
@@ -32,7 +32,7 @@ class DeleteShareGroupStateRequest:
 
 @struct
 class PartitionResult:
-    """How it went with one partition."""
+    """The result for one partition."""
 
     partition: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -41,7 +41,7 @@ class PartitionResult:
 
 @struct
 class DeleteStateResult:
-    """Partitions of one topic."""
+    """The results for one topic."""
 
     topic_id: Annotated[bytes, uuid]
     partitions: Annotated[list[PartitionResult], array] = []
@@ -49,6 +49,6 @@ class DeleteStateResult:
 
 @message(api_key=86, versions="0-0", flexible="0+")
 class DeleteShareGroupStateResponse:
-    """How it went, by partition."""
+    """The results, by partition."""
 
     results: Annotated[list[DeleteStateResult], array] = []

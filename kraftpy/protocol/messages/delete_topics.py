@@ -1,4 +1,4 @@
-"""Delete topics, by name or, from version 6, by id.
+"""Deletes topics, by name or, from version 6, by id.
 
 KIP-4, KIP-516 (topic ids), KIP-599 (quotas, error messages).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import ZERO_UUID, array, ignorable, int16, int32, m
 
 @struct
 class DeleteTopicState:
-    """A topic, by name or by id."""
+    """A topic, named or identified by id."""
 
     name: Annotated[str | None, string] = None
     topic_id: Annotated[bytes, uuid]
@@ -20,7 +20,7 @@ class DeleteTopicState:
 
 @message(api_key=20, versions="1-6", flexible="4+")
 class DeleteTopicsRequest:
-    """Delete topics."""
+    """The topics to delete."""
 
     topics: Annotated[list[DeleteTopicState], array, "6+"] = []
     topic_names: Annotated[list[str], array(string), "0-5", ignorable] = []
@@ -29,7 +29,7 @@ class DeleteTopicsRequest:
 
 @struct
 class DeletableTopicResult:
-    """One topic."""
+    """The result for one topic."""
 
     name: Annotated[str | None, string, nullable("6+")] = None
     topic_id: Annotated[bytes, uuid, "6+", ignorable] = ZERO_UUID
@@ -39,7 +39,7 @@ class DeletableTopicResult:
 
 @message(api_key=20, versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     responses: Annotated[list[DeletableTopicResult], array] = []

@@ -1,4 +1,4 @@
-"""Brokers, controller and id of the cluster.
+"""The brokers, the controller and the id of the cluster.
 
 KIP-430 (authorized operations), KIP-700, KIP-919 (controllers as endpoints), KIP-1073 (fenced brokers).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, boolean, ignorable, int8, int16, int3
 
 @message(api_key=60, versions="0-2", flexible="0+")
 class DescribeClusterRequest:
-    """Ask for the cluster, seen from its brokers (1) or its controllers (2)."""
+    """Asks for the cluster's brokers (1) or its controllers (2)."""
 
     include_cluster_authorized_operations: Annotated[bool, boolean] = False
     endpoint_type: Annotated[int, int8, "1+"] = 1  # KIP-919
@@ -21,7 +21,7 @@ class DescribeClusterRequest:
 
 @struct
 class DescribeClusterBroker:
-    """A broker or a controller and where to reach it."""
+    """A broker or controller, and its address."""
 
     broker_id: Annotated[int, int32]
     host: Annotated[str, string]
@@ -32,7 +32,7 @@ class DescribeClusterBroker:
 
 @message(api_key=60, versions="0-2", flexible="0+")
 class DescribeClusterResponse:
-    """The cluster."""
+    """The cluster: its id, its nodes and its controller."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

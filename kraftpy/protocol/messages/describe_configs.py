@@ -1,4 +1,4 @@
-"""The settings of topics and brokers, and where each comes from.
+"""The settings of topics and brokers, and the source of each.
 
 KIP-133, KIP-226 (synonyms and sources), KIP-569 (types and documentation).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, boolean, ignorable, int8, int16, int3
 
 @struct
 class DescribeConfigsResource:
-    """A resource, and the settings wanted or null for all."""
+    """A resource, and the settings to describe, or null for all."""
 
     resource_type: Annotated[int, int8]  # 2 topic, 4 broker, 8 broker logger, 32 group
     resource_name: Annotated[str, string]
@@ -21,7 +21,7 @@ class DescribeConfigsResource:
 
 @message(api_key=32, versions="1-4", flexible="4+")
 class DescribeConfigsRequest:
-    """Ask for the settings of resources."""
+    """The resources to describe."""
 
     resources: Annotated[list[DescribeConfigsResource], array] = []
     include_synonyms: Annotated[bool, boolean] = False
@@ -30,7 +30,7 @@ class DescribeConfigsRequest:
 
 @struct
 class DescribeConfigsSynonym:
-    """Another source for the same setting, in order of precedence."""
+    """One of the sources that could supply a setting, in order of precedence."""
 
     name: Annotated[str, string]
     value: Annotated[str | None, string] = None
@@ -39,7 +39,7 @@ class DescribeConfigsSynonym:
 
 @struct
 class DescribeConfigsResourceResult:
-    """A setting: its value, its type, and where it comes from."""
+    """A setting: its value, type and source."""
 
     name: Annotated[str, string]
     value: Annotated[str | None, string] = None
@@ -53,7 +53,7 @@ class DescribeConfigsResourceResult:
 
 @struct
 class DescribeConfigsResult:
-    """A resource: an error, or its settings."""
+    """The result for one resource: an error, or its settings."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None
@@ -64,7 +64,7 @@ class DescribeConfigsResult:
 
 @message(api_key=32, versions="1-4", flexible="4+")
 class DescribeConfigsResponse:
-    """The settings."""
+    """The settings, by resource."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     results: Annotated[list[DescribeConfigsResult], array] = []

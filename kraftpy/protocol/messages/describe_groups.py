@@ -1,4 +1,4 @@
-"""State and members of classic groups.
+"""Describes classic groups: state and members.
 
 KIP-345 (static members), KIP-430 (authorized operations), KIP-1043 (an error for groups that do not exist).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, boolean, bytestring, ignorable, int16
 
 @message(api_key=15, versions="0-6", flexible="5+")
 class DescribeGroupsRequest:
-    """Ask for groups by id."""
+    """The ids of the groups to describe."""
 
     groups: Annotated[list[str], array(string)]
     include_authorized_operations: Annotated[bool, boolean, "3+"] = False
@@ -20,7 +20,7 @@ class DescribeGroupsRequest:
 
 @struct
 class DescribedGroupMember:
-    """A member, with what it subscribed to and what it was given."""
+    """A member with its metadata and its assignment."""
 
     member_id: Annotated[str, string]
     group_instance_id: Annotated[str | None, string, "4+", ignorable] = None
@@ -41,12 +41,12 @@ class DescribedGroup:
     protocol_type: Annotated[str, string] = ""
     protocol_data: Annotated[str, string] = ""
     members: Annotated[list[DescribedGroupMember], array] = []
-    authorized_operations: Annotated[int, int32, "3+"] = -0x80000000  # KIP-430; the default means not asked for
+    authorized_operations: Annotated[int, int32, "3+"] = -0x80000000  # KIP-430; the default means not requested
 
 
 @message(api_key=15, versions="0-6", flexible="5+")
 class DescribeGroupsResponse:
-    """The groups."""
+    """The described groups."""
 
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
     groups: Annotated[list[DescribedGroup], array] = []

@@ -1,6 +1,6 @@
-"""What lies in the log directories, and how large it is.
+"""The contents of a broker's log directories, with sizes.
 
-KIP-113, KIP-784 (an error for the whole), KIP-827 (bytes of the volume), KIP-1066 (cordoned directories).
+KIP-113, KIP-784 (an error for the whole response), KIP-827 (bytes of the volume), KIP-1066 (cordoned directories).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DescribableLogDirTopic:
 
 @message(api_key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsRequest:
-    """Ask for partitions, or null for all."""
+    """The partitions to describe, or null for all."""
 
     topics: Annotated[list[DescribableLogDirTopic] | None, array] = []
 
@@ -45,7 +45,7 @@ class DescribeLogDirsTopic:
 
 @struct
 class DescribeLogDirsResult:
-    """A directory: an error, or what is in it."""
+    """A directory: an error, or the partitions in it."""
 
     error_code: Annotated[int, int16] = 0
     log_dir: Annotated[str, string] = ""
@@ -57,7 +57,7 @@ class DescribeLogDirsResult:
 
 @message(api_key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsResponse:
-    """The log directories."""
+    """The broker's log directories."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16, "3+", ignorable] = 0

@@ -1,4 +1,4 @@
-"""The producers that a partition remembers, and their open transactions.
+"""The active producers of partitions, and their open transactions.
 
 KIP-664.
 """
@@ -20,14 +20,14 @@ class TopicRequest:
 
 @message(api_key=61, versions="0", flexible="0+")
 class DescribeProducersRequest:
-    """Ask for the producers of partitions."""
+    """The partitions to describe."""
 
     topics: Annotated[list[TopicRequest], array] = []
 
 
 @struct
 class ProducerState:
-    """A producer: its last sequence number, and where its open transaction began, or -1."""
+    """A producer: its last sequence number, and the start offset of its open transaction, or -1."""
 
     producer_id: Annotated[int, int64]
     producer_epoch: Annotated[int, int32] = 0
@@ -57,7 +57,7 @@ class TopicResponse:
 
 @message(api_key=61, versions="0", flexible="0+")
 class DescribeProducersResponse:
-    """The producers."""
+    """The producers, by partition."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     topics: Annotated[list[TopicResponse], array] = []

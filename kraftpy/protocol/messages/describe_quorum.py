@@ -1,4 +1,4 @@
-"""The quorum that keeps the metadata: who leads it, who votes, who only follows, and how far each is.
+"""The state of the metadata quorum: its leader, its voters and observers, and the log end offset of each.
 
 KIP-595, KIP-836 (times of the last fetch), KIP-853 (directories, endpoints, error messages).
 """
@@ -24,14 +24,14 @@ from kraftpy.protocol.schema import (
 
 @struct
 class QuorumPartition:
-    """A partition; 0 is the only one there is."""
+    """A partition; the only valid one is 0."""
 
     partition_index: Annotated[int, int32]
 
 
 @struct
 class QuorumTopic:
-    """A topic; `__cluster_metadata` is the only one with a quorum."""
+    """A topic; only `__cluster_metadata` has a quorum."""
 
     topic_name: Annotated[str, string]
     partitions: Annotated[list[QuorumPartition], array] = []
@@ -39,14 +39,14 @@ class QuorumTopic:
 
 @message(api_key=55, versions="0-2", flexible="0+")
 class DescribeQuorumRequest:
-    """Ask for the quorum."""
+    """The partitions to describe."""
 
     topics: Annotated[list[QuorumTopic], array] = []
 
 
 @struct
 class ReplicaState:
-    """A voter or an observer as the leader sees it. -1 is unknown."""
+    """A voter or an observer as the leader sees it. -1 means unknown."""
 
     replica_id: Annotated[int, int32]
     replica_directory_id: Annotated[bytes, uuid, "2+"] = ZERO_UUID
@@ -79,7 +79,7 @@ class QuorumTopicState:
 
 @struct
 class Listener:
-    """Where a voter is reached."""
+    """An address of a voter."""
 
     name: Annotated[str, string]
     host: Annotated[str, string]
@@ -96,7 +96,7 @@ class Node:
 
 @message(api_key=55, versions="0-2", flexible="0+")
 class DescribeQuorumResponse:
-    """The quorum."""
+    """The quorum, and its nodes."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string, "2+", ignorable] = None

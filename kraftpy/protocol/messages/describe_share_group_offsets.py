@@ -1,4 +1,4 @@
-"""The start offsets of share groups: where what they have not yet done with begins.
+"""The start offsets of share groups: the first offset in each partition that a group has not finished.
 
 KIP-932; KIP-1226 (the lag, from version 1).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, ignorable, int16, int32, int64, messa
 
 @struct
 class DescribeShareGroupOffsetsRequestTopic:
-    """A topic, and the partitions of it."""
+    """A topic, and partitions of it."""
 
     topic_name: Annotated[str, string]
     partitions: Annotated[list[int], array(int32)] = []
@@ -20,7 +20,7 @@ class DescribeShareGroupOffsetsRequestTopic:
 
 @struct
 class DescribeShareGroupOffsetsRequestGroup:
-    """A group; null topics mean all that it has start offsets for."""
+    """A group, and the topics to describe; null means all for which it has start offsets."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[DescribeShareGroupOffsetsRequestTopic] | None, array] = []
@@ -28,14 +28,14 @@ class DescribeShareGroupOffsetsRequestGroup:
 
 @message(api_key=90, versions="0-1", flexible="0+")
 class DescribeShareGroupOffsetsRequest:
-    """Ask for groups."""
+    """The groups to describe."""
 
     groups: Annotated[list[DescribeShareGroupOffsetsRequestGroup], array] = []
 
 
 @struct
 class DescribeShareGroupOffsetsResponsePartition:
-    """One partition; a start offset of -1 is not known yet."""
+    """One partition; a start offset of -1 means that it is not known yet."""
 
     partition_index: Annotated[int, int32]
     start_offset: Annotated[int, int64] = -1
@@ -56,7 +56,7 @@ class DescribeShareGroupOffsetsResponseTopic:
 
 @struct
 class DescribeShareGroupOffsetsResponseGroup:
-    """A group, or why it cannot be told."""
+    """A group, or the error for it."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[DescribeShareGroupOffsetsResponseTopic], array] = []
@@ -66,7 +66,7 @@ class DescribeShareGroupOffsetsResponseGroup:
 
 @message(api_key=90, versions="0-1", flexible="0+")
 class DescribeShareGroupOffsetsResponse:
-    """The groups asked for."""
+    """The start offsets, by group."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     groups: Annotated[list[DescribeShareGroupOffsetsResponseGroup], array] = []

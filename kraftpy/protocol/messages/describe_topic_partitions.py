@@ -1,4 +1,4 @@
-"""Topics and partitions, page by page.
+"""Describes topics and their partitions, in pages.
 
 KIP-966 (eligible leader replicas).
 """
@@ -19,7 +19,7 @@ class TopicRequest:
 
 @struct
 class Cursor:
-    """The partition with which a page begins."""
+    """The first partition of a page."""
 
     topic_name: Annotated[str, string]
     partition_index: Annotated[int, int32]
@@ -27,7 +27,7 @@ class Cursor:
 
 @message(api_key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsRequest:
-    """Ask for topics, from a cursor on."""
+    """The topics to describe, and the partition to start from."""
 
     topics: Annotated[list[TopicRequest], array] = []
     response_partition_limit: Annotated[int, int32] = 2000
@@ -63,7 +63,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(api_key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """A page, and where the next one begins."""
+    """One page, and the start of the next one."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     topics: Annotated[list[DescribeTopicPartitionsResponseTopic], array] = []

@@ -1,4 +1,4 @@
-"""What a coordinator knows of transactional ids.
+"""The state of transactions, from the coordinator of their transactional ids.
 
 KIP-664.
 """
@@ -12,14 +12,14 @@ from kraftpy.protocol.schema import array, int16, int32, int64, message, string,
 
 @message(api_key=65, versions="0", flexible="0+")
 class DescribeTransactionsRequest:
-    """Ask for transactional ids."""
+    """The transactional ids to describe."""
 
     transactional_ids: Annotated[list[str], array(string)] = []
 
 
 @struct
 class TopicData:
-    """Partitions of a topic that are part of the transaction and have no marker yet."""
+    """Partitions of a topic that are in the transaction and have no marker yet."""
 
     topic: Annotated[str, string]
     partitions: Annotated[list[int], array(int32)] = []
@@ -41,7 +41,7 @@ class TransactionState:
 
 @message(api_key=65, versions="0", flexible="0+")
 class DescribeTransactionsResponse:
-    """The transactional ids asked for."""
+    """The described transactions."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     transaction_states: Annotated[list[TransactionState], array] = []

@@ -1,4 +1,4 @@
-"""Let partitions be led by their preferred replica again, or by any that lives.
+"""Elects the preferred replica of partitions as their leader, or any live replica.
 
 KIP-183 (preferred), KIP-460 (unclean).
 """
@@ -23,7 +23,7 @@ class TopicPartitions:
 
 @message(api_key=43, versions="0-2", flexible="2+")
 class ElectLeadersRequest:
-    """Ask for elections: `PREFERRED` or `UNCLEAN`, of these partitions or (null) of all."""
+    """The election type, `PREFERRED` or `UNCLEAN`, and the partitions; null for all."""
 
     election_type: Annotated[int, int8, "1+"] = PREFERRED  # KIP-460
     topic_partitions: Annotated[list[TopicPartitions] | None, array] = []
@@ -32,7 +32,7 @@ class ElectLeadersRequest:
 
 @struct
 class PartitionResult:
-    """A partition: an error, or it has the leader asked for."""
+    """The result for one partition: an error, or success if it has the requested leader."""
 
     partition_id: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -41,7 +41,7 @@ class PartitionResult:
 
 @struct
 class ReplicaElectionResult:
-    """A topic."""
+    """The results for one topic."""
 
     topic: Annotated[str, string]
     partition_result: Annotated[list[PartitionResult], array] = []
@@ -49,7 +49,7 @@ class ReplicaElectionResult:
 
 @message(api_key=43, versions="0-2", flexible="2+")
 class ElectLeadersResponse:
-    """What came of it. Asked for all partitions, those that already had the right leader are not in it."""
+    """The results, by topic. If all partitions were asked for, those that already had the right leader are omitted."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16, "1+"] = 0

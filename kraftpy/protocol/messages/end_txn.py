@@ -1,4 +1,4 @@
-"""End a transaction.
+"""Ends a transaction.
 
 KIP-98, KIP-360 (PRODUCER_FENCED from version 2), KIP-890 (from version 5 the producer's epoch rises with every end).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import boolean, int16, int32, int64, message, strin
 
 @message(api_key=26, versions="0-5", flexible="3+")
 class EndTxnRequest:
-    """Commit or abort."""
+    """Commits or aborts the transaction."""
 
     transactional_id: Annotated[str, string]
     producer_id: Annotated[int, int64]
@@ -22,7 +22,7 @@ class EndTxnRequest:
 
 @message(api_key=26, versions="0-5", flexible="3+")
 class EndTxnResponse:
-    """The outcome is decided, and from version 5 this is the producer's id and epoch from now on."""
+    """Confirms that the outcome is decided. From version 5 it contains the producer id and epoch to use from now on."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,8 +1,8 @@
-"""Read record batches from partitions, as a consumer or as a follower; waits for `min_bytes`.
+"""Reads record batches from partitions, for consumers and followers; waits for `min_bytes`.
 
 KIP-74 (max bytes), KIP-98 (isolation), KIP-107 (log start offset), KIP-110 (zstd, from version 10), KIP-227 (sessions),
 KIP-320 (leader epochs), KIP-392 (nearest replica), KIP-405 (tiered storage), KIP-516 (topic ids), KIP-595 (diverging
-epochs), KIP-853 (directory ids), KIP-903 (replica epochs), KIP-951 (the new leader in the answer), KIP-1166 (high
+epochs), KIP-853 (directory ids), KIP-903 (replica epochs), KIP-951 (the new leader in the response), KIP-1166 (high
 watermark of the follower).
 """
 
@@ -30,7 +30,7 @@ from kraftpy.protocol.schema import (
 
 @struct
 class ReplicaState:
-    """The follower that asks, if it is one."""
+    """The follower that sent the request, if it is one."""
 
     replica_id: Annotated[int, int32] = -1
     replica_epoch: Annotated[int, int64] = -1
@@ -38,7 +38,7 @@ class ReplicaState:
 
 @struct
 class FetchPartition:
-    """One partition and where to read on."""
+    """A partition, and the offset to read from."""
 
     partition: Annotated[int, int32]
     current_leader_epoch: Annotated[int, int32, "9+", ignorable] = -1  # KIP-320
@@ -70,7 +70,7 @@ class ForgottenTopic:
 
 @message(api_key=1, versions="4-18", flexible="12+")
 class FetchRequest:
-    """Ask for records, from any number of partitions."""
+    """The partitions to read, and the limits of the response."""
 
     cluster_id: Annotated[str | None, string, "12+", tag(0), ignorable] = None
     replica_id: Annotated[int, int32, "0-14"] = -1  # -1 for a consumer
@@ -88,7 +88,7 @@ class FetchRequest:
 
 @struct
 class EpochEndOffset:
-    """The largest epoch before the one asked for, and where it ends: the follower has to truncate."""
+    """The largest epoch below the requested one, and its end offset: the follower has to truncate."""
 
     epoch: Annotated[int, int32] = -1
     end_offset: Annotated[int, int64] = -1
@@ -96,7 +96,7 @@ class EpochEndOffset:
 
 @struct
 class LeaderIdAndEpoch:
-    """The partition's current leader, if the broker asked is not it."""
+    """The current leader of the partition, if it is another broker."""
 
     leader_id: Annotated[int, int32] = -1
     leader_epoch: Annotated[int, int32] = -1
@@ -104,7 +104,7 @@ class LeaderIdAndEpoch:
 
 @struct
 class SnapshotId:
-    """The snapshot to fetch instead, for the log of the quorum."""
+    """The snapshot to fetch instead, for the quorum's log."""
 
     end_offset: Annotated[int, int64] = -1
     epoch: Annotated[int, int32] = -1
@@ -112,7 +112,7 @@ class SnapshotId:
 
 @struct
 class AbortedTransaction:
-    """A producer whose records from this offset to its next abort marker are to be skipped."""
+    """An aborted transaction: skip this producer's records from the offset to its next abort marker."""
 
     producer_id: Annotated[int, int64]
     first_offset: Annotated[int, int64]
@@ -120,7 +120,7 @@ class AbortedTransaction:
 
 @struct
 class PartitionData:
-    """One partition: where its log stands, and batches from it. The first may begin before the offset asked for."""
+    """A partition's log offsets and batches. The first batch may begin before the requested offset."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -137,7 +137,7 @@ class PartitionData:
 
 @struct
 class FetchableTopicResponse:
-    """A topic, as the request named it."""
+    """A topic, identified as in the request."""
 
     topic: Annotated[str, string, "0-12", ignorable] = ""
     topic_id: Annotated[bytes, uuid, "13+", ignorable] = ZERO_UUID
@@ -146,7 +146,7 @@ class FetchableTopicResponse:
 
 @struct
 class NodeEndpoint:
-    """Where to reach a leader that the answer names."""
+    """The address of a leader named in the response."""
 
     node_id: Annotated[int, int32]
     host: Annotated[str, string]
@@ -156,7 +156,7 @@ class NodeEndpoint:
 
 @message(api_key=1, versions="4-18", flexible="12+")
 class FetchResponse:
-    """Records, by partition."""
+    """The batches, by partition."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16, "7+", ignorable] = 0

@@ -1,4 +1,4 @@
-"""Which broker coordinates a group or a transactional id; several at once from version 4.
+"""Finds the broker that coordinates a group or a transactional id; several at once from version 4.
 
 KIP-98 (transactions), KIP-699 (several keys), KIP-890 (another retriable error), KIP-932 (share groups).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, ignorable, int8, int16, int32, messag
 
 @message(api_key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """Ask by key: group ids, transactional ids, or share-group partitions."""
+    """The keys: group ids, transactional ids, or share-group partitions."""
 
     key: Annotated[str, string, "0-3"] = ""
     key_type: Annotated[int, int8, "1+"] = 0  # 0 group, 1 transaction, 2 share group
@@ -33,7 +33,7 @@ class Coordinator:
 
 @message(api_key=10, versions="0-6", flexible="3+")
 class FindCoordinatorResponse:
-    """One coordinator in the fields up to version 3, several in the list from version 4."""
+    """The coordinators: in single fields up to version 3, in a list from version 4."""
 
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
     error_code: Annotated[int, int16, "0-3"] = 0

@@ -1,4 +1,4 @@
-"""A member tells its coordinator that it is alive, and learns of a rebalance.
+"""Shows the coordinator that a member of a classic group is alive, and tells the member of a rebalance.
 
 KIP-345 (static members).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import ignorable, int16, int32, message, string
 
 @message(api_key=12, versions="0-4", flexible="4+")
 class HeartbeatRequest:
-    """A member is alive."""
+    """Shows that a member is alive."""
 
     group_id: Annotated[str, string]
     generation_id: Annotated[int, int32]
@@ -22,7 +22,7 @@ class HeartbeatRequest:
 
 @message(api_key=12, versions="0-4", flexible="4+")
 class HeartbeatResponse:
-    """All is well, or the group rebalances."""
+    """Confirms the membership, or reports a rebalance."""
 
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
     error_code: Annotated[int, int16] = 0

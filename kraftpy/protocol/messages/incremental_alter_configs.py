@@ -1,4 +1,4 @@
-"""Change single settings of a resource.
+"""Changes single settings of resources.
 
 KIP-339.
 """
@@ -30,7 +30,7 @@ class AlterConfigsResource:
 
 @message(api_key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest:
-    """Change some settings of resources."""
+    """The changes, by resource."""
 
     resources: Annotated[list[AlterConfigsResource], array] = []
     validate_only: Annotated[bool, boolean] = False
@@ -38,7 +38,7 @@ class IncrementalAlterConfigsRequest:
 
 @struct
 class AlterConfigsResourceResponse:
-    """One resource."""
+    """The result for one resource."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None
@@ -48,7 +48,7 @@ class AlterConfigsResourceResponse:
 
 @message(api_key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """What came of it."""
+    """The results, by resource."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     responses: Annotated[list[AlterConfigsResourceResponse], array] = []

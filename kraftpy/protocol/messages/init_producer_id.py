@@ -1,6 +1,6 @@
-"""Hand out a producer id and epoch, for idempotent and transactional producers.
+"""Assigns a producer id and epoch, to idempotent and transactional producers.
 
-KIP-98, KIP-360 (going on after an error), KIP-588 (fencing), KIP-890 (transactions, second part).
+KIP-98, KIP-360 (recovery after an error), KIP-588 (fencing), KIP-890 (transactions, second part).
 
 Left out: version 6 (two-phase commit, KIP-939), which Kafka 4.3 does not advertise either.
 """
@@ -14,7 +14,7 @@ from kraftpy.protocol.schema import int16, int32, int64, message, string
 
 @message(api_key=22, versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """Ask for a producer id; with a transactional id, fence its former owner."""
+    """Asks for a producer id; with a transactional id, also fences the earlier owner of it."""
 
     transactional_id: Annotated[str | None, string] = None
     transaction_timeout_ms: Annotated[int, int32] = 60000
@@ -24,7 +24,7 @@ class InitProducerIdRequest:
 
 @message(api_key=22, versions="0-5", flexible="2+")
 class InitProducerIdResponse:
-    """A producer id and its epoch."""
+    """The producer id and its epoch."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,6 +1,6 @@
-"""From a group coordinator to a share coordinator: begin to keep the state of share partitions, or begin anew.
+"""Initializes the state of share partitions, or resets it: sent by a group coordinator to a share coordinator.
 
-KIP-932. `start_offset` is -1 where the partition's leader is to choose it by the group's `share.auto.offset.reset`.
+KIP-932. A `start_offset` of -1 lets the partition's leader choose by the group's `share.auto.offset.reset`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, int16, int32, int64, message, string,
 
 @struct
 class PartitionData:
-    """One partition, and what its state begins with."""
+    """One partition, and its initial state."""
 
     partition: Annotated[int, int32]
     state_epoch: Annotated[int, int32]
@@ -29,7 +29,7 @@ class InitializeStateData:
 
 @message(api_key=83, versions="0-0", flexible="0+")
 class InitializeShareGroupStateRequest:
-    """Share partitions of one group."""
+    """The share partitions of one group to initialize."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[InitializeStateData], array] = []
@@ -37,7 +37,7 @@ class InitializeShareGroupStateRequest:
 
 @struct
 class PartitionResult:
-    """How it went with one partition."""
+    """The result for one partition."""
 
     partition: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -46,7 +46,7 @@ class PartitionResult:
 
 @struct
 class InitializeStateResult:
-    """Partitions of one topic."""
+    """The results for one topic."""
 
     topic_id: Annotated[bytes, uuid]
     partitions: Annotated[list[PartitionResult], array] = []
@@ -54,6 +54,6 @@ class InitializeStateResult:
 
 @message(api_key=83, versions="0-0", flexible="0+")
 class InitializeShareGroupStateResponse:
-    """How it went, by partition."""
+    """The results, by partition."""
 
     results: Annotated[list[InitializeStateResult], array] = []

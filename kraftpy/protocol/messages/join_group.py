@@ -1,4 +1,4 @@
-"""Become a member of a group, or stay one through a rebalance. The answer comes when all have joined.
+"""Joins a classic group, or rejoins it in a rebalance. The response is sent once all members have joined.
 
 KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol names), KIP-800
 (reasons), KIP-814 (static leaders may skip the assignment).
@@ -24,7 +24,7 @@ from kraftpy.protocol.schema import (
 
 @struct
 class JoinGroupRequestProtocol:
-    """An assignor, and what the member tells it."""
+    """An assignor, and the member's metadata for it."""
 
     name: Annotated[str, string]
     metadata: Annotated[bytes, bytestring]
@@ -32,7 +32,7 @@ class JoinGroupRequestProtocol:
 
 @message(api_key=11, versions="0-9", flexible="6+")
 class JoinGroupRequest:
-    """Join a group, offering protocols in order of preference."""
+    """The member that joins, and its supported protocols in order of preference."""
 
     group_id: Annotated[str, string]
     session_timeout_ms: Annotated[int, int32]
@@ -46,7 +46,7 @@ class JoinGroupRequest:
 
 @struct
 class JoinGroupResponseMember:
-    """A member, and what it tells the assignor."""
+    """A member, with its metadata for the assignor."""
 
     member_id: Annotated[str, string]
     group_instance_id: Annotated[str | None, string, "5+", ignorable] = None
@@ -55,7 +55,7 @@ class JoinGroupResponseMember:
 
 @message(api_key=11, versions="0-9", flexible="6+")
 class JoinGroupResponse:
-    """The new generation; the leader also gets all members."""
+    """The new generation. The leader's response also lists all members."""
 
     throttle_time_ms: Annotated[int, int32, "2+", ignorable] = 0
     error_code: Annotated[int, int16] = 0

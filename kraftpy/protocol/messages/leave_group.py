@@ -1,4 +1,4 @@
-"""Members leave a group; several at once from version 3.
+"""Removes members from a group; several at once from version 3.
 
 KIP-345 (static members), KIP-800 (reasons).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, ignorable, int16, int32, message, str
 
 @struct
 class MemberIdentity:
-    """Who leaves: a member id, a static instance id, or both."""
+    """A leaving member: its member id, its static instance id, or both."""
 
     member_id: Annotated[str, string]
     group_instance_id: Annotated[str | None, string] = None
@@ -21,7 +21,7 @@ class MemberIdentity:
 
 @message(api_key=13, versions="0-5", flexible="4+")
 class LeaveGroupRequest:
-    """Leave, or make others leave."""
+    """The members to remove: the sender itself, or others."""
 
     group_id: Annotated[str, string]
     member_id: Annotated[str, string, "0-2"] = ""
@@ -30,7 +30,7 @@ class LeaveGroupRequest:
 
 @struct
 class MemberResponse:
-    """One member that was to leave."""
+    """The result for one member."""
 
     member_id: Annotated[str, string]
     group_instance_id: Annotated[str | None, string] = None
@@ -39,7 +39,7 @@ class MemberResponse:
 
 @message(api_key=13, versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """What came of it."""
+    """The results, by member."""
 
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
     error_code: Annotated[int, int16] = 0

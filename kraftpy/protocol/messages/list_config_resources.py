@@ -1,4 +1,4 @@
-"""Which resources have settings: topics, brokers, groups and more.
+"""Lists the resources that have settings: topics, brokers, groups and more.
 
 KIP-1142. Version 0, of KIP-714, lists client metrics only.
 """
@@ -12,9 +12,9 @@ from kraftpy.protocol.schema import array, ignorable, int8, int16, int32, messag
 
 @message(api_key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesRequest:
-    """Ask for the resources of some types."""
+    """The types of resources to list."""
 
-    resource_types: Annotated[list[int], array(int8), "1+"] = []  # none for all types
+    resource_types: Annotated[list[int], array(int8), "1+"] = []  # empty for all types
 
 
 @struct

@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates.
+"""Lists the groups that a broker coordinates.
 
 KIP-518 (filter by state), KIP-848 (filter by type).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, ignorable, int16, int32, message, str
 
 @message(api_key=16, versions="0-5", flexible="3+")
 class ListGroupsRequest:
-    """Ask for all groups, or those in some states or of some types."""
+    """Asks for all groups, or only those in some states or of some types."""
 
     states_filter: Annotated[list[str], array(string), "4+"] = []  # KIP-518
     types_filter: Annotated[list[str], array(string), "5+"] = []  # KIP-848
@@ -30,7 +30,7 @@ class ListedGroup:
 
 @message(api_key=16, versions="0-5", flexible="3+")
 class ListGroupsResponse:
-    """The groups of this broker."""
+    """The groups that this broker coordinates."""
 
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
     error_code: Annotated[int, int16] = 0

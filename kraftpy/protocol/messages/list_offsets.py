@@ -1,8 +1,8 @@
-"""The offset at a time, or at an end of the log.
+"""Finds the offset for a timestamp, or at either end of the log.
 
-Timestamps below zero are questions of their own: -1 latest, -2 earliest, -3 the largest timestamp (version 7, KIP-734),
--4 earliest on local disk (version 8, KIP-405), -5 latest in tiered storage (version 9, KIP-1005), -6 earliest still to
-be uploaded (version 11, KIP-1023).
+Negative timestamps have special meanings: -1 latest, -2 earliest, -3 the largest timestamp (version 7, KIP-734), -4
+earliest on local disk (version 8, KIP-405), -5 latest in tiered storage (version 9, KIP-1005), -6 earliest pending
+upload (version 11, KIP-1023).
 
 KIP-79 (by time), KIP-98 (isolation), KIP-207 (offset not available), KIP-320 (leader epochs), KIP-1075 (timeout).
 """
@@ -16,7 +16,7 @@ from kraftpy.protocol.schema import array, ignorable, int8, int16, int32, int64,
 
 @struct
 class ListOffsetsPartition:
-    """One partition and a timestamp, or one of the questions below zero."""
+    """A partition and a timestamp, possibly one of the special negative ones."""
 
     partition_index: Annotated[int, int32]
     current_leader_epoch: Annotated[int, int32, "4+", ignorable] = -1
@@ -33,7 +33,7 @@ class ListOffsetsTopic:
 
 @message(api_key=2, versions="1-11", flexible="6+")
 class ListOffsetsRequest:
-    """Ask for offsets."""
+    """The partitions and timestamps to look up."""
 
     replica_id: Annotated[int, int32] = -1  # -1 for a consumer
     isolation_level: Annotated[int, int8, "2+"] = 0
@@ -43,7 +43,7 @@ class ListOffsetsRequest:
 
 @struct
 class ListOffsetsPartitionResponse:
-    """One partition: the first offset whose timestamp is not before the one asked for, or -1."""
+    """The result for one partition: the first offset whose timestamp is not before the requested one, or -1."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -62,7 +62,7 @@ class ListOffsetsTopicResponse:
 
 @message(api_key=2, versions="1-11", flexible="6+")
 class ListOffsetsResponse:
-    """Offsets, by partition."""
+    """The offsets, by partition."""
 
     throttle_time_ms: Annotated[int, int32, "2+", ignorable] = 0
     topics: Annotated[list[ListOffsetsTopicResponse], array] = []

@@ -1,4 +1,4 @@
-"""The partitions that are being moved.
+"""Lists ongoing partition reassignments.
 
 KIP-455.
 """
@@ -20,7 +20,7 @@ class ListPartitionReassignmentsTopics:
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """Ask which of these partitions are being moved, or (null) which of all."""
+    """The partitions to look at, or null for all."""
 
     timeout_ms: Annotated[int, int32] = 60000
     topics: Annotated[list[ListPartitionReassignmentsTopics] | None, array] = None
@@ -28,7 +28,7 @@ class ListPartitionReassignmentsRequest:
 
 @struct
 class OngoingPartitionReassignment:
-    """A partition on the move: all its replicas, those that come and those that go."""
+    """A partition being reassigned: all its replicas, the ones being added and the ones being removed."""
 
     partition_index: Annotated[int, int32]
     replicas: Annotated[list[int], array(int32)] = []
@@ -46,7 +46,7 @@ class OngoingTopicReassignment:
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """The moves under way."""
+    """The ongoing reassignments."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

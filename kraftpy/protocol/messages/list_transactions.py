@@ -1,6 +1,6 @@
-"""The transactional ids a broker coordinates.
+"""Lists the transactional ids that a broker coordinates.
 
-KIP-664, KIP-994 (by duration), KIP-1152 (by a pattern of the id).
+KIP-664, KIP-994 (by duration), KIP-1152 (by a pattern for the id).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, int16, int32, int64, message, string,
 
 @message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """Ask for those in some states, of some producers, open for longer than that, or with an id that matches."""
+    """Filters: by state, by producer id, by minimum duration, or by a pattern for the id."""
 
     state_filters: Annotated[list[str], array(string)] = []
     producer_id_filters: Annotated[list[int], array(int64)] = []
@@ -31,7 +31,7 @@ class TransactionState:
 
 @message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsResponse:
-    """Those found."""
+    """The transactional ids found."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

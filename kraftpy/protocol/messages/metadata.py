@@ -1,6 +1,6 @@
-"""Brokers, topics, partitions and who leads them.
+"""The cluster as clients see it: brokers, topics, partitions and their leaders.
 
-No topics in version 0, and null from version 1 on, ask for all topics.
+An empty list in version 0, and null from version 1 on, asks for all topics.
 
 KIP-4 (controller, rack), KIP-78 (cluster id), KIP-112 (offline replicas), KIP-320 (leader epochs), KIP-430 (authorized
 operations), KIP-516 (topic ids), KIP-700 (the cluster's operations moved to DescribeCluster), KIP-1102 (rebootstrap).
@@ -27,7 +27,7 @@ from kraftpy.protocol.schema import (
 
 @struct
 class MetadataRequestTopic:
-    """A topic, by name or by id."""
+    """A topic, named or identified by id."""
 
     topic_id: Annotated[bytes, uuid, "10+", ignorable] = ZERO_UUID
     name: Annotated[str | None, string, nullable("10+")] = None
@@ -35,7 +35,7 @@ class MetadataRequestTopic:
 
 @message(api_key=3, versions="0-13", flexible="9+")
 class MetadataRequest:
-    """Ask for topics, or for all of them."""
+    """The topics to describe, or null for all."""
 
     topics: Annotated[list[MetadataRequestTopic] | None, array, nullable("1+")] = []  # null for all
     allow_auto_topic_creation: Annotated[bool, boolean, "4+"] = True
@@ -45,7 +45,7 @@ class MetadataRequest:
 
 @struct
 class MetadataResponseBroker:
-    """A broker and where to reach it."""
+    """A broker and its address."""
 
     node_id: Annotated[int, int32]
     host: Annotated[str, string]

@@ -1,6 +1,6 @@
-"""Store the positions of a group.
+"""Stores the committed offsets of a group.
 
-KIP-211 (no retention time of its own any more), KIP-320 (leader epochs), KIP-345 (static members), KIP-848 (member
+KIP-211 (no retention time per request any longer), KIP-320 (leader epochs), KIP-345 (static members), KIP-848 (member
 epochs, topic ids).
 """
 
@@ -13,7 +13,7 @@ from kraftpy.protocol.schema import ZERO_UUID, array, ignorable, int16, int32, i
 
 @struct
 class OffsetCommitRequestPartition:
-    """The next offset to read from one partition."""
+    """The next offset to read in one partition."""
 
     partition_index: Annotated[int, int32]
     committed_offset: Annotated[int, int64]
@@ -32,7 +32,7 @@ class OffsetCommitRequestTopic:
 
 @message(api_key=8, versions="2-10", flexible="8+")
 class OffsetCommitRequest:
-    """Store positions for a member of a group, or for nobody in particular."""
+    """The offsets of a group, committed by one of its members or by a client outside it."""
 
     group_id: Annotated[str, string]
     generation_id_or_member_epoch: Annotated[int, int32] = -1  # -1 outside of a group
@@ -44,7 +44,7 @@ class OffsetCommitRequest:
 
 @struct
 class OffsetCommitResponsePartition:
-    """One partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -52,7 +52,7 @@ class OffsetCommitResponsePartition:
 
 @struct
 class OffsetCommitResponseTopic:
-    """A topic, as the request named it."""
+    """The results for one topic, identified as in the request."""
 
     name: Annotated[str, string, "0-9", ignorable] = ""
     topic_id: Annotated[bytes, uuid, "10+", ignorable] = ZERO_UUID
@@ -61,7 +61,7 @@ class OffsetCommitResponseTopic:
 
 @message(api_key=8, versions="2-10", flexible="8+")
 class OffsetCommitResponse:
-    """What was stored."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32, "3+", ignorable] = 0
     topics: Annotated[list[OffsetCommitResponseTopic], array] = []

@@ -1,4 +1,4 @@
-"""Delete positions of a group, for topics that it is not subscribed to.
+"""Deletes committed offsets of a group, for topics that it is not subscribed to.
 
 KIP-496.
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, int16, int32, message, string, struct
 
 @struct
 class OffsetDeleteRequestPartition:
-    """A partition whose position is to go."""
+    """A partition whose offset is deleted."""
 
     partition_index: Annotated[int, int32]
 
@@ -27,7 +27,7 @@ class OffsetDeleteRequestTopic:
 
 @message(api_key=47, versions="0", flexible="none")
 class OffsetDeleteRequest:
-    """Delete positions of one group."""
+    """The offsets to delete, for one group."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[OffsetDeleteRequestTopic], array] = []
@@ -35,7 +35,7 @@ class OffsetDeleteRequest:
 
 @struct
 class OffsetDeleteResponsePartition:
-    """One partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -43,7 +43,7 @@ class OffsetDeleteResponsePartition:
 
 @struct
 class OffsetDeleteResponseTopic:
-    """A topic."""
+    """The results for one topic."""
 
     name: Annotated[str, string]
     partitions: Annotated[list[OffsetDeleteResponsePartition], array] = []
@@ -51,7 +51,7 @@ class OffsetDeleteResponseTopic:
 
 @message(api_key=47, versions="0", flexible="none")
 class OffsetDeleteResponse:
-    """What came of it."""
+    """The results, by topic."""
 
     error_code: Annotated[int, int16] = 0
     throttle_time_ms: Annotated[int, int32] = 0

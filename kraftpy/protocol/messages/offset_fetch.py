@@ -1,7 +1,7 @@
-"""The stored positions of groups; of one group up to version 7, of several from version 8.
+"""The committed offsets of groups: of a single group up to version 7, of several from version 8.
 
-KIP-88 (null topics ask for all), KIP-320 (leader epochs), KIP-447 (only stable offsets), KIP-709 (several groups),
-KIP-848 (member epochs, topic ids).
+KIP-88 (null topics mean all), KIP-320 (leader epochs), KIP-447 (only stable offsets), KIP-709 (several groups), KIP-848
+(member epochs, topic ids).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kraftpy.protocol.schema import (
 
 @struct
 class OffsetFetchRequestTopic:
-    """A topic of the one group (up to version 7)."""
+    """A topic of the single group (up to version 7)."""
 
     name: Annotated[str, string]
     partition_indexes: Annotated[list[int], array(int32)] = []
@@ -43,7 +43,7 @@ class OffsetFetchRequestTopics:
 
 @struct
 class OffsetFetchRequestGroup:
-    """A group, and its topics or null for all."""
+    """A group, and its topics, or null for all."""
 
     group_id: Annotated[str, string]
     member_id: Annotated[str | None, string, "9+", ignorable] = None
@@ -53,7 +53,7 @@ class OffsetFetchRequestGroup:
 
 @message(api_key=9, versions="1-10", flexible="6+")
 class OffsetFetchRequest:
-    """Ask for positions."""
+    """The groups and topics to look up."""
 
     group_id: Annotated[str, string, "0-7"] = ""
     topics: Annotated[list[OffsetFetchRequestTopic] | None, array, "0-7", nullable("2-7")] = []
@@ -63,7 +63,7 @@ class OffsetFetchRequest:
 
 @struct
 class OffsetFetchResponsePartition:
-    """A position; offset -1 where none is stored (up to version 7)."""
+    """A committed offset, or -1 if there is none (up to version 7)."""
 
     partition_index: Annotated[int, int32]
     committed_offset: Annotated[int, int64] = -1
@@ -74,7 +74,7 @@ class OffsetFetchResponsePartition:
 
 @struct
 class OffsetFetchResponseTopic:
-    """A topic of the one group (up to version 7)."""
+    """A topic of the single group (up to version 7)."""
 
     name: Annotated[str, string]
     partitions: Annotated[list[OffsetFetchResponsePartition], array] = []
@@ -82,7 +82,7 @@ class OffsetFetchResponseTopic:
 
 @struct
 class OffsetFetchResponsePartitions:
-    """A position; offset -1 where none is stored (from version 8)."""
+    """A committed offset, or -1 if there is none (from version 8)."""
 
     partition_index: Annotated[int, int32]
     committed_offset: Annotated[int, int64] = -1
@@ -111,7 +111,7 @@ class OffsetFetchResponseGroup:
 
 @message(api_key=9, versions="1-10", flexible="6+")
 class OffsetFetchResponse:
-    """Positions: of one group up to version 7, of several from version 8."""
+    """The committed offsets: of a single group up to version 7, of several from version 8."""
 
     throttle_time_ms: Annotated[int, int32, "3+", ignorable] = 0
     topics: Annotated[list[OffsetFetchResponseTopic], array, "0-7"] = []

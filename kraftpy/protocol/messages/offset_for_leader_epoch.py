@@ -1,6 +1,6 @@
-"""Where a leader epoch ends: how clients and followers find out that they read what is no longer there.
+"""Finds the end offset of a leader epoch, by which clients and followers detect that the log was truncated.
 
-KIP-101, KIP-279 (the epoch in the answer), KIP-320 (fencing), KIP-392 (replica id).
+KIP-101, KIP-279 (the epoch in the response), KIP-320 (fencing), KIP-392 (replica id).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, ignorable, int16, int32, int64, messa
 
 @struct
 class OffsetForLeaderPartition:
-    """One partition and the epoch in question."""
+    """A partition, and the epoch to look up."""
 
     partition: Annotated[int, int32]
     current_leader_epoch: Annotated[int, int32] = -1  # KIP-320
@@ -29,7 +29,7 @@ class OffsetForLeaderTopic:
 
 @message(api_key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Ask where epochs end."""
+    """The epochs to look up, by partition."""
 
     replica_id: Annotated[int, int32, "3+", ignorable] = -2  # -2 for "debugging", which may ask any replica
     topics: Annotated[list[OffsetForLeaderTopic], array] = []
@@ -37,7 +37,7 @@ class OffsetForLeaderEpochRequest:
 
 @struct
 class EpochEndOffset:
-    """One partition: the largest epoch not after the one asked for, and its end offset."""
+    """The result for one partition: the largest epoch not above the requested one, and its end offset."""
 
     error_code: Annotated[int, int16] = 0
     partition: Annotated[int, int32]
@@ -47,7 +47,7 @@ class EpochEndOffset:
 
 @struct
 class OffsetForLeaderTopicResult:
-    """A topic."""
+    """The results for one topic."""
 
     topic: Annotated[str, string]
     partitions: Annotated[list[EpochEndOffset], array] = []
@@ -55,7 +55,7 @@ class OffsetForLeaderTopicResult:
 
 @message(api_key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """Where the epochs end."""
+    """The end offsets, by partition."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     topics: Annotated[list[OffsetForLeaderTopicResult], array] = []

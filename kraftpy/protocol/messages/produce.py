@@ -1,10 +1,10 @@
-"""Append record batches to partitions.
+"""Appends record batches to partitions.
 
-Versions 0-2 carry message sets of the old formats, are only there to be refused, and are advertised because librdkafka
-switches compression off without them. With `acks=0` there is no answer.
+Versions 0-2 carry message sets of the old formats and are always refused; they are advertised because librdkafka
+switches compression off without them. With `acks=0` there is no response.
 
 KIP-32 (append time), KIP-98 (transactions), KIP-107 (log start offset), KIP-110 (zstd, from version 7), KIP-467 (errors
-by record), KIP-516 (topic ids), KIP-890 (transactions, second part), KIP-951 (the new leader in the answer).
+by record), KIP-516 (topic ids), KIP-890 (transactions, second part), KIP-951 (the new leader in the response).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kraftpy.protocol.schema import (
 
 @struct
 class PartitionProduceData:
-    """One partition and the batch for it."""
+    """A partition and its batch."""
 
     index: Annotated[int, int32]
     records: Annotated[memoryview | bytes | None, records] = None
@@ -48,7 +48,7 @@ class TopicProduceData:
 
 @message(api_key=0, versions="0-13", flexible="9+")
 class ProduceRequest:
-    """Append batches to partitions."""
+    """The batches to append, by partition."""
 
     transactional_id: Annotated[str | None, string, "3+"] = None  # KIP-98
     acks: Annotated[int, int16]  # 0 none, 1 the leader, -1 all in-sync replicas
@@ -58,7 +58,7 @@ class ProduceRequest:
 
 @struct
 class BatchIndexAndErrorMessage:
-    """A record that was refused, by its place in the batch."""
+    """A refused record, by its position in the batch."""
 
     batch_index: Annotated[int, int32] = 0
     batch_index_error_message: Annotated[str | None, string] = None
@@ -66,7 +66,7 @@ class BatchIndexAndErrorMessage:
 
 @struct
 class PartitionProduceResponse:
-    """One partition: an error, or the offset of the first record."""
+    """The result for one partition: an error, or the offset of the first record."""
 
     index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -80,7 +80,7 @@ class PartitionProduceResponse:
 
 @struct
 class TopicProduceResponse:
-    """A topic, as the request named it."""
+    """The results for one topic, identified as in the request."""
 
     name: Annotated[str, string, "0-12", ignorable] = ""
     topic_id: Annotated[bytes, uuid, "13+", ignorable] = ZERO_UUID
@@ -89,7 +89,7 @@ class TopicProduceResponse:
 
 @message(api_key=0, versions="0-13", flexible="9+")
 class ProduceResponse:
-    """Where the batches went."""
+    """The results, by topic."""
 
     responses: Annotated[list[TopicProduceResponse], array] = []
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0

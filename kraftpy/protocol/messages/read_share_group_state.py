@@ -1,6 +1,6 @@
-"""From a partition's leader to a share coordinator: what is known of share partitions.
+"""Reads the state of share partitions: sent by a partition's leader to a share coordinator.
 
-The leader epoch is remembered: whoever led before cannot write any more. KIP-932.
+The coordinator remembers the leader epoch, which fences writes of earlier leaders. KIP-932.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ReadStateData:
 
 @message(api_key=84, versions="0-0", flexible="0+")
 class ReadShareGroupStateRequest:
-    """Share partitions of one group."""
+    """The share partitions of one group to read."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[ReadStateData], array] = []
@@ -36,7 +36,7 @@ class ReadShareGroupStateRequest:
 
 @struct
 class StateBatch:
-    """Records that are in one state, from the first offset to the last: 0 available, 2 acknowledged, 4 archived."""
+    """A range of offsets in one state, both ends included: 0 available, 2 acknowledged, 4 archived."""
 
     first_offset: Annotated[int, int64]
     last_offset: Annotated[int, int64]
@@ -46,7 +46,7 @@ class StateBatch:
 
 @struct
 class PartitionResult:
-    """The state of one partition; `start_offset` is -1 where none was chosen yet."""
+    """The state of one partition; `start_offset` is -1 if none has been chosen yet."""
 
     partition: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -58,7 +58,7 @@ class PartitionResult:
 
 @struct
 class ReadStateResult:
-    """Partitions of one topic."""
+    """The results for one topic."""
 
     topic_id: Annotated[bytes, uuid]
     partitions: Annotated[list[PartitionResult], array] = []

@@ -1,6 +1,6 @@
-"""From a group coordinator to a share coordinator: how far share partitions are, for those who look at a group.
+"""Reads the progress of share partitions, to describe a group: sent by its coordinator to a share coordinator.
 
-KIP-932, KIP-1226 (version 1 counts what is done, for the lag).
+KIP-932, KIP-1226 (version 1 counts finished records, for the lag).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ReadStateSummaryData:
 
 @message(api_key=87, versions="0-1", flexible="0+")
 class ReadShareGroupStateSummaryRequest:
-    """Share partitions of one group."""
+    """The share partitions of one group to read."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[ReadStateSummaryData], array] = []
@@ -36,7 +36,7 @@ class ReadShareGroupStateSummaryRequest:
 
 @struct
 class PartitionResult:
-    """One partition; `start_offset` is -1 where none was chosen yet."""
+    """The result for one partition; `start_offset` is -1 if none has been chosen yet."""
 
     partition: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -44,12 +44,12 @@ class PartitionResult:
     state_epoch: Annotated[int, int32] = 0
     leader_epoch: Annotated[int, int32] = 0
     start_offset: Annotated[int, int64] = 0
-    delivery_complete_count: Annotated[int, int32, "1+", ignorable] = -1  # done, from the start offset on
+    delivery_complete_count: Annotated[int, int32, "1+", ignorable] = -1  # finished, from the start offset on
 
 
 @struct
 class ReadStateSummaryResult:
-    """Partitions of one topic."""
+    """The results for one topic."""
 
     topic_id: Annotated[bytes, uuid]
     partitions: Annotated[list[PartitionResult], array] = []

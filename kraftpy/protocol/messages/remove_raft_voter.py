@@ -1,4 +1,4 @@
-"""Take a node's vote in the metadata quorum away.
+"""Removes a voter from the metadata quorum.
 
 KIP-853.
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import ZERO_UUID, int16, int32, message, string, uu
 
 @message(api_key=81, versions="0", flexible="0+")
 class RemoveRaftVoterRequest:
-    """Ask for a voter less."""
+    """The voter to remove."""
 
     cluster_id: Annotated[str | None, string] = None
     voter_id: Annotated[int, int32]
@@ -21,7 +21,7 @@ class RemoveRaftVoterRequest:
 
 @message(api_key=81, versions="0", flexible="0+")
 class RemoveRaftVoterResponse:
-    """What came of it."""
+    """Success, or the reason for a refusal."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

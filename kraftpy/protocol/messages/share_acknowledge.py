@@ -1,8 +1,9 @@
-"""Say what became of records that were acquired by a ShareFetch.
+"""Acknowledges records acquired by a ShareFetch.
 
-From version 2 the locks of records may be renewed (`is_renew_ack`, KIP-1222), and the answer says for how long.
+From version 2 a request may renew the locks of records (`is_renew_ack`, KIP-1222), and the response contains their
+duration.
 
-KIP-932, KIP-951 (the new leader in the answer).
+KIP-932, KIP-951 (the new leader in the response).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kraftpy.protocol.schema import array, boolean, ignorable, int16, int32, mes
 
 @struct
 class AcknowledgePartition:
-    """What is acknowledged of one partition."""
+    """A partition, and the acknowledgements for it."""
 
     partition_index: Annotated[int, int32]
     acknowledgement_batches: Annotated[list[AcknowledgementBatch], array] = []
@@ -31,7 +32,7 @@ class AcknowledgeTopic:
 
 @message(api_key=79, versions="1-2", flexible="0+")
 class ShareAcknowledgeRequest:
-    """Acknowledge, as a member of a share group."""
+    """The acknowledgements of a member of a share group."""
 
     group_id: Annotated[str | None, string] = None
     member_id: Annotated[str | None, string] = ""
@@ -42,7 +43,7 @@ class ShareAcknowledgeRequest:
 
 @struct
 class PartitionData:
-    """How it went with one partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -52,7 +53,7 @@ class PartitionData:
 
 @struct
 class ShareAcknowledgeTopicResponse:
-    """Partitions of one topic."""
+    """The results for one topic."""
 
     topic_id: Annotated[bytes, uuid]
     partitions: Annotated[list[PartitionData], array] = []
@@ -60,7 +61,7 @@ class ShareAcknowledgeTopicResponse:
 
 @message(api_key=79, versions="1-2", flexible="0+")
 class ShareAcknowledgeResponse:
-    """How it went, by partition."""
+    """The results, by partition."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,10 +1,10 @@
-"""Acquire records from share partitions for a while, and acknowledge those that were acquired before.
+"""Acquires records from share partitions for a limited time, and acknowledges records acquired earlier.
 
-Partitions are those of the share session, changed by those named here; acknowledgements travel with the fetch that asks
-for more. From version 2 a fetch may renew the locks of records (`is_renew_ack`, KIP-1222) and say how its limit on
-records is meant (`share_acquire_mode`, KIP-1206).
+The partitions fetched are those of the share session, after the changes named in the request. Acknowledgements are sent
+with the next fetch. From version 2 a fetch may renew the locks of records (`is_renew_ack`, KIP-1222), and says how
+strict its limit on records is (`share_acquire_mode`, KIP-1206).
 
-KIP-932, KIP-951 (the new leader in the answer).
+KIP-932, KIP-951 (the new leader in the response).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kraftpy.protocol.schema import (
 
 @struct
 class AcknowledgementBatch:
-    """What became of the records from the first offset to the last: one type for all of them, or one for each.
+    """Outcomes of the records in a range of offsets, both ends included: one type for all of them, or one for each.
 
     0 gap (there is no record), 1 accept, 2 release, 3 reject, 4 renew (from version 2).
     """
@@ -41,7 +41,7 @@ class AcknowledgementBatch:
 
 @struct
 class FetchPartition:
-    """One partition to fetch, and what is acknowledged of it."""
+    """A partition to fetch, and the acknowledgements for it."""
 
     partition_index: Annotated[int, int32]
     acknowledgement_batches: Annotated[list[AcknowledgementBatch], array] = []
@@ -65,7 +65,7 @@ class ForgottenTopic:
 
 @message(api_key=78, versions="1-2", flexible="0+")
 class ShareFetchRequest:
-    """Ask for records, as a member of a share group."""
+    """The request of a member of a share group: changes of its session, limits, and acknowledgements."""
 
     group_id: Annotated[str | None, string] = None
     member_id: Annotated[str | None, string] = ""
@@ -74,7 +74,7 @@ class ShareFetchRequest:
     min_bytes: Annotated[int, int32]
     max_bytes: Annotated[int, int32] = 0x7FFFFFFF
     max_records: Annotated[int, int32]
-    batch_size: Annotated[int, int32]  # records that are acquired and acknowledged together, at best
+    batch_size: Annotated[int, int32]  # the number of records to acquire and acknowledge together, if possible
     share_acquire_mode: Annotated[int, int8, "2+"] = 0  # KIP-1206: 0 batch_optimized, 1 record_limit
     is_renew_ack: Annotated[bool, boolean, "2+"] = False  # KIP-1222
     topics: Annotated[list[FetchTopic], array] = []
@@ -83,7 +83,7 @@ class ShareFetchRequest:
 
 @struct
 class LeaderIdAndEpoch:
-    """The partition's current leader, if the broker asked is not it."""
+    """The current leader of the partition, if it is another broker."""
 
     leader_id: Annotated[int, int32] = -1
     leader_epoch: Annotated[int, int32] = -1
@@ -91,7 +91,7 @@ class LeaderIdAndEpoch:
 
 @struct
 class AcquiredRecords:
-    """Records that are the member's until their lock runs out, from the first offset to the last."""
+    """A range of records, both ends included, that the member holds until their lock expires."""
 
     first_offset: Annotated[int, int64]
     last_offset: Annotated[int, int64]
@@ -100,7 +100,7 @@ class AcquiredRecords:
 
 @struct
 class PartitionData:
-    """One partition: batches with records, those among them that were acquired, and how acknowledging went."""
+    """A partition's batches, the ranges acquired from them, and the result of acknowledging."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -122,7 +122,7 @@ class ShareFetchableTopicResponse:
 
 @struct
 class NodeEndpoint:
-    """Where to reach a leader that the answer names."""
+    """The address of a leader named in the response."""
 
     node_id: Annotated[int, int32]
     host: Annotated[str, string]
@@ -132,7 +132,7 @@ class NodeEndpoint:
 
 @message(api_key=78, versions="1-2", flexible="0+")
 class ShareFetchResponse:
-    """Records, by partition, and how long they are locked."""
+    """The records, by partition, and the duration of their locks."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,4 +1,4 @@
-"""Share groups with their members, and what each reads.
+"""Describes share groups: members, and the partitions each one reads.
 
 KIP-932.
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, boolean, int16, int32, message, neste
 
 @message(api_key=77, versions="1", flexible="0+")
 class ShareGroupDescribeRequest:
-    """Ask for groups."""
+    """The groups to describe."""
 
     group_ids: Annotated[list[str], array(string)] = []
     include_authorized_operations: Annotated[bool, boolean] = False
@@ -36,7 +36,7 @@ class DescribedShareAssignment:
 
 @struct
 class DescribedShareGroupMember:
-    """A member: what it subscribes to, and what it reads."""
+    """A member: the topics it subscribes to, and the partitions it reads."""
 
     member_id: Annotated[str, string]
     rack_id: Annotated[str | None, string] = None
@@ -49,7 +49,7 @@ class DescribedShareGroupMember:
 
 @struct
 class DescribedShareGroup:
-    """A group, or why it cannot be told."""
+    """A group, or the error for it."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None
@@ -64,7 +64,7 @@ class DescribedShareGroup:
 
 @message(api_key=77, versions="1", flexible="0+")
 class ShareGroupDescribeResponse:
-    """The groups asked for."""
+    """The described groups."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     groups: Annotated[list[DescribedShareGroup], array] = []

@@ -1,6 +1,7 @@
-"""Join a share group, stay in it, change what one reads, leave: all in one request.
+"""The one request of a share group's members: to join, stay, resubscribe, and leave.
 
-KIP-932. A member names itself; it reports no partitions, since a share group waits for nobody to give any up.
+KIP-932. A member chooses its own id. It does not report its partitions, because a share group never waits for a member
+to give one up.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from kraftpy.protocol.schema import array, int16, int32, message, nested, string
 
 @message(api_key=76, versions="1", flexible="0+")
 class ShareGroupHeartbeatRequest:
-    """A member is alive; null says that nothing has changed since its last heartbeat."""
+    """Shows that a member is alive. Null means no change since its last heartbeat."""
 
     group_id: Annotated[str, string]
     member_id: Annotated[str, string]
@@ -31,14 +32,14 @@ class ShareGroupTopicPartitions:
 
 @struct
 class ShareGroupHeartbeatResponseAssignment:
-    """All the partitions the member reads from now on."""
+    """All partitions that the member reads from now on."""
 
     topic_partitions: Annotated[list[ShareGroupTopicPartitions], array] = []
 
 
 @message(api_key=76, versions="1", flexible="0+")
 class ShareGroupHeartbeatResponse:
-    """The member's epoch, and its assignment where that has changed."""
+    """The member's epoch, and its assignment if that has changed."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,4 +1,4 @@
-"""Streams groups: their topologies, their members and who has which task (KIP-1071)."""
+"""Describes streams groups: topologies, members, and the tasks of each (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftpy.protocol.schema import array, boolean, int16, int32, message, neste
 
 @message(api_key=89, versions="0", flexible="0+")
 class StreamsGroupDescribeRequest:
-    """Ask about streams groups."""
+    """The groups to describe."""
 
     group_ids: Annotated[list[str], array(string)] = []
     include_authorized_operations: Annotated[bool, boolean] = False
@@ -18,7 +18,7 @@ class StreamsGroupDescribeRequest:
 
 @struct
 class DescribedSubtopology:
-    """A part of a topology, with the partitions its internal topics have."""
+    """A part of a topology, with its internal topics and their numbers of partitions."""
 
     subtopology_id: Annotated[str, string]
     source_topics: Annotated[list[str], array(string)] = []
@@ -29,7 +29,7 @@ class DescribedSubtopology:
 
 @struct
 class DescribedTopology:
-    """A topology; null subtopologies where it cannot be worked on yet."""
+    """A topology; its subtopologies are null if it is not ready yet."""
 
     epoch: Annotated[int, int32]
     subtopologies: Annotated[list[DescribedSubtopology] | None, array] = None
@@ -46,7 +46,7 @@ class DescribedTasks:
 
 @struct
 class DescribedStreamsMember:
-    """A member: its description of itself, its current tasks and its target tasks."""
+    """A member: its properties, its current tasks and its target tasks."""
 
     member_id: Annotated[str, string]
     member_epoch: Annotated[int, int32]
@@ -67,7 +67,7 @@ class DescribedStreamsMember:
 
 @struct
 class DescribedStreamsGroup:
-    """A streams group, or why it cannot be told of."""
+    """A group, or the error for it."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None
@@ -82,7 +82,7 @@ class DescribedStreamsGroup:
 
 @message(api_key=89, versions="0", flexible="0+")
 class StreamsGroupDescribeResponse:
-    """The groups."""
+    """The described groups."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     groups: Annotated[list[DescribedStreamsGroup], array] = []

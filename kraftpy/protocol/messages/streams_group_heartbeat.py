@@ -1,6 +1,6 @@
-"""Join a streams group, stay in it, bring its topology, report tasks, leave: all in one request.
+"""The one request of a streams group's members: to join, stay, send their topology, report tasks, and leave.
 
-KIP-1071. A streams group processes a topology, task by task, where a consumer group reads partitions.
+KIP-1071. The members of a streams group share the tasks of a topology, as those of a consumer group share partitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class KeyValue:
 
 @struct
 class TopicInfo:
-    """An internal topic; 0 partitions or replicas leave the number to the coordinator or to the brokers."""
+    """An internal topic. 0 partitions or replicas: the coordinator or the brokers choose the number."""
 
     name: Annotated[str, string]
     partitions: Annotated[int, int32] = 0
@@ -30,7 +30,7 @@ class TopicInfo:
 
 @struct
 class CopartitionGroup:
-    """Source topics that must have as many partitions as each other, by their places in the subtopology."""
+    """Source topics that must have equally many partitions, by their positions in the subtopology."""
 
     source_topics: Annotated[list[int], array(int16)] = []
     source_topic_regex: Annotated[list[int], array(int16)] = []
@@ -39,7 +39,7 @@ class CopartitionGroup:
 
 @struct
 class Subtopology:
-    """A part of a topology that runs as tasks, one for each partition of what it reads."""
+    """A part of a topology that runs as tasks: one for each partition of its sources."""
 
     subtopology_id: Annotated[str, string]
     source_topics: Annotated[list[str], array(string)] = []
@@ -52,7 +52,7 @@ class Subtopology:
 
 @struct
 class Topology:
-    """What a streams application does, as far as the coordinator needs to know."""
+    """The topology of a streams application, as far as its coordinator needs it."""
 
     epoch: Annotated[int, int32] = 0
     subtopologies: Annotated[list[Subtopology], array] = []
@@ -68,7 +68,7 @@ class TaskIds:
 
 @struct
 class Endpoint:
-    """Where an application answers queries about its state."""
+    """The address at which an application answers queries about its state."""
 
     host: Annotated[str, string]
     port: Annotated[int, uint16]
@@ -76,7 +76,7 @@ class Endpoint:
 
 @struct
 class TaskOffset:
-    """How far the changelogs of a task have been read, or reach, added up."""
+    """The sum of the positions, or of the end offsets, in a task's changelogs."""
 
     subtopology_id: Annotated[str, string]
     partition: Annotated[int, int32]
@@ -85,7 +85,7 @@ class TaskOffset:
 
 @message(api_key=88, versions="0", flexible="0+")
 class StreamsGroupHeartbeatRequest:
-    """A member is alive; null, or a timeout of -1, says that nothing has changed since its last heartbeat."""
+    """Shows that a member is alive. Null, or a timeout of -1, means no change since its last heartbeat."""
 
     group_id: Annotated[str, string]
     member_id: Annotated[str, string]
@@ -108,7 +108,7 @@ class StreamsGroupHeartbeatRequest:
 
 @struct
 class Status:
-    """Something about the group that its members should know."""
+    """A condition of the group that its members should know about."""
 
     status_code: Annotated[int, int8]
     status_detail: Annotated[str, string] = ""
@@ -124,7 +124,7 @@ class TopicPartitions:
 
 @struct
 class EndpointToPartitions:
-    """What can be queried at an endpoint."""
+    """The partitions whose state can be queried at an endpoint."""
 
     user_endpoint: Annotated[Endpoint, nested]
     active_partitions: Annotated[list[TopicPartitions], array] = []
@@ -133,7 +133,7 @@ class EndpointToPartitions:
 
 @message(api_key=88, versions="0", flexible="0+")
 class StreamsGroupHeartbeatResponse:
-    """The member's epoch, and its tasks where those have changed."""
+    """The member's epoch, and its tasks if they have changed."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

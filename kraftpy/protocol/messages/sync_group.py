@@ -1,4 +1,4 @@
-"""The leader of a group hands in the assignment; every member takes its own part of it.
+"""Distributes the assignment of a classic group: the leader sends it, and each member receives its own part.
 
 KIP-345 (static members), KIP-559 (protocol names).
 """
@@ -12,7 +12,7 @@ from kraftpy.protocol.schema import array, bytestring, ignorable, int16, int32, 
 
 @struct
 class SyncGroupRequestAssignment:
-    """What one member is to read."""
+    """The assignment of one member."""
 
     member_id: Annotated[str, string]
     assignment: Annotated[bytes, bytestring]
@@ -20,7 +20,7 @@ class SyncGroupRequestAssignment:
 
 @message(api_key=14, versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """The assignment from the leader, nothing from the others."""
+    """The whole assignment if sent by the leader; empty from other members."""
 
     group_id: Annotated[str, string]
     generation_id: Annotated[int, int32]
@@ -33,7 +33,7 @@ class SyncGroupRequest:
 
 @message(api_key=14, versions="0-5", flexible="4+")
 class SyncGroupResponse:
-    """What this member is to read."""
+    """The assignment of the member that asked."""
 
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,6 +1,7 @@
-"""Store the positions of a group as part of a transaction: they count when it commits.
+"""Stores offsets of a group as part of a transaction: they take effect when it commits.
 
-KIP-98, KIP-320 (leader epochs), KIP-447 (member and generation), KIP-890 (version 5 makes them part of it by itself).
+KIP-98, KIP-320 (leader epochs), KIP-447 (member and generation), KIP-890 (version 5 adds the group to the transaction
+implicitly).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from kraftpy.protocol.schema import array, ignorable, int16, int32, int64, messa
 
 @struct
 class TxnOffsetCommitRequestPartition:
-    """The next offset to read from one partition."""
+    """The next offset to read in one partition."""
 
     partition_index: Annotated[int, int32]
     committed_offset: Annotated[int, int64]
@@ -30,7 +31,7 @@ class TxnOffsetCommitRequestTopic:
 
 @message(api_key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest:
-    """Positions of a group, committed by a member (from version 3) or by whoever has the producer id."""
+    """Offsets of a group, committed by a member (from version 3) or by any owner of the producer id."""
 
     transactional_id: Annotated[str, string]
     group_id: Annotated[str, string]
@@ -44,7 +45,7 @@ class TxnOffsetCommitRequest:
 
 @struct
 class TxnOffsetCommitResponsePartition:
-    """One partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -52,7 +53,7 @@ class TxnOffsetCommitResponsePartition:
 
 @struct
 class TxnOffsetCommitResponseTopic:
-    """A topic."""
+    """The results for one topic."""
 
     name: Annotated[str, string]
     partitions: Annotated[list[TxnOffsetCommitResponsePartition], array] = []
@@ -60,7 +61,7 @@ class TxnOffsetCommitResponseTopic:
 
 @message(api_key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse:
-    """What was stored."""
+    """The results, by topic."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     topics: Annotated[list[TxnOffsetCommitResponseTopic], array] = []

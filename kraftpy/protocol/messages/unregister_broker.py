@@ -1,4 +1,4 @@
-"""Forget a broker that will not come back.
+"""Removes a broker that will not return from the cluster.
 
 KIP-631.
 """
@@ -12,14 +12,14 @@ from kraftpy.protocol.schema import int16, int32, message, string
 
 @message(api_key=64, versions="0", flexible="0+")
 class UnregisterBrokerRequest:
-    """Ask for a broker to be forgotten."""
+    """The broker to unregister."""
 
     broker_id: Annotated[int, int32]
 
 
 @message(api_key=64, versions="0", flexible="0+")
 class UnregisterBrokerResponse:
-    """What came of it."""
+    """Success, or the reason for a refusal."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

@@ -1,6 +1,6 @@
-"""Change the levels of features that the cluster has agreed on.
+"""Changes the finalized levels of the cluster's features.
 
-KIP-584, KIP-778 (downgrades, a dry run), KIP-1022 (no results per feature).
+KIP-584, KIP-778 (downgrades, dry runs), KIP-1022 (no results per feature).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNSAFE_DOWNGRADE = 3
 
 @struct
 class FeatureUpdateKey:
-    """A feature and the level it is to have; below 1 takes it away."""
+    """A feature and its new level; a level below 1 removes it."""
 
     feature: Annotated[str, string]
     max_version_level: Annotated[int, int16]
@@ -26,7 +26,7 @@ class FeatureUpdateKey:
 
 @message(api_key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesRequest:
-    """Ask for other levels: all of them, or none."""
+    """The new levels: either all take effect, or none."""
 
     timeout_ms: Annotated[int, int32] = 60000
     feature_updates: Annotated[list[FeatureUpdateKey], array] = []
@@ -35,7 +35,7 @@ class UpdateFeaturesRequest:
 
 @struct
 class UpdatableFeatureResult:
-    """A feature."""
+    """The result for one feature."""
 
     feature: Annotated[str, string]
     error_code: Annotated[int, int16] = 0
@@ -44,7 +44,7 @@ class UpdatableFeatureResult:
 
 @message(api_key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesResponse:
-    """What came of it."""
+    """The result, with one part per feature up to version 1."""
 
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0

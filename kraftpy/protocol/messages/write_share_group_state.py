@@ -1,6 +1,6 @@
-"""From a partition's leader to a share coordinator: what has changed in share partitions.
+"""Writes changes to the state of share partitions: sent by a partition's leader to a share coordinator.
 
-KIP-932, KIP-1226 (version 1 counts what is done, for the lag).
+KIP-932, KIP-1226 (version 1 counts finished records, for the lag).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from kraftpy.protocol.schema import array, ignorable, int16, int32, int64, messa
 
 @struct
 class PartitionData:
-    """One partition: from where on it is not done, and the batches above that have changed."""
+    """A partition: its start offset, and the batches above it that have changed."""
 
     partition: Annotated[int, int32]
     state_epoch: Annotated[int, int32]
     leader_epoch: Annotated[int, int32]
-    start_offset: Annotated[int, int64]  # -1: as it was
-    delivery_complete_count: Annotated[int, int32, "1+", ignorable] = -1  # done, from the start offset on
+    start_offset: Annotated[int, int64]  # -1: unchanged
+    delivery_complete_count: Annotated[int, int32, "1+", ignorable] = -1  # finished, from the start offset on
     state_batches: Annotated[list[StateBatch], array] = []
 
 
@@ -33,7 +33,7 @@ class WriteStateData:
 
 @message(api_key=85, versions="0-1", flexible="0+")
 class WriteShareGroupStateRequest:
-    """Share partitions of one group."""
+    """The changes, for share partitions of one group."""
 
     group_id: Annotated[str, string]
     topics: Annotated[list[WriteStateData], array] = []
@@ -41,7 +41,7 @@ class WriteShareGroupStateRequest:
 
 @struct
 class PartitionResult:
-    """How it went with one partition."""
+    """The result for one partition."""
 
     partition: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -50,7 +50,7 @@ class PartitionResult:
 
 @struct
 class WriteStateResult:
-    """Partitions of one topic."""
+    """The results for one topic."""
 
     topic_id: Annotated[bytes, uuid]
     partitions: Annotated[list[PartitionResult], array] = []
@@ -58,6 +58,6 @@ class WriteStateResult:
 
 @message(api_key=85, versions="0-1", flexible="0+")
 class WriteShareGroupStateResponse:
-    """How it went, by partition."""
+    """The results, by partition."""
 
     results: Annotated[list[WriteStateResult], array] = []

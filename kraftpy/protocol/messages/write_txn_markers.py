@@ -1,6 +1,6 @@
-"""The coordinator has partition leaders write how transactions ended.
+"""Writes transaction markers: sent by a transaction coordinator to the leaders of partitions.
 
-KIP-98, KIP-890, KIP-1228 (the version of the transaction: which epochs the marker may follow).
+KIP-98, KIP-890, KIP-1228 (the version of the transaction, which decides the epochs that the marker may follow).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class WritableTxnMarkerTopic:
 
 @struct
 class WritableTxnMarker:
-    """One transaction, committed or aborted, and where it wrote."""
+    """A transaction, its outcome, and the partitions it wrote to."""
 
     producer_id: Annotated[int, int64]
     producer_epoch: Annotated[int, int16]
@@ -32,14 +32,14 @@ class WritableTxnMarker:
 
 @message(api_key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """Markers for partitions that one broker leads."""
+    """The markers for partitions that one broker leads."""
 
     markers: Annotated[list[WritableTxnMarker], array] = []
 
 
 @struct
 class WritableTxnMarkerPartitionResult:
-    """One partition."""
+    """The result for one partition."""
 
     partition_index: Annotated[int, int32]
     error_code: Annotated[int, int16] = 0
@@ -47,7 +47,7 @@ class WritableTxnMarkerPartitionResult:
 
 @struct
 class WritableTxnMarkerTopicResult:
-    """A topic."""
+    """The results for one topic."""
 
     name: Annotated[str, string]
     partitions: Annotated[list[WritableTxnMarkerPartitionResult], array] = []
@@ -55,7 +55,7 @@ class WritableTxnMarkerTopicResult:
 
 @struct
 class WritableTxnMarkerResult:
-    """One marker."""
+    """The results for one marker."""
 
     producer_id: Annotated[int, int64]
     topics: Annotated[list[WritableTxnMarkerTopicResult], array] = []
@@ -63,6 +63,6 @@ class WritableTxnMarkerResult:
 
 @message(api_key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
-    """What was written."""
+    """The results, by marker."""
 
     markers: Annotated[list[WritableTxnMarkerResult], array] = []

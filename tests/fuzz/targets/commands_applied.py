@@ -1,7 +1,7 @@
 """Entries of the metadata log, applied to an image that has topics, brokers and settings.
 
-The machine is total: of all that a command may hold only a newer schema raises, and nothing that is decided may fail in
-a way that nobody expected. The image that comes of it can be saved and restored.
+The machine is total: of all commands only a newer schema raises, and no decided command may fail in an unexpected way.
+The resulting image can be saved and restored.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ ALLOWED = (ProtocolError,)
 
 
 def one(data: bytes) -> None:
-    """Which of the forms, and its bytes."""
+    """Try one input. It chooses a form and holds its bytes."""
     if not data:
         return
     body = data[1:]

@@ -2,7 +2,7 @@
 fail or take their time, ticks, deleted topics, ended transactions.
 
 Three bytes are an event: its kind, its group and member, and a variant. After the last one all appends succeed and time
-goes on: then every request has had one answer. No exception leaves the machine, and none is met within it.
+passes: then every request has had one answer. No exception leaves the machine, and none occurs within it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _KEYS = (
 
 
 class _Run:
-    """A coordinator, and what is under way."""
+    """A coordinator, and its requests and appends in flight."""
 
     def __init__(self) -> None:
         numbers = itertools.count()
@@ -99,7 +99,7 @@ class _Run:
                         raise error
 
     def settle(self) -> None:
-        """Everything under way succeeds, until nothing is."""
+        """Let everything in flight succeed, until nothing is left."""
         while self.appends or self.changes:
             if self.appends:
                 self.step(Appended(token=self.appends.popleft()))

@@ -29,7 +29,7 @@ _NAMES = (JOURNAL, SNAPSHOT, VOTE)
 
 
 def one(data: bytes) -> None:
-    """Which files of a sound journal are replaced, and changed where, by what."""
+    """Try one input. It chooses files of a sound journal, and how and where they are changed."""
     if len(data) < 4:
         return
     directory = MemoryDisk().root

@@ -26,7 +26,7 @@ MORE_BYTES = 2 << 20
 
 
 class _Wire(asyncio.Transport):
-    """Delivers what is written to the other end when it is told to."""
+    """Delivers written bytes to the other end when the test says so."""
 
     def __init__(self) -> None:
         super().__init__({"socket": _Socket()})
@@ -58,7 +58,7 @@ class _Group(asyncio.TaskGroup):
 
 
 def one(data: bytes) -> None:
-    """How, and what."""
+    """Try one input. It chooses how bytes arrive, and holds them."""
     if data:
         with asyncio.Runner() as runner:
             runner.run(_take(data[0], data[1:]))

@@ -26,7 +26,7 @@ _TOPIC_ID = TopicId(b"0123456789abcdef")
 
 
 def one(data: bytes) -> None:
-    """Which file is changed, how, where, and the bytes; whether the last stop was clean."""
+    """Try one input. It chooses a file, the place and kind of its change, the bytes, and if the last stop was clean."""
     if len(data) < 4:
         return
     if data[0] & 0x80:

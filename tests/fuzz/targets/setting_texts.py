@@ -27,7 +27,7 @@ _TOPIC_SETTINGS = parse_table(TOPIC_TABLE)
 
 
 def one(data: bytes) -> None:
-    """Which table, which setting of it, and the text."""
+    """Try one input. It chooses a table and one of its settings, and holds the text."""
     if len(data) < 2:
         return
     text = data[2:].decode("utf-8", "replace")

@@ -32,7 +32,7 @@ _NOW = Millis(1_700_000_000_000)
 
 
 def one(data: bytes) -> None:
-    """Which coordinator, and its records."""
+    """Try one input. It chooses a coordinator and holds its records."""
     if not data:
         return
     records = [*_records(data[1:])]

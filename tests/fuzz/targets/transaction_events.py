@@ -1,7 +1,7 @@
 """A transaction coordinator and a share coordinator in any order of events, with epochs, ids and offsets at their ends.
 
-Four bytes are an event: its kind, its id or key, and two variants. Afterwards all that is under way succeeds, and time
-goes on: then every request has had one answer, and no transaction stays between prepared and ended. No exception leaves
+Four bytes are an event: its kind, its id or key, and two variants. Afterwards everything in flight succeeds, and time
+passes: then every request has had one answer, and no transaction stays between prepared and ended. No exception leaves
 a machine.
 """
 
@@ -32,7 +32,7 @@ _HOUR_MS = 3_600_000
 
 
 class _Run:
-    """A machine, and what is under way."""
+    """A machine, and its requests, appends and markers in flight."""
 
     def __init__(self, machine: Any, appended: Any) -> None:
         self.machine = machine
@@ -66,7 +66,7 @@ class _Run:
                         raise error
 
     def settle(self) -> None:
-        """All appends and markers succeed, until nothing is under way."""
+        """Let all appends and markers succeed, until nothing is in flight."""
         for _ in range(10_000):
             if self.appends:
                 self.step(self.appended(token=self.appends.popleft()))
