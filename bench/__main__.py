@@ -1,9 +1,9 @@
-"""Every bench in one go, as a table in bench/RESULTS.md.
+"""Run every bench and write a table to bench/RESULTS.md.
 
     python -m bench [--quick] [--only NAME ...] [--pairs N] [--directory DIR] [--output FILE]
 
-`--quick` lets the log grow to 2 GB rather than 10. What `--only` leaves out is left out of the file. The directory is
-where the brokers' data go: on the disk that is meant, with 12 GB free (`--quick`: 4).
+`--quick` lets the log grow to 2 GB rather than 10. The file contains only the benches that `--only` names. The brokers'
+data are written to the directory: it should be on the disk to be measured, with 12 GB free (`--quick`: 4).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Lines = list[str]
 
 
 def main() -> int:
-    """Run what was asked for and write the file."""
+    """Run the requested benches and write the file."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="every bench, into bench/RESULTS.md")
     parser.add_argument("--quick", action="store_true", help="a log of 2 GB rather than 10")
     parser.add_argument("--only", nargs="+", choices=sorted(SECTIONS), help="leave the others out")
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def produce_and_consume(arguments: argparse.Namespace) -> Lines:
-    """Our broker against the mock."""
+    """Report our broker against the mock."""
     lines = [
         "## Producing and consuming",
         "",
@@ -94,7 +94,7 @@ def produce_and_consume(arguments: argparse.Namespace) -> Lines:
 
 
 def start_and_memory(arguments: argparse.Namespace) -> Lines:
-    """How soon it serves, how little it needs."""
+    """Report start-up time and memory."""
     found = startup.run(arguments.directory)
     return [
         "## Start-up and idle memory",
@@ -117,7 +117,7 @@ def start_and_memory(arguments: argparse.Namespace) -> Lines:
 
 
 def quorum_syncs(arguments: argparse.Namespace) -> Lines:
-    """What producers feel of the metadata journal's syncs."""
+    """Report the effect of the metadata journal's syncs on producers."""
     without, with_writes = quorum.run(arguments.directory)
     return [
         "## Producing while the metadata change",
@@ -138,7 +138,7 @@ def quorum_syncs(arguments: argparse.Namespace) -> Lines:
 
 
 def syncs_before_acknowledging(arguments: argparse.Namespace) -> Lines:
-    """What durability costs."""
+    """Report the cost of durability."""
     from bench import durability
 
     sync_ms, found = durability.run(arguments.directory)
@@ -162,7 +162,7 @@ def syncs_before_acknowledging(arguments: argparse.Namespace) -> Lines:
 
 
 def client_codec(arguments: argparse.Namespace) -> Lines:
-    """Records to batches and back."""
+    """Report the rates of encoding and decoding records."""
     from bench import codec
 
     table: dict[str, dict[str, str]] = {}
@@ -185,7 +185,7 @@ def client_codec(arguments: argparse.Namespace) -> Lines:
 
 
 def log_scale(arguments: argparse.Namespace) -> Lines:
-    """What does not grow with the log."""
+    """Report the costs that do not grow with the log."""
     from bench import log_scale
 
     machine.warm(arguments.directory, _SCALE_WARM_BYTES)
@@ -209,7 +209,7 @@ def log_scale(arguments: argparse.Namespace) -> Lines:
 
 
 def after_sigkill(arguments: argparse.Namespace) -> Lines:
-    """How soon a large node is back."""
+    """Report how soon a large node serves again after SIGKILL."""
     from bench import recovery
 
     found = recovery.run(2.0 if arguments.quick else 10.0, arguments.directory)
@@ -232,7 +232,7 @@ def after_sigkill(arguments: argparse.Namespace) -> Lines:
 
 
 def many_partitions(arguments: argparse.Namespace) -> Lines:
-    """What thousands of partitions cost."""
+    """Report the cost of thousands of partitions."""
     from bench import partitions
 
     found = partitions.run(arguments.directory)
@@ -263,7 +263,7 @@ def many_partitions(arguments: argparse.Namespace) -> Lines:
 
 
 def compacted(arguments: argparse.Namespace) -> Lines:
-    """What compaction takes, and what producers feel of it."""
+    """Report the cost of compaction, and its effect on producers."""
     from bench import compaction
 
     found, at_rest, cleaned = compaction.run(arguments.directory, 0.1 if arguments.quick else 1.0)
@@ -294,7 +294,7 @@ def compacted(arguments: argparse.Namespace) -> Lines:
 
 
 def fetch_cpu(arguments: argparse.Namespace) -> Lines:
-    """What a gigabyte costs the broker that consumers fetch."""
+    """Report the broker's processor time per gigabyte that consumers fetch."""
     from bench import cpu_per_gb
 
     figures = cpu_per_gb.run(arguments.directory, rounds=2 if arguments.quick else 3)
@@ -315,7 +315,7 @@ def fetch_cpu(arguments: argparse.Namespace) -> Lines:
 
 
 def spark_read(arguments: argparse.Namespace) -> Lines:
-    """A topic into Spark."""
+    """Report the rate of reading a topic into Spark."""
     from bench import spark_read
 
     with ours(arguments.directory) as broker:

@@ -1,7 +1,7 @@
-"""The two brokers that are measured, each a process of its own: ours on a fresh directory, and librdkafka's mock.
+"""The two brokers to measure, each in its own process: ours on a fresh directory, and librdkafka's mock.
 
-Ours is started as a person would start it, with four partitions to a topic as the mock has them, and is ended with
-SIGKILL: what it wrote is thrown away, so there is nothing to make durable.
+Our broker is started like an ordinary server, with four partitions per topic like the mock, and is ended with SIGKILL:
+its data are discarded, so it need not make them durable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Running:
     process: psutil.Process
 
     def load(self, what: str, *arguments: str, before: Callable[[], None] | None = None) -> dict[str, Any]:
-        """Run `bench.load` against it; its figures, and `broker_cpu`, the seconds of processor time the broker took.
+        """Run `bench.load` against it; return its figures, and `broker_cpu`, the broker's seconds of processor time.
 
         `before` is called when a producer is ready to send.
         """
@@ -53,7 +53,7 @@ class Running:
         return figures
 
     def cpu_seconds(self) -> float:
-        """Processor time it has used."""
+        """Return the processor time it has used."""
         times = self.process.cpu_times()
         return times.user + times.system
 
@@ -64,7 +64,7 @@ PROGRAM = (sys.executable, "-m", "kraftpy")
 def server_command(
     directory: Path, *, port: int = 0, settings: Mapping[str, str] | None = None, program: Sequence[str] = PROGRAM
 ) -> list[str]:
-    """How ours is started; `program` stands for `kraftpy`."""
+    """Return the command that starts our broker; `program` replaces `kraftpy`."""
     more = settings or {}
     settings = {
         "log.dirs": str(directory),
@@ -77,7 +77,7 @@ def server_command(
 
 
 def bootstrap_of(ready_line: str) -> str:
-    """Host and port of the line that says a server is ready. Raises RuntimeError where it says something else."""
+    """Return host and port from a server's ready line. Raises RuntimeError if it is a different line."""
     _, scheme, rest = ready_line.partition("PLAINTEXT://")
     if not scheme:
         raise RuntimeError(f"the server said {ready_line!r}")
@@ -88,7 +88,7 @@ def bootstrap_of(ready_line: str) -> str:
 def ours(
     under: Path, settings: Mapping[str, str] | None = None, *, program: Sequence[str] = PROGRAM
 ) -> Iterator[Running]:
-    """Our server on a new directory under `under`, which is gone afterwards."""
+    """Run our server on a new directory under `under`, which is removed afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="kraftpy-bench-", dir=under))
     command = server_command(directory, settings=settings, program=program)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -104,7 +104,7 @@ def ours(
 
 @contextmanager
 def mock() -> Iterator[Running]:
-    """librdkafka's mock cluster of one broker."""
+    """Run librdkafka's mock cluster of one broker."""
     command = [sys.executable, "-m", "bench.load", "mock"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

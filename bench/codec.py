@@ -1,9 +1,9 @@
 """Record encode and decode rates of our client, kafka-python and aiokafka (a C extension), in the same run.
 
-Records have 8-byte keys and values of 100 bytes or 1 KiB, timestamps that rise now and then, and come in batches of
-16 KiB or 1 MiB, uncompressed. Values differ in length by up to an eighth either way, so that no reader can count on a
-stride. Best of several rounds, peers taking turns. Decoding includes the CRC and ends with bytes objects for key and
-value; columns end with positions, or with Arrow arrays of key, value and timestamp.
+Records have 8-byte keys, values of 100 bytes or 1 KiB, and timestamps that rise now and then; batches have 16 KiB or
+1 MiB, uncompressed. Values differ in length by up to an eighth either way, so that no reader can rely on a stride. The
+best of several rounds counts; the libraries take turns. Decoding includes the CRC and yields bytes objects for key and
+value; decoding columns yields positions, or Arrow arrays of key, value and timestamp.
 
 Run: python -m bench.codec
 """
@@ -44,7 +44,7 @@ Batches = list[list[NewRecord]]
 
 
 def records_of(value_bytes: int, batch_bytes: int) -> Batches:
-    """About `TOTAL_BYTES` of records, in batches of about `batch_bytes`."""
+    """Return about `TOTAL_BYTES` of records, in batches of about `batch_bytes`."""
     rng = random.Random(value_bytes)
     per_batch = max(1, batch_bytes // (value_bytes + 20))
     batches: Batches = []
@@ -109,7 +109,7 @@ def decode_to_arrow(response: bytes) -> None:
 
 
 def decode_peer(batch_class: Any) -> Callable[[bytes], None]:
-    """The peer's batch class over the same response; splitting is ours for all, as it costs them nothing."""
+    """Decode the same response with the peer's batch class; our code splits it, so splitting costs the peer nothing."""
 
     def decode(response: bytes) -> None:
         for _, view in split_batches(response):
@@ -126,7 +126,7 @@ def drain(iterable: Iterable[object]) -> None:
 
 
 def rates(count: int, ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Records a second of each way, the best of `ROUNDS`; the ways take turns so that a noisy moment hits all."""
+    """Return records per second of each way, the best of `ROUNDS`; they take turns, so that noise affects all."""
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, way in ways.items():
@@ -137,7 +137,7 @@ def rates(count: int, ways: dict[str, Callable[[], object]]) -> dict[str, float]
 
 
 def run() -> list[dict[str, Any]]:
-    """One row per comparison: what, ours, peer, peer_name, ratio, unit."""
+    """Return one row per comparison: what, ours, peer, peer_name, ratio, unit."""
     rows: list[dict[str, Any]] = []
 
     def add(what: str, ours: float, peers: dict[str, float]) -> None:
@@ -176,7 +176,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def join(batches: list[bytes]) -> bytes:
-    """The batches as one response, offsets rising as a broker stamps them."""
+    """Join the batches to one response, with rising offsets as a broker assigns them."""
     out, offset = [], 0
     for batch in batches:
         stamped = bytearray(batch)

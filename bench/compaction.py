@@ -1,11 +1,11 @@
-"""What compaction takes, and what producers feel of it.
+"""The cost of compaction, and its effect on producers.
 
     python -m bench.compaction [--quick]
 
-First a log of 5,000,000 records with 100,000 keys and values of 100 bytes is written and cleaned by the broker's own
-cleaner process: how long, how fast, how much memory. Then a broker is given a topic of 3,000,000 such records, which is
-made a compacted one; meanwhile a client sends one record of 1 KB after the other to another topic. It does the same
-before and after. `--quick`: a tenth of it.
+First, a log of 5,000,000 records with 100,000 keys and values of 100 bytes is written, and the broker's own cleaner
+process compacts it; time, speed and memory are measured. Then a topic of 3,000,000 such records on a broker is changed
+to `cleanup.policy=compact`. Before, during and after its compaction, a client sends records of 1 KB one by one to
+another topic. `--quick` uses a tenth of the records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _QUIET_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """One log, cleaned."""
+    """The figures of one compacted log."""
 
     records: int
     seconds: float
@@ -64,7 +64,7 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Of produce requests, in milliseconds."""
+    """The latencies of produce requests, in milliseconds."""
 
     requests: int
     p50_ms: float
@@ -76,7 +76,7 @@ class Latencies:
 
 
 def fill(directory: Path, records: int) -> PartitionLog:
-    """A log with so many records, durable, its last segment sealed."""
+    """Write a durable log of `records` records, with its last segment sealed."""
     topic = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=128 << 20)
     log = PartitionLog.open(OsDirectory(directory), topic, now=NOW, clean=True)
     rng = random.Random(1)
@@ -90,7 +90,7 @@ def fill(directory: Path, records: int) -> PartitionLog:
 
 
 async def clean(log: PartitionLog, records: int) -> Cleaning:
-    """Clean all of it, in a process, as the broker does."""
+    """Compact the whole log in a process, as the broker does."""
     process = CleaningProcess(float("inf"))
     job = compaction.begin(log, 0, NOW, compaction.decide(log, log.log_end_offset))
     assert job is not None
@@ -128,7 +128,7 @@ def _peak_bytes(process: psutil.Process) -> int:
 
 
 async def latencies(bootstrap: str, is_over: Callable[[], bool]) -> list[float]:
-    """Of one record after the other, in milliseconds, until it is over."""
+    """Send records one by one until `is_over`; return their latencies in milliseconds."""
     taken: list[float] = []
     value = bytes(1024)
     async with Producer(bootstrap_servers=bootstrap, acks=1, enable_idempotence=False, linger_ms=0) as producer:
@@ -142,7 +142,7 @@ async def latencies(bootstrap: str, is_over: Callable[[], bool]) -> list[float]:
 
 
 def summary(taken: list[float]) -> Latencies:
-    """Its percentiles."""
+    """Return their percentiles."""
     taken = sorted(taken)
     return Latencies(
         requests=len(taken), p50_ms=taken[len(taken) // 2], p99_ms=taken[len(taken) * 99 // 100], worst_ms=taken[-1]
@@ -150,7 +150,7 @@ def summary(taken: list[float]) -> Latencies:
 
 
 async def produce_meanwhile(broker: EmbeddedBroker, records: int) -> tuple[Latencies, Latencies]:
-    """At rest (before and after), and while the table is cleaned."""
+    """Return latencies at rest (before and after) and during compaction."""
     config = {"cleanup.policy": "delete", "segment.bytes": str(16 << 20), "file.delete.delay.ms": "0"}
     async with Admin(bootstrap_servers=broker.bootstrap) as admin:
         topics = [NewTopic(name=TABLE, num_partitions=1, config=config), NewTopic(name=MEASURED, num_partitions=1)]
@@ -190,7 +190,7 @@ def _fill_topic(bootstrap: str, records: int) -> None:
 
 
 def run(directory: Path, scale: float = 1.0) -> tuple[Cleaning, Latencies, Latencies]:
-    """All of it, under `directory`."""
+    """Run everything under `directory`."""
     with tempfile.TemporaryDirectory(dir=directory) as temporary:
         records = int(RECORDS * scale)
         cleaning = asyncio.run(clean(fill(Path(temporary) / "log-0", records), records))
@@ -204,7 +204,7 @@ def run(directory: Path, scale: float = 1.0) -> tuple[Cleaning, Latencies, Laten
 
 
 def main() -> None:
-    """Print it."""
+    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.compaction")
     parser.add_argument("--quick", action="store_true", help="a tenth of the records")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))

@@ -1,10 +1,11 @@
-"""How much processor time a broker spends on each gigabyte that consumers fetch, by the way it takes.
+"""The processor time that a broker spends on each gigabyte that consumers fetch, by path.
 
-Two ways lead from the page cache to a socket: the records are copied into memory, checked and written, or they are
-checked and go by sendfile (`kraftpy.fetch.zero.copy.min.bytes`). Both are measured with the check of every batch and
-without (`kraftpy.fetch.check.crcs`), for several sizes of answers, with one consumer and with ten of the same topic.
-Each way has a broker of its own; they are asked in turn, and the least of the rounds counts, for whatever else runs on
-the machine only adds. Consumers are sockets that throw away what they get, so that the client is not what is measured.
+Two paths lead from the page cache to a socket: the records are copied into memory, checked and written, or they are
+checked and sent with sendfile (`kraftpy.fetch.zero.copy.min.bytes`). Both are measured with and without the check of
+every batch (`kraftpy.fetch.check.crcs`), for several sizes of responses, with one consumer and with ten of the same
+topic. Each path has a broker of its own. They are measured in turn, and the minimum of the rounds counts, because other
+processes on the machine can only add to it. The consumers are sockets that discard the data, so that the client is not
+measured.
 
 Run: python -m bench.cpu_per_gb [--rounds N] [--megabytes N] [--directory DIR]
 """
@@ -47,7 +48,7 @@ _VERSION = 11
 
 
 class Peer:
-    """A socket that asks and reads frames."""
+    """A socket that sends requests and reads frames."""
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -55,7 +56,7 @@ class Peer:
         self._buffer = memoryview(bytearray(1 << 20))
 
     def ask(self, key: ApiKey, version: int, request: object) -> bytes:
-        """The frame of the answer."""
+        """Send a request and return the frame of its response."""
         self._socket.sendall(encode_request(key, version, 1, "bench", request))
         size = self._size()
         frame = bytearray(size)
@@ -71,7 +72,7 @@ class Peer:
         return int(struct.unpack(">i", found)[0])
 
     def fetch(self, offset: int, answer_bytes: int) -> int:
-        """Ask for records and throw them away; how many bytes they were."""
+        """Fetch records, discard them, and return their size in bytes."""
         partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=answer_bytes)
         topics = [FetchTopic(topic=TOPIC, partitions=[partition])]
         request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=answer_bytes, topics=topics)
@@ -82,12 +83,12 @@ class Peer:
         return size
 
     def close(self) -> None:
-        """No more."""
+        """Close the socket."""
         self._socket.close()
 
 
 def fill(bootstrap: str, log_bytes: int) -> tuple[int, int]:
-    """Write a topic of one partition, in batches of one record; how large a batch is, and how many there are."""
+    """Write a topic of one partition, in batches of one record; return the size and number of batches."""
     peer = Peer(bootstrap)
     topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=[])
     peer.ask(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
@@ -108,7 +109,7 @@ def fill(bootstrap: str, log_bytes: int) -> tuple[int, int]:
 
 
 def consume(bootstrap: str, batch: tuple[int, int], answer_bytes: int, total_bytes: int) -> int:
-    """Fetch so many bytes, from the topic's beginning again and again; how many they were."""
+    """Fetch at least `total_bytes`, starting over at the topic's end; return the number of bytes."""
     batch_bytes, count = batch
     peer = Peer(bootstrap)
     offset = done = 0
@@ -125,7 +126,7 @@ def consume(bootstrap: str, batch: tuple[int, int], answer_bytes: int, total_byt
 
 
 def measure(broker: Running, batch: tuple[int, int], answer_bytes: int, consumers: int, total_bytes: int) -> float:
-    """Processor seconds of the broker for each GB that so many consumers fetch side by side."""
+    """Return the broker's processor seconds per GB while `consumers` consumers fetch concurrently."""
     done: list[int] = []
     threads = [
         threading.Thread(
@@ -144,7 +145,7 @@ def measure(broker: Running, batch: tuple[int, int], answer_bytes: int, consumer
 
 
 def run(directory: Path, rounds: int = 3, total_bytes: int = 1 << 30) -> dict[tuple[int, int], dict[str, float]]:
-    """CPU seconds a GB, by (bytes of an answer, consumers) and way."""
+    """Return CPU seconds per GB, by (bytes of an answer, consumers) and path."""
     figures: dict[tuple[int, int], dict[str, float]] = {}
     with contextlib.ExitStack() as stack:
         brokers = {name: stack.enter_context(ours(directory, settings)) for name, settings in WAYS.items()}
@@ -160,7 +161,7 @@ def run(directory: Path, rounds: int = 3, total_bytes: int = 1 << 30) -> dict[tu
 
 
 def text(size: int) -> str:
-    """A size for people."""
+    """Format a size for people."""
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 

@@ -1,10 +1,10 @@
-"""What a sync before each acknowledgement costs: latencies, requests a second and syncs, by how many produce at once.
+"""The cost of a sync before each acknowledgement: latencies, requests per second and syncs, by number of producers.
 
     python -m bench.durability [--quick] [--directory DIR]
 
 One node and three topics: by default, with `flush.messages=1`, and with `kraftpy.flush.before.ack`. Each producer has a
-connection of its own and sends one record of 1 KB after the other, to any of four partitions. The broker's process
-counts its calls of `fdatasync` and `fsync` in a file that both map.
+connection of its own and sends records of 1 KB one by one, to any of four partitions. The broker's process counts its
+calls of `fdatasync` and `fsync` in a file that both processes map.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Of produce requests with one record each."""
+    """The figures of produce requests with one record each."""
 
     mode: str
     producers: int
@@ -57,7 +57,7 @@ class Found:
 
 
 def count_syncs(path: str) -> None:
-    """Have this process count its syncs in a file, from here on."""
+    """Make this process count its syncs in a file from now on."""
     Path(path).write_bytes(bytes(_COUNT.size))
     with open(path, "r+b") as file:
         shared = mmap.mmap(file.fileno(), _COUNT.size)
@@ -75,7 +75,7 @@ def count_syncs(path: str) -> None:
 
 
 def disk_ms(directory: Path, syncs: int = 200) -> float:
-    """The median of appending 1 KB to a file and syncing it."""
+    """Return the median time (ms) of appending 1 KB to a file and syncing it."""
     taken = []
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         for number in range(syncs):
@@ -87,7 +87,7 @@ def disk_ms(directory: Path, syncs: int = 200) -> float:
 
 
 async def measure(bootstrap: str, topic: str, mode: str, producers: int, seconds: float, counter: Path) -> Found:
-    """Produce for so long."""
+    """Produce for `seconds` and return the figures."""
     taken: list[float] = []
     value = bytes(RECORD_BYTES)
     async with AsyncExitStack() as stack:
@@ -126,7 +126,7 @@ def _syncs(counter: Path) -> int:
 
 
 async def compare(bootstrap: str, seconds: float, counter: Path) -> list[Found]:
-    """Every mode with every number of producers."""
+    """Measure every mode with every number of producers."""
     topics = {mode: f"mode-{number}" for number, mode in enumerate(MODES)}
     async with Admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics(
@@ -141,7 +141,7 @@ async def compare(bootstrap: str, seconds: float, counter: Path) -> list[Found]:
 
 
 def run(directory: Path, seconds: float = 4.0) -> tuple[float, list[Found]]:
-    """A broker under `directory`; how long its disk takes for a sync, and what was found."""
+    """Run a broker under `directory`; return the disk's time for a sync, and the figures."""
     with tempfile.TemporaryDirectory(dir=directory) as aside:
         counter = Path(aside) / "syncs"
         with ours(directory, program=[sys.executable, "-m", "bench.durability", "serve", str(counter)]) as broker:
@@ -149,7 +149,7 @@ def run(directory: Path, seconds: float = 4.0) -> tuple[float, list[Found]]:
 
 
 def main() -> None:
-    """Print what was found."""
+    """Print the figures."""
     if sys.argv[1:2] == ["serve"]:
         count_syncs(sys.argv[2])
         sys.argv[1:3] = []

@@ -1,9 +1,9 @@
-"""What failures cost: kill -9, SIGSTOP, a cut, a rolling restart, 2,000 partitions, and what replication costs.
+"""The cost of failures: kill -9, SIGSTOP, a cut, a rolling restart, 2,000 partitions; and of replication.
 
     python -m bench.failover [--quick] [--kills N] [--only NAME ...] [--seed N] [--directory DIR] [--output FILE]
 
-Writes bench/FAILOVER.md. Three nodes that are brokers and voters, `kraftpy.testing.Cluster`, client and nodes on the
-same machine; a topic of 12 partitions, three replicas, `min.insync.replicas=2`. Random choices come from the seed,
+Writes bench/FAILOVER.md. Three nodes that are brokers and voters (`kraftpy.testing.Cluster`) run on the client's
+machine, with a topic of 12 partitions, three replicas and `min.insync.replicas=2`. Random choices come from the seed,
 which is printed and written.
 """
 
@@ -46,7 +46,7 @@ Lines = list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for."""
+    """The options of the command line."""
 
     kills: int
     seed: int
@@ -55,7 +55,7 @@ class Options:
 
 
 class Bench:
-    """A cluster, the load on it, and what fails."""
+    """A cluster, the load on it, and its failures."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -69,7 +69,7 @@ class Bench:
         return Load(self.cluster.bootstrap_servers, _TOPIC, PARTITIONS)
 
     def quorum_leader(self) -> int:
-        """Asked for until there is one."""
+        """Return the leader of the quorum, waiting until there is one."""
         deadline = time.monotonic() + _BOUND_S
         while (leader := self.cluster.quorum_leader()) is None:
             if time.monotonic() > deadline:
@@ -78,20 +78,20 @@ class Bench:
         return leader
 
     def even_out(self) -> None:
-        """Preferred leaders everywhere, so that each node leads a third."""
+        """Elect preferred leaders everywhere, so that each node leads a third."""
         self.admin.elect_leaders(ElectionType.PREFERRED, None).result(_BOUND_S)
 
     def recover(self, node: int | None = None) -> None:
-        """Start a node if one is given; all in sync, all led where they should be."""
+        """Start `node`, if given; wait until all replicas are in sync and preferred leaders lead."""
         if node is not None:
             self.cluster.start(node)
         self.cluster.wait_in_sync(_BOUND_S)
         self.even_out()
-        time.sleep(0.3)  # the clients go to the new leaders before the next failure: it is to be a failure by itself
+        time.sleep(0.3)  # clients find the new leaders first, so that the next failure is measured alone
 
 
 def kills(options: Options) -> Lines:
-    """Nodes at random, one at a time."""
+    """Kill random nodes, one at a time."""
     chance = random.Random(options.seed)
     found: list[tuple[bool, Outage, float]] = []
     with Cluster() as cluster:
@@ -142,7 +142,7 @@ def kills(options: Options) -> Lines:
 
 
 def other_failures(options: Options) -> Lines:
-    """SIGSTOP, a cut, a rolling restart."""
+    """Measure SIGSTOP, a cut network, and a rolling restart."""
     rows = []
     with Cluster() as cluster:
         bench = Bench(cluster)
@@ -200,7 +200,7 @@ def other_failures(options: Options) -> Lines:
 
 
 def many_partitions(options: Options) -> Lines:
-    """2,000 partitions: start, a killed broker's leaderships, idle."""
+    """Measure 2,000 partitions: start, the leaderships of a killed broker, idle use."""
     with tempfile.TemporaryDirectory(prefix="kraftpy-bench-", dir=options.directory) as directory:
         cluster = Cluster(directory=directory, can_partition=False, start_timeout=_BOUND_S, stop_timeout=_BOUND_S)
         with cluster:
@@ -254,13 +254,13 @@ def many_partitions(options: Options) -> Lines:
 
 
 def _victim(cluster: Cluster) -> int:
-    """The node that is killed: the leader of the quorum, which is the harder case."""
+    """Return the node to kill: the leader of the quorum, which is the harder case."""
     leader = cluster.quorum_leader()
     return leader if leader is not None else cluster.nodes[0]
 
 
 def replication(options: Options) -> Lines:
-    """acks=all on three replicas against acks=1 on one node, in turn."""
+    """Compare acks=all on three replicas with acks=1 on one node, in turn."""
     amount = ("--count", "60000" if options.is_quick else "150000", "--size", "1000")
     pairs = 2 if options.is_quick else 5
     alone, together = [], []
@@ -289,7 +289,7 @@ def replication(options: Options) -> Lines:
 
 
 def _elected(cluster: Cluster, cut_off: int) -> float:
-    """Seconds until the other nodes have a leader for every partition that is not the one cut off."""
+    """Return the seconds until the other nodes know a leader for every partition that is not the one cut off."""
     started = time.monotonic()
     other = _other(cluster, cut_off)
     while cluster.led_by(cut_off, ask=other) or cluster.led_by(-1, ask=other):
@@ -315,7 +315,7 @@ def _idle(cluster: Cluster) -> list[float]:
 
 
 def _percentile(values: list[float], percent: int) -> float:
-    """By nearest rank."""
+    """Return a percentile by nearest rank."""
     return sorted(values)[math.ceil(percent / 100 * len(values)) - 1]
 
 
@@ -354,7 +354,7 @@ SECTIONS: dict[str, Callable[[Options], Lines]] = {
 
 
 def main() -> int:
-    """Run what was asked for and write the file."""
+    """Run the requested parts and write the file."""
     parser = argparse.ArgumentParser(prog="python -m bench.failover", description="failures, into bench/FAILOVER.md")
     parser.add_argument("--quick", action="store_true", help="five kills, and smaller runs")
     parser.add_argument("--kills", type=int, help="how many (default 50)")

@@ -1,9 +1,9 @@
 """Load on a cluster while its nodes fail: an idempotent producer that waits for all in-sync replicas, and a group of
 two consumers, all with librdkafka's defaults.
 
-Every partition gets a record every `PACE_S`; a record holds its number within the partition and when it was sent. The
-outage of a failure is the time from it until *every* partition has had a record that was sent after it acknowledged,
-or consumed. `proof` is what was lost, repeated or out of order, from the log as it is at the end.
+Every partition gets a record every `PACE_S`; a record holds its number within the partition and its time of sending.
+The outage of a failure lasts until a record that was sent after the failure is acknowledged, or consumed, in *every*
+partition. `proof` counts the records that are lost, repeated or out of order in the log at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUIET = {"log_level": 0}
 
 @dataclass(slots=True, kw_only=True)
 class Outage:
-    """What a failure at `since` took: seconds, None until it is over."""
+    """The duration of the outage after a failure at `since`, in seconds; None until it is over."""
 
     since: float
     to_produce: set[int]
@@ -37,7 +37,7 @@ class Outage:
 
 @dataclass(slots=True, kw_only=True)
 class Proof:
-    """The log against what was acknowledged."""
+    """The result of comparing the log with the acknowledged records."""
 
     records: int = 0
     acknowledged: int = 0
@@ -50,14 +50,14 @@ class Proof:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is nothing wrong."""
         wrong = self.lost + self.repeated + self.out_of_order + self.not_consumed + self.offsets_gone_back
         return wrong + self.failed_requests == 0
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one partition."""
+    """The records and offsets of one partition."""
 
     sent: int = 0
     acknowledged: set[int] = field(default_factory=set)
@@ -66,7 +66,7 @@ class _Seen:
 
 
 class Load:
-    """A context manager: the load runs within its block; `proof` is for afterwards."""
+    """A context manager: the load runs within its block; call `proof` afterwards."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, group: str = "failover") -> None:
         self._bootstrap = bootstrap
@@ -98,7 +98,7 @@ class Load:
             thread.join()
 
     def watch(self) -> Outage:
-        """Measure from now on."""
+        """Begin to measure an outage now."""
         everywhere = range(len(self._seen))
         outage = Outage(since=time.monotonic(), to_produce=set(everywhere), to_consume=set(everywhere))
         with self._lock:
@@ -106,7 +106,7 @@ class Load:
         return outage
 
     def wait(self, outage: Outage, bound_s: float = _BOUND_S) -> None:
-        """Until it is over. Raises RuntimeError after `bound_s`."""
+        """Wait until the outage is over. Raises RuntimeError after `bound_s`."""
         deadline = time.monotonic() + bound_s
         while outage.produced_s is None or outage.consumed_s is None:
             if time.monotonic() > deadline:
@@ -172,7 +172,7 @@ class Load:
         consumer.close()
 
     def _committed(self, error: object, partitions: list[TopicPartition]) -> None:
-        """Commits are tried again by librdkafka: a refused one is no failure, a confirmed one must not be forgotten."""
+        """Note a commit. librdkafka retries refused ones, so they are no failure; a confirmed one must not be lost."""
         for each in partitions:
             if error is None and each.error is None:
                 seen = self._seen[each.partition]

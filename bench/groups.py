@@ -1,10 +1,10 @@
-"""What groups cost: 1,000 of ten members on three nodes. How long joining takes, heartbeats, a coordinator's failover.
+"""The cost of 1,000 groups of ten members on three nodes: joining, heartbeats, a coordinator's failover.
 
     python -m bench.groups [--groups N] [--members N] [--seconds S] [--output FILE]
 
-Writes bench/GROUPS.md. The members are of the consumer protocol (KIP-848) and say what a client says, over one
-connection to each node, so that what is measured is the brokers' work and not that of a thousand clients. Client and
-nodes are on the same machine.
+Writes bench/GROUPS.md. The members use the consumer protocol (KIP-848) and send the same requests as a client, but over
+one connection to each node, so that the brokers are measured and not a thousand clients. Client and nodes are on the
+same machine.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SETTINGS = {
 
 
 class Wire:
-    """One connection to one node: a question, then its answer."""
+    """One connection to one node: a request, then its response."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -64,7 +64,7 @@ class Wire:
         self._answers = self._socket.makefile("rb")
 
     def ask(self, key: ApiKey, version: int, message: object) -> Any:
-        """The answer. Raises OSError where the node is gone."""
+        """Send a request and return its response. Raises OSError if the node is gone."""
         self._socket.sendall(encode_request(key, version, 1, "bench", message))
         head = self._answers.read(4)
         if len(head) < 4:
@@ -80,14 +80,14 @@ class Wire:
 
 @dataclass(slots=True)
 class Member:
-    """A member, and what it was told."""
+    """A member, with the epoch and partitions that it was given."""
 
     member_id: str
     epoch: int = 0
     partitions: list[ConsumerGroupTopicPartitions] = field(default_factory=list)
 
     def said(self, group_id: str) -> ConsumerGroupHeartbeatRequest:
-        """Its next heartbeat, which reports what it has."""
+        """Return its next heartbeat, which reports its partitions."""
         joins = self.epoch == 0
         return ConsumerGroupHeartbeatRequest(
             group_id=group_id,
@@ -99,14 +99,14 @@ class Member:
         )
 
     def heard(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        """Take the answer in."""
+        """Apply the response."""
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self.partitions = answer.assignment.topic_partitions
 
     @property
     def count(self) -> int:
-        """How many partitions it reads."""
+        """The number of partitions it reads."""
         return sum(len(each.partitions) for each in self.partitions)
 
 
@@ -119,12 +119,12 @@ class Group:
 
     @property
     def is_shared_out(self) -> bool:
-        """Whether all are at one epoch, and read everything between them."""
+        """True if all members are at the same epoch and have all partitions between them."""
         return len({each.epoch for each in self.members}) == 1 and sum(m.count for m in self.members) == PARTITIONS
 
 
 class Bench:
-    """The cluster, its groups, and who coordinates each."""
+    """The cluster, its groups, and the coordinator of each."""
 
     def __init__(self, cluster: Cluster, groups: int, members: int) -> None:
         self.cluster = cluster
@@ -141,12 +141,12 @@ class Bench:
         return self.wires[node]
 
     def find(self, group_id: str, asked: int) -> int | None:
-        """The group's coordinator, if the node asked knows of one."""
+        """Return the group's coordinator, if the node knows one."""
         answer = self.wire(asked).ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group_id))
         return None if answer.error_code else int(answer.node_id)
 
     def beat(self, group: Group, member: Member) -> ErrorCode:
-        """A heartbeat to the coordinator that is known."""
+        """Send a heartbeat to the known coordinator."""
         message = member.said(group.group_id)
         wire = self.wire(self.coordinators[group.group_id])
         answer = wire.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
@@ -168,7 +168,7 @@ class Bench:
             self.coordinators[group.group_id] = found
 
     def join(self) -> float:
-        """Seconds until every member of every group has its share."""
+        """Return the seconds until every member of every group has its share."""
         start = time.monotonic()
         unsettled = list(self.groups)
         while unsettled:
@@ -181,7 +181,7 @@ class Bench:
         return time.monotonic() - start
 
     def steady(self, seconds: float) -> tuple[int, float]:
-        """Heartbeats answered in so long, and the brokers' CPU seconds for them."""
+        """Return the heartbeats answered in `seconds`, and the brokers' CPU seconds for them."""
         processes = [psutil.Process(self.cluster.pid(node)) for node in (1, 2, 3)]
         before = _cpu(processes)
         sent, end = 0, time.monotonic() + seconds
@@ -199,7 +199,7 @@ class Bench:
                     yield group, member
 
     def fail_over(self) -> list[float]:
-        """Seconds from the end of a coordinator until each of its groups is served again."""
+        """Return the seconds from the end of a coordinator until each of its groups is served again."""
         victim = self.coordinators[self.groups[0].group_id]
         mine = [group for group in self.groups if self.coordinators[group.group_id] == victim]
         witness = next(node for node in (1, 2, 3) if node != victim)
@@ -234,7 +234,7 @@ def _cpu(processes: list[psutil.Process]) -> float:
 
 
 def run(groups: int, members: int, seconds: float) -> list[str]:
-    """Measure, and give the page's lines."""
+    """Measure, and return the lines of the page."""
     with Cluster(brokers=3, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)

@@ -1,8 +1,7 @@
-"""One load on one broker, in a process of its own: `python -m bench.load produce|consume|mock ...`, a line of JSON
-out.
+"""Put one load on one broker, in a process of its own: `python -m bench.load produce|consume|mock ...`.
 
-The load is confluent-kafka (librdkafka), whichever broker is measured. `mock` keeps librdkafka's own mock cluster
-alive until its standard input closes: a broker in C that answers and keeps the last 5 MB of each partition in
+Prints a line of JSON. The client is confluent-kafka (librdkafka) for every broker. `mock` keeps librdkafka's own mock
+cluster alive until its standard input closes: a broker in C that answers, and keeps the last 5 MB of each partition in
 memory.
 """
 
@@ -21,7 +20,7 @@ WARM_UP_BYTES = 20_000_000
 
 
 def mock() -> None:
-    """Serve librdkafka's mock cluster; prints its address."""
+    """Serve librdkafka's mock cluster, and print its address."""
     producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused", **QUIET})
     broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
     print(json.dumps({"bootstrap": f"{broker.host}:{broker.port}"}), flush=True)
@@ -38,11 +37,11 @@ def produce(
     *,
     wait: bool = False,
 ) -> dict[str, float]:
-    """Send `count` records of `size` bytes, a thousand to each topic in turn; seconds until the last was acknowledged.
+    """Send `count` records of `size` bytes, a thousand to each topic in turn; return the seconds it took.
 
-    Each thousand goes to one partition of `partitions`, in turn, or where that is 0 wherever librdkafka puts them.
-    With `wait`, 20 MB are sent first that do not count; a line is printed when all is ready, and one awaited before it
-    begins.
+    Each thousand goes to one of `partitions` partitions, in turn; with 0, librdkafka chooses the partition. With
+    `wait`, 20 MB are sent first that do not count, a line is printed when everything is ready, and the measurement
+    begins when a line is read.
     """
     failed = 0
 
@@ -92,7 +91,7 @@ def _send(producer: Producer, value: bytes, targets: list[tuple[str, int]], coun
 
 
 def consume(bootstrap: str, topics: list[str], settings: dict[str, str]) -> dict[str, float]:
-    """Read the topics from start to end; seconds from the first record to the last."""
+    """Read the topics from start to end; return the seconds from the first record to the last."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,12 +1,12 @@
-"""Whether an append and a read cost the same in a log of 10 MB and in one of many GB.
+"""Compare the cost of appends and reads in a log of 10 MB and in one of many GB.
 
 One partition's log on real files, default segments (1 GiB) and index intervals, batches of 4 KiB. The log is appended
-to until it has each size; there a window of appends, of reads at the end, of reads of 64 KiB anywhere, and of look-ups
-by time is measured call by call. Printed are p50 and p99 in microseconds, and the ratios of those of the last size to
-the first. The p99 includes rolls of segments and the kernel's own pauses. In the large log most reads go to sealed
-segments, whose indexes are looked up in files, and to memory that no processor cache holds. The controls show the share
-of that: as many bytes at random places by a plain pread, with the CRC that checking them takes at least, in turn with
-the read, so that either meets cold memory as often.
+to until it reaches each size. At each size, a number of appends, reads at the end, reads of 64 KiB anywhere and
+look-ups by time are measured call by call. The output is p50 and p99 in microseconds, and the ratios of the last size
+to the first. The p99 includes rolls of segments and the kernel's own pauses. In the large log, most reads go to sealed
+segments, whose indexes are looked up in files, and to memory that no processor cache holds. Controls show the share of
+that: a plain pread of as many bytes at random places, with the least CRC that their check needs, alternates with the
+read, so that both meet cold memory equally often.
 
 Run: python -m bench.log_scale [GIB] [--directory DIR]     (default 2; 10 needs that much disk)
 """
@@ -44,7 +44,7 @@ UNIT = "us"
 
 
 def _batches() -> list[bytes]:
-    """Batches of about 4 KiB, 38 records each, a millisecond apart."""
+    """Yield batches of about 4 KiB, 38 records each, a millisecond apart."""
     rng = random.Random(1)
     return [
         encode_batch([(START + number, b"%08d" % number, rng.randbytes(90), ()) for number in range(38)])
@@ -53,7 +53,7 @@ def _batches() -> list[bytes]:
 
 
 class Scale:
-    """A log that grows, and what its calls cost at each size."""
+    """A log that grows, and the cost of its calls at each size."""
 
     def __init__(self, directory: Path) -> None:
         self.batches = _batches()
@@ -65,7 +65,7 @@ class Scale:
         self.log = PartitionLog.open(OsDirectory(directory), topic, now=START, clean=True)
 
     def append(self) -> None:
-        """The next batch, a millisecond later."""
+        """Append the next batch, a millisecond later."""
         self.appended += 1
         self.now = Millis(self.now + 1)
         rolled = self.log.append(bytearray(self.batches[self.appended % 8]), leader_epoch=0, now=self.now).rolled
@@ -73,14 +73,16 @@ class Scale:
             self.log.flush()
 
     def grow(self, size: int) -> None:
-        """Append until the log is that large, storing what is sealed on the way as a broker does."""
+        """Append until the log is that large; store sealed segments on the way, as a broker does."""
         while self.log.segments.size_bytes < size:
             for _ in range(256):
                 self.append()
 
     def sample(self, *calls: Callable[[int], Any], samples: int = SAMPLES) -> list[tuple[float, float]]:
-        """p50 and p99 microseconds of calls, which are given random offsets of the log: one call after the other, each
-        with offsets of its own, so that none finds warm what another has read."""
+        """Return p50 and p99, in microseconds, of calls with random offsets of the log.
+
+        They run one after the other, each with its own offsets, so that no call warms the memory of another.
+        """
         rng = random.Random(2)
         taken: list[list[float]] = [[] for _ in calls]
         for _ in range(samples):
@@ -92,13 +94,13 @@ class Scale:
         return [(statistics.median(each), statistics.quantiles(each, n=100)[98]) for each in taken]
 
     def pread(self, offset: int, length: int) -> None:
-        """What the kernel and the check alone take for as many bytes, about where the offset lies."""
+        """Read and check as many bytes near the offset's place, with the kernel and the CRC alone."""
         number = bisect_right(self.bases, offset) - 1
         position = (offset - self.bases[number]) * BATCH_BYTES // 38
         crc32c(self.files[number].read(position, length))
 
     def measure(self) -> dict[str, tuple[float, float]]:
-        """What each call costs now."""
+        """Return p50 and p99 of each call at the present size."""
         log, read_on = self.log, [self.log.log_end_offset]
         segments = log.segments
         self.bases, self.files = [each.base_offset for each in segments], [each.log.get() for each in segments]
@@ -121,7 +123,7 @@ class Scale:
 
 
 def run(gib: float = 2.0, directory: Path | None = None) -> dict[str, dict[str, tuple[float, float]]]:
-    """(p50, p99) microseconds per call by size and call. `directory` must be on the disk that is meant."""
+    """Return (p50, p99) in microseconds by size and call. `directory` must be on the disk to be measured."""
     place = Path(tempfile.mkdtemp(prefix="kraftpy-log-scale-", dir=directory))
     try:
         scale = Scale(place)

@@ -1,9 +1,9 @@
-"""The machine a run was on, and keeping its memory from being measured.
+"""Describe the machine of a run, and keep its host's memory out of the measurement.
 
-A virtual machine's memory may be backed by its host only when it is first touched, and be handed back some seconds
-after it was freed. The page cache of a broker that writes a gigabyte then costs ten times what it costs on memory that
-is there, and it is the host that is measured. `warm` touches as much as a run is going to use, right before it, until
-that goes at the speed of memory.
+The host may back a virtual machine's memory only when it is first touched, and take it back some seconds after it was
+freed. The page cache of a broker that writes a gigabyte then costs ten times as much as on memory that is backed, and
+the host is measured instead. Right before a run, `warm` touches as much memory as the run will use, until that is as
+fast as memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WARM_ROUNDS = 5
 
 
 def describe(under: Path) -> list[str]:
-    """Lines about processor, memory, file system, kernel and versions; nothing that names the machine."""
+    """Describe processor, memory, file system, kernel and versions in lines; nothing that names the machine."""
     found = []
     for package in PACKAGES:
         try:
@@ -52,14 +52,14 @@ def describe(under: Path) -> list[str]:
 
 
 def load_average() -> float:
-    """How many processes wanted to run in the last minute."""
+    """Return the average number of runnable processes in the last minute."""
     return os.getloadavg()[0]
 
 
 def warm(under: Path, size_bytes: int, write_bytes: int = 1_000_000) -> None:
-    """Write that much and delete it, until the pages that the kernel hands out are ones that are there.
+    """Write that many bytes and delete them, until the kernel hands out pages that are backed.
 
-    `write_bytes` should be what is going to be written at a time: the kernel keeps pages by the size of their groups.
+    `write_bytes` should be the size of the run's writes, because the kernel keeps pages by the size of their groups.
     """
     chunk = bytes(write_bytes)
     path = under / f"kraftpy-bench-warm-{os.getpid()}"

@@ -39,7 +39,7 @@ _SAMPLE_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Seconds, kB a partition, descriptors, per cent of one core."""
+    """Seconds, kB per partition, descriptors, and use of one core in per cent."""
 
     create_one_topic_s: float
     create_many_topics_s: float
@@ -82,23 +82,23 @@ class _Server:
 
     @property
     def files(self) -> int:
-        """Open descriptors now."""
+        """Return the number of open descriptors."""
         return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     @property
     def resident_kb(self) -> float:
-        """Resident set size."""
+        """Return the resident set size in kB."""
         return float(self.process.memory_info().rss) / 1e3
 
     def cpu_percent(self, seconds: float) -> float:
-        """Of one core, over that time."""
+        """Return the use of one core over `seconds`, in per cent."""
         before = self.process.cpu_times()
         time.sleep(seconds)
         after = self.process.cpu_times()
         return (after.user + after.system - before.user - before.system) / seconds * 100
 
     def stop(self) -> float:
-        """End it in good order; how long that took."""
+        """Stop it cleanly; return the time it took."""
         started = time.perf_counter()
         self._process.terminate()
         self._end()
@@ -107,7 +107,7 @@ class _Server:
         return time.perf_counter() - started
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._process.kill()
         self._end()
 
@@ -129,7 +129,7 @@ class _Server:
 
 
 def run(under: Path) -> Found:
-    """All of it."""
+    """Run everything."""
     with _directory(under) as directory, _Server(directory) as server:
         create_many_topics_s = asyncio.run(_create(server.bootstrap, TOPICS, PARTITIONS // TOPICS))
     with _directory(under) as directory:
@@ -181,7 +181,7 @@ def _directory(under: Path) -> Iterator[Path]:
 
 
 async def _create(bootstrap: str, topics: int, partitions: int) -> float:
-    """Create topics; how long that took."""
+    """Create topics; return the time it took."""
     async with Admin(bootstrap_servers=bootstrap) as admin:
         started = time.perf_counter()
         await admin.create_topics(
@@ -191,7 +191,7 @@ async def _create(bootstrap: str, topics: int, partitions: int) -> float:
 
 
 async def _use(topic: str, bootstrap: str, partitions: int) -> tuple[float, float]:
-    """Write a record to each partition, making a topic that is not there, and read all; how long each took."""
+    """Write a record to each partition, creating missing topics, and read all; return both times."""
     return await _produce(topic, bootstrap, partitions), await _consume(topic, bootstrap, partitions, 1)
 
 

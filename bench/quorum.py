@@ -1,11 +1,10 @@
-"""What the metadata quorum's syncs cost those who produce: latencies with and without a stream of metadata writes.
+"""The effect of the metadata quorum's syncs on producers: latencies with and without a stream of metadata writes.
 
     python -m bench.quorum [--quick]
 
-One node, its metadata journal and its logs on one disk; a client that sends one record of 1 KB after the other, without
-lingering, and another that changes a topic's setting a hundred times a second, which syncs the journal each time. The
-journal is synced in a thread, so that the one should not wait for the other; what it does wait for is the processor
-they share.
+One node has its metadata journal and its logs on one disk. A client sends records of 1 KB one by one, without
+lingering, and another changes a topic's setting a hundred times a second, which syncs the journal each time. The
+journal is synced in a thread, so the producer should not wait for it, except for the processor that they share.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PACE_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Of produce requests, in milliseconds, and how many metadata writes went on meanwhile."""
+    """The latencies of produce requests, in milliseconds, and the number of metadata writes meanwhile."""
 
     requests: int
     p50_ms: float
@@ -46,7 +45,7 @@ def _producer(bootstrap: str) -> Producer:
 
 
 async def measure(bootstrap: str, seconds: float, *, with_writes: bool) -> Latencies:
-    """Produce for so long."""
+    """Produce for `seconds` and return the latencies."""
     writes = 0
     taken: list[float] = []
     async with Admin(bootstrap_servers=bootstrap) as admin, _producer(bootstrap) as producer:
@@ -79,7 +78,7 @@ async def measure(bootstrap: str, seconds: float, *, with_writes: bool) -> Laten
 
 
 async def compare(bootstrap: str, seconds: float) -> tuple[Latencies, Latencies]:
-    """Without and with metadata writes."""
+    """Measure without and with metadata writes."""
     async with Admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics([NewTopic(name=TOPIC, num_partitions=1), NewTopic(name=CHANGED, num_partitions=1)])
     await measure(bootstrap, seconds / 4, with_writes=True)  # warm
@@ -87,13 +86,13 @@ async def compare(bootstrap: str, seconds: float) -> tuple[Latencies, Latencies]
 
 
 def run(directory: Path, seconds: float = 20.0) -> tuple[Latencies, Latencies]:
-    """A broker under `directory`, without and with metadata writes."""
+    """Run a broker under `directory`, without and with metadata writes."""
     with ours(directory) as broker:
         return asyncio.run(compare(broker.bootstrap, seconds))
 
 
 def main() -> None:
-    """Print both."""
+    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.quorum")
     parser.add_argument("--quick", action="store_true", help="3 seconds each rather than 20")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))

@@ -1,8 +1,8 @@
-"""How soon a node serves again after SIGKILL: time from its start to the first record fetched, and what it read again.
+"""The recovery of a node after SIGKILL: time from its start to the first record fetched, and the bytes that it scans.
 
-Several topics of four partitions are filled through a real server with records of 1 KB, which is then killed without a
-warning. It is started again twice: on what it left, and (killed once more) with its recovery points taken away, which
-is the worst that can be: every byte of every log is read and checked.
+Several topics of four partitions are filled with records of 1 KB through a real server, which is then killed without
+warning. It is started twice: on the files as they are, and (killed once more) without its recovery points, which is the
+worst case: every byte of every log is read and checked.
 
 Run: python -m bench.recovery [GIB] [--topics N] [--directory DIR]     (default 10; needs that much disk)
 """
@@ -46,7 +46,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was written, and each restart."""
+    """The size of the log, and the figures of each restart."""
 
     gigabytes: float
     partitions: int
@@ -54,7 +54,7 @@ class Found:
 
 
 def run(gibibytes: float, under: Path, *, topics: int = 2) -> Found:
-    """Fill a node, kill it, and see how soon it is back."""
+    """Fill a node, kill it, and measure how soon it serves again."""
     names = [f"topic-{number}" for number in range(topics)]
     with tempfile.TemporaryDirectory(prefix="kraftpy-bench-", dir=under) as name:
         directory = Path(name)
@@ -72,7 +72,7 @@ def run(gibibytes: float, under: Path, *, topics: int = 2) -> Found:
 
 @contextmanager
 def _server(directory: Path) -> Iterator[tuple[Running, float]]:
-    """A server on that directory, and how long it took to be ready; killed at the end."""
+    """Run a server on that directory, with its start-up time; kill it at the end."""
     started = time.perf_counter()
     process = subprocess.Popen(server_command(directory), stdout=subprocess.PIPE, text=True)
     try:
@@ -102,7 +102,7 @@ def _restart(what: str, directory: Path, topic: str) -> Restart:
 
 
 def _behind_recovery_points(directory: Path) -> int:
-    """Bytes of the segments that are not wholly before their partition's recovery point."""
+    """Return the bytes of the segments that are not wholly before their partition's recovery point."""
     points = layout.read_offsets(OsDirectory(directory), layout.RECOVERY_POINTS)
     behind = 0
     for partition in layout.partitions(OsDirectory(directory)):
@@ -113,7 +113,7 @@ def _behind_recovery_points(directory: Path) -> int:
 
 
 def main() -> None:
-    """Print what was found."""
+    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=__doc__)
     parser.add_argument("gibibytes", type=float, nargs="?", default=10.0)
     parser.add_argument("--topics", type=int, default=2)

@@ -1,10 +1,10 @@
-"""Spark on topics: reading, streaming, one row's way, writing; beside Spark's own ceiling, in the same session.
+"""Spark on topics: reading, streaming, the latency of a row, writing; compared with Spark's own ceiling in one session.
 
     python -m bench.spark [--quick] [--runs N] [--directory DIR] [--output FILE]
 
-Writes bench/SPARK.md. `local[2]` shares two cores with the broker. The ceiling is a Python source that hands Spark the
-same columns out of memory, without a broker: what Spark takes from any Python source at best. It is run in turn with
-the reader, so that what disturbs the machine disturbs both. One MB is 10^6 bytes of values.
+Writes bench/SPARK.md. `local[2]` shares two cores with the broker. The ceiling is a Python source that gives Spark the
+same columns from memory, without a broker: the fastest that Spark can read from a Python source. It takes turns with
+the reader, so that a disturbance of the machine affects both. One MB is 10^6 bytes of values.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ Lines = list[str]
 
 
 class Toy(DataSource):
-    """The reader's columns out of memory: options `rows`, `size` and `partitions`."""
+    """The reader's columns from memory: options `rows`, `size` and `partitions`."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is found by."""
+        """Return the name of the format."""
         return "bench_toy"
 
     def schema(self) -> str:
-        """The seven columns."""
+        """Return the seven columns."""
         return default_schema_ddl(include_headers=False)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """One that makes its batch once for each task."""
+        """Return a reader that makes its batch once per task."""
         options = {name: int(self.options[name]) for name in ("rows", "size", "partitions")}
         return ToyReader(schema, **options)
 
 
 class ToyReader(DataSourceReader):
-    """Hands out one and the same batch."""
+    """Returns the same batch again and again."""
 
     def __init__(self, schema: Any, *, rows: int, size: int, partitions: int) -> None:
-        """Of so many rows in all, with values of so many bytes."""
+        """Create a reader of `rows` rows in all, with values of `size` bytes."""
         self._schema, self._rows, self._size, self._partitions = schema, rows, size, partitions
 
     def partitions(self) -> list[InputPartition]:
-        """As many as were asked for."""
+        """Return as many partitions as the options say."""
         return [InputPartition(number) for number in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Its share of the rows."""
+        """Yield its share of the rows."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         random = os.urandom(self._size * _TOY_ROWS)
@@ -92,15 +92,15 @@ class ToyReader(DataSourceReader):
 
 
 class Bench:
-    """A session, a broker, and what is measured with them."""
+    """A session, a broker, and the measurements on them."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, directory: Path, *, records: int, runs: int) -> None:
-        """`records` of 100 bytes are read and written; `runs` of each count."""
+        """Measure with `records` records of 100 bytes, `runs` times each."""
         self.spark, self.bootstrap, self.directory, self.records, self.runs = spark, bootstrap, directory, records, runs
         spark.dataSource.register(Toy)
 
     def reading(self) -> Lines:
-        """Batches: the reader in turn with the ceiling, and how cost grows with partitions."""
+        """Measure batches: the reader in turn with the ceiling, and the growth of cost with partitions."""
         lines = [
             "## Batch reads",
             "",
@@ -135,7 +135,7 @@ class Bench:
         return lines
 
     def streaming(self) -> Lines:
-        """A stream that takes 250,000 rows a trigger, until nothing is left; and one row's way."""
+        """Measure a stream that takes 250,000 rows per trigger, until all are read; and the latency of single rows."""
         rows = self.records // 2
         topic = self.filled(rows, size=100, partitions=4)
         seconds = [self.drain(topic, rows) for _ in range(self.runs)]
@@ -155,7 +155,7 @@ class Bench:
         ]
 
     def writing(self) -> Lines:
-        """The sink, at least once and exactly once, in turn."""
+        """Measure the sink, at least once and exactly once, in turn."""
         rows = self.records // 2
         toy = self.spark.read.format("bench_toy").options(rows=rows, size=100, partitions=4)
         frame = toy.schema("key binary, value binary").load()
@@ -179,7 +179,7 @@ class Bench:
         return lines
 
     def drain(self, topic: str, rows: int) -> float:
-        """Seconds a new stream takes for all of a topic."""
+        """Return the seconds that a new stream takes to read a topic."""
         with tempfile.TemporaryDirectory(dir=self.directory) as progress:
             options = {**self.source(topic), "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(TRIGGER_ROWS)}
             started = time.perf_counter()
@@ -193,7 +193,7 @@ class Bench:
         return seconds
 
     def delays(self) -> list[float]:
-        """Seconds from before a row is produced until its batch is finished, one row after the other."""
+        """Return the seconds from before a row is produced until its batch is finished, row by row."""
         from confluent_kafka import Producer
 
         topic = self.created(1)
@@ -219,7 +219,7 @@ class Bench:
         return found
 
     def in_turn(self, first: Callable[[], None], second: Callable[[], None]) -> tuple[list[float], list[float]]:
-        """Seconds of both, run in turn; the first run of each does not count."""
+        """Return the seconds of both, run in turn; the first run of each does not count."""
         seconds: tuple[list[float], list[float]] = ([], [])
         for _ in range(self.runs + 1):
             for kept, work in zip(seconds, (first, second), strict=True):
@@ -229,17 +229,17 @@ class Bench:
         return seconds[0][1:], seconds[1][1:]
 
     def filled(self, rows: int, *, size: int, partitions: int) -> str:
-        """A new topic with records."""
+        """Create a topic with records."""
         topic = f"bench-{uuid.uuid4().hex[:8]}"
         load(self.bootstrap, topic, rows, size=size, partitions=partitions)
         return topic
 
     def created(self, partitions: int) -> str:
-        """A new topic."""
+        """Create a topic."""
         return self.filled(0, size=1, partitions=partitions)
 
     def source(self, topic: str) -> dict[str, str]:
-        """Options of a reader of it."""
+        """Return the options of a reader of the topic."""
         return {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic}
 
 
@@ -257,7 +257,7 @@ def _same(found: int, wanted: int) -> None:
 
 
 def main() -> int:
-    """Run it all and write the file."""
+    """Run everything and write the file."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description="Spark on topics, into bench/SPARK.md")
     parser.add_argument("--quick", action="store_true", help="a tenth of the records, one run of each")
     parser.add_argument("--runs", type=int, default=5, help="of each, besides one that does not count")

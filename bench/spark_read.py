@@ -1,7 +1,7 @@
-"""How fast Spark reads a topic through `format("kraftpy")`: rows and megabytes of values per second.
+"""The speed at which Spark reads a topic through `format("kraftpy")`: rows and megabytes of values per second.
 
-Records of 100 random bytes without keys in four partitions, read by `local[2]` into Spark's `noop` sink: all seven
-columns, and the value alone (`.schema("value binary")`). The first read of each is not counted: it starts the
+Records of 100 random bytes without keys, in four partitions, are read by `local[2]` into Spark's `noop` sink: all seven
+columns, and the value alone (`.schema("value binary")`). The first read of each does not count, because it starts the
 Python workers. One MB is 10^6 bytes of values.
 
     python -m bench.spark_read [--bootstrap HOST:PORT] [--records N] [--runs N]
@@ -23,7 +23,7 @@ COLUMNS = {"all seven columns": None, "value only": "value binary"}
 
 
 def load(bootstrap: str, topic: str, records: int, *, size: int = VALUE_BYTES, partitions: int = PARTITIONS) -> None:
-    """Create the topic and fill it with records of `size` bytes. Raises RuntimeError where one is not delivered."""
+    """Create the topic and fill it with records of `size` bytes. Raises RuntimeError if one is not delivered."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -62,7 +62,7 @@ def load(bootstrap: str, topic: str, records: int, *, size: int = VALUE_BYTES, p
 
 
 def read_once(spark: Any, bootstrap: str, topic: str, schema: str | None) -> float:
-    """Seconds for one read of the whole topic."""
+    """Return the seconds of one read of the whole topic."""
     reader = spark.read.format("kraftpy").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     if schema is not None:
         reader = reader.schema(schema)
@@ -72,7 +72,7 @@ def read_once(spark: Any, bootstrap: str, topic: str, schema: str | None) -> flo
 
 
 def run(bootstrap: str, *, records: int = 5_000_000, runs: int = 5) -> list[dict[str, Any]]:
-    """Fill a topic of its own and read it; one row of figures for each set of columns."""
+    """Fill a new topic and read it; return one row of figures for each set of columns."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,8 +1,8 @@
-"""Start-up time and idle memory of `kraftpy server`, each start a new process and the disk cache warm.
+"""Start-up time and idle memory of `kraftpy server`: each start is a new process, with a warm disk cache.
 
-A start is timed from the creation of the process to the first ApiVersions answer, by a client that tries to connect
-every millisecond; and again on the directory that the first start made and SIGTERM closed. Memory is resident set
-size, shared libraries included.
+A start is timed from the creation of the process to the first ApiVersions response, by a client that tries to connect
+every millisecond; then once more, on the directory of the first start, which SIGTERM ended. Memory is resident set
+size, including shared libraries.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Starts:
     worst_new_s: float
     again_s: float
     import_free_s: float
-    """Of a Python that does nothing, to compare with."""
+    """The time of a Python that does nothing, for comparison."""
     started_mb: float
     used_mb: float
 
 
 def run(under: Path, *, runs: int = 11, idle_s: float = 10.0) -> Starts:
-    """Start it over and over."""
+    """Start it `runs` times."""
     new, again, nothing = [], [], []
     for _ in range(runs):
         with tempfile.TemporaryDirectory(prefix="kraftpy-bench-", dir=under) as directory:
@@ -69,7 +69,7 @@ def run(under: Path, *, runs: int = 11, idle_s: float = 10.0) -> Starts:
 
 
 def _start(directory: Path) -> float:
-    """Seconds from the start of the process to its first answer; ends it by SIGTERM."""
+    """Return the seconds from the start of the process to its first response; end it with SIGTERM."""
     port = _free_port()
     started = time.perf_counter()
     process = subprocess.Popen(server_command(directory, port=port), stdout=subprocess.DEVNULL)

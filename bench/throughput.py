@@ -1,9 +1,9 @@
 """Producing and consuming with confluent-kafka: our broker against librdkafka's mock cluster, pair by pair.
 
-A pair is one run on each, ours first in odd pairs and second in even ones, and its ratio is ours by the mock's; what
-disturbs the machine for longer than a run disturbs both. Producing: each run has a fresh broker. Consuming: both
-brokers are filled once with the same records, spread evenly over 20 topics of 4 partitions so that none goes beyond
-the 5 MB that the mock keeps of it, and are read over and over.
+A pair is one run on each, ours first in odd pairs and second in even ones, and its ratio is our rate divided by the
+mock's; a disturbance of the machine that outlasts a run affects both. Producing: each run has a fresh broker.
+Consuming: both brokers are filled once with the same records, spread evenly over 20 topics of 4 partitions so that no
+partition exceeds the 5 MB that the mock keeps, and are read repeatedly.
 
 librdkafka's consumer stops fetching for a second whenever its queue is full, which would hide the broker: both sides
 get a long queue and a short pause.
@@ -31,9 +31,9 @@ TARGET_RATIO = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is sent. `produced` and `consumed` are how many records.
+    """The records to send; `produced` and `consumed` are their numbers.
 
-    Producing is over soon, before the memory that was touched for it is taken back.
+    Producing ends before the kernel takes back the memory that was touched for it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Case:
     settings: dict[str, str]
     has_target: bool
     write_bytes: int = 1_000_000
-    """About what a batch comes to."""
+    """The approximate size of a batch."""
 
 
 CASES = [
@@ -64,7 +64,7 @@ CASES = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Rates in records a second, and the ratios of the pairs."""
+    """Rates in records per second, and the ratios of the pairs."""
 
     name: str
     size: int
@@ -141,8 +141,10 @@ def _compare(
 
 
 def _memory(case: Case) -> int:
-    """What a run of producing needs: the log, and the producer's queue. More is worse: the kernel hands out other pages
-    then than those that were touched last."""
+    """Return the memory that a run of producing needs: the log, and the producer's queue.
+
+    More is worse, because the kernel then hands out pages other than those touched last.
+    """
     return int(1.1 * case.produced * (case.size + 20)) + (100 << 20)
 
 

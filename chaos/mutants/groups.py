@@ -11,7 +11,7 @@ from kraftpy.broker.coordinator_shards import Shards
 from kraftpy.groups import offsets
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.consumer import reconciliation
-from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.registry import GroupRegistry
 from kraftpy.protocol.errors import ErrorCode
 
 _COMMITS = frozenset({"lost-commit", "stale-commit", "phantom-commit", "commit-falls"})
@@ -83,7 +83,7 @@ MUTANTS = (
         rule="35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
         needs=_with_groups,
-        patches=(replaced(GroupCoordinator, "_replay_offset", lambda *_: None),),
+        patches=(replaced(GroupRegistry, "_replay_offset", lambda *_: None),),
     ),
     Mutant(
         name="offsets-replayed-to-high-watermark",

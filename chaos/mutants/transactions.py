@@ -71,12 +71,12 @@ def _copy_without_open(original: Any) -> Any:
 
 
 def _forget_prepared(original: Any) -> Any:
-    def replay(self: Any, key: Any, value: Any) -> None:
-        original(self, key, value)
+    def apply(self: Any, transactional_id: str, stored: Any) -> None:
+        original(self, transactional_id, stored)
         for transaction in self.transactions.values():
             transaction.unmarked = set()
 
-    return replay
+    return apply
 
 
 def _visible_at_once(self: Any, producer_id: int, key: Any, value: Any) -> None:
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         shows=_HANGS | {"lost-write", "unseen"},
         directed=_with_transactions,
         faults=_coordinators_end,
-        patches=(wrapped(TransactionCoordinator, "replay", _forget_prepared),),
+        patches=(wrapped(TransactionCoordinator, "_apply", _forget_prepared),),
     ),
     Mutant(
         name="marker-written-twice",

@@ -173,13 +173,17 @@ class Broker:
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
         self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
         change_share_state = functools.partial(change_state, self.share_states)
-        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, change_share_state)
+        self.coordinators = Coordinators(
+            config, clock, tasks, self.metadata, self.replicas, change_share_state, self.slices
+        )
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)
-        self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
+        self.markers = MarkerSender(
+            self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks, self.slices
+        )
         self.transactions = TransactionCoordinators(
-            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers
+            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers, self.slices
         )
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots,

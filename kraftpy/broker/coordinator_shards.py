@@ -156,6 +156,10 @@ class Shards(ABC, Generic[M]):
     def _replay_batch(self, machine: M, header: BatchHeader, records: Iterable[BatchRecord]) -> Iterable[Exception]:
         """Replay records of one batch; yield an error for each one that cannot be replayed."""
 
+    def _replay_on(self, machine: M) -> bool:
+        """Do a piece of what replayed records have left to do; return True if there is more."""
+        return False
+
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
         """Carry out an effect of the machine; return the effects that follow from it immediately."""
@@ -331,6 +335,10 @@ class Shards(ABC, Generic[M]):
             while some := list(islice(records, _REPLAYED_AT_ONCE)):
                 for error in self._replay_batch(machine, header, some):
                     yield error
+                has_more = self._replay_on(machine)
+                while has_more:
+                    await asyncio.sleep(0)
+                    has_more = self._replay_on(machine)
                 if len(some) == _REPLAYED_AT_ONCE:
                     await asyncio.sleep(0)
         except Exception as error:

@@ -97,6 +97,14 @@ class ExpireOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteDoomedOffsets:
+    """Tombstones of some offsets of a group that is being deleted, as `first_group_id` and perhaps others are."""
+
+    group_id: str
+    first_group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupRecords:
     """Tombstones of whole groups. `request_id` is None if they were removed because nothing was left in them."""
 
@@ -160,6 +168,7 @@ Purpose = (
     | StoreTransactionalOffsets
     | DeleteOffsets
     | ExpireOffsets
+    | DeleteDoomedOffsets
     | DeleteGroupRecords
     | StoreConsumerGroup
     | StoreShareGroup

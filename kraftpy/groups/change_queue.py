@@ -4,6 +4,8 @@ Decisions are based on what the log says. While records of a group are being wri
 wait in its queue (`Group.waiting`). Once the records are durable, everything in the queue is decided on one draft,
 stored as one batch and answered together. Heartbeats that change nothing are answered at once.
 
+A decision that needs a large computation pauses until that is done (`apart`).
+
 An unexpected error in a decision costs only the request that hit it (UNKNOWN_SERVER_ERROR); the group continues with
 the next one.
 
@@ -16,12 +18,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
+from kraftpy.groups.apart import UNITS_AT_ONCE, Deciding, Decision, Work
 from kraftpy.groups.appends import Answers, StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup, group_error
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.drafts import AnyDraft
-from kraftpy.groups.events import GroupResponse, Request
+from kraftpy.groups.events import Compute, Computed, GroupResponse, Request
 from kraftpy.groups.group import Group
 from kraftpy.groups.member_timers import MemberClocks, Members
 from kraftpy.groups.records import group_record
@@ -47,10 +51,13 @@ P = TypeVar("P", StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup)
 class ChangeQueue(ABC, Generic[D, P]):
     """Applies changes to the groups of one kind in one partition of `__consumer_offsets`."""
 
+    _draft_class: ClassVar[type[AnyDraft[Any, Any, Any]]]
+
     def __init__(self, clocks: MemberClocks, reconsider: Reconsider) -> None:
         """`reconsider` handles requests and timers at the head of a queue that do not belong to this kind of group."""
         self._clocks = clocks
         self._reconsider = reconsider
+        self._last_token = 0
 
     # ---- what differs
 
@@ -68,11 +75,11 @@ class ChangeQueue(ABC, Generic[D, P]):
         """Return a draft of the group; a new one if the group is not of this kind yet."""
 
     @abstractmethod
-    def _answer(self, group: Group, draft: D, event: Request, step: Step) -> GroupResponse | None:
+    def _answer(self, group: Group, draft: D, event: Request, step: Step) -> Deciding[GroupResponse | None]:
         """Decide a member's request. None if the request does not come from a member of this kind of group."""
 
     @abstractmethod
-    def _on_due(self, group: Group, draft: D, key: Key, step: Step) -> None:
+    def _on_due(self, group: Group, draft: D, key: Key, step: Step) -> Deciding[None]:
         """Handle a timer that has fallen due, unless something has made it obsolete in the meantime."""
 
     def _ends(self, draft: D, step: Step) -> bool:
@@ -150,7 +157,51 @@ class ChangeQueue(ABC, Generic[D, P]):
     def _advance(self, group: Group, step: Step) -> ChangeQueue[Any, Any] | None:
         """Decide as much as one draft can hold. Returns the other kind's queue if the next request belongs there."""
         draft = self._draft(group)
-        answers, is_for_others = self._decide(group, draft, step)
+        answers: list[tuple[Request, GroupResponse]] = []
+        steps = self._decide(group, draft, answers, step)
+        self._last_token += 1
+        decision = Decision(token=self._last_token, draft=draft, answers=answers, steps=steps, step=step)
+        return self._go_on(group, decision, partial(next, steps))
+
+    def _go_on(self, group: Group, decision: Decision, resume: Callable[[], Work]) -> ChangeQueue[Any, Any] | None:
+        """Go on with a decision, and have its result stored. If it has to pause, nothing follows for now."""
+        step = decision.step
+        while True:
+            try:
+                work = resume()
+            except StopIteration as end:
+                return self._decided(group, decision.draft, decision.answers, end.value, step)
+            if work.units > UNITS_AT_ONCE:
+                group.decision, group.is_changing = decision, True
+                compute = Compute(group_id=group.group_id, token=decision.token, function=work.function)
+                step.effects.append(compute)
+                return None
+            try:
+                result = work.function()
+            except Exception as error:
+                resume = partial(decision.steps.throw, error)
+            else:
+                resume = partial(decision.steps.send, result)
+
+    def is_deciding(self, group: Group) -> bool:
+        """Return True if a decision about the group is paused here."""
+        return group.decision is not None and isinstance(group.decision.draft, self._draft_class)
+
+    def computed(self, group: Group, event: Computed, step: Step) -> None:
+        """Go on with the group's decision: what it waits for was computed."""
+        decision = group.decision
+        assert decision is not None, group
+        group.decision, group.is_changing = None, False
+        decision.step.renew(step)
+        if event.error is not None:
+            following = self._go_on(group, decision, partial(decision.steps.throw, event.error))
+        else:
+            following = self._go_on(group, decision, partial(decision.steps.send, event.result))
+        (following or self)._work(group, step)
+
+    def _decided(
+        self, group: Group, draft: D, answers: Answers, is_for_others: bool, step: Step
+    ) -> ChangeQueue[Any, Any] | None:
         if draft.records:
             self._try_to_store(group, draft, answers, step)
             return None
@@ -170,35 +221,38 @@ class ChangeQueue(ABC, Generic[D, P]):
         assert following is None or isinstance(following, ChangeQueue)
         return following
 
-    def _decide(self, group: Group, draft: D, step: Step) -> tuple[Answers, bool]:
-        """Decide what fits on the draft. Returns the answers, and True if the next item belongs to another queue.
+    def _decide(
+        self, group: Group, draft: D, answers: list[tuple[Request, GroupResponse]], step: Step
+    ) -> Deciding[bool]:
+        """Decide what fits on the draft. Collects the answers; returns True if the next item belongs to another queue.
 
         An unexpected error costs only the request that hit it: the records it put on the draft are taken back.
         """
         waiting = group.waiting
-        answers: list[tuple[Request, GroupResponse]] = []
         while waiting and len(draft.records) < MOST_RECORDS and draft.cost < MOST_COST:
             item, count = waiting[0], len(draft.records)
             answer: GroupResponse | None = None
             try:
                 if isinstance(item, Key):
                     if item.kind not in self.kinds:  # belongs to another kind's queue
-                        return answers, True
-                    self._on_due(group, draft, item, step)
-                elif (answer := self._answer(group, draft, item, step)) is None:
-                    return answers, True
+                        return True
+                    yield from self._on_due(group, draft, item, step)
+                else:
+                    answer = yield from self._answer(group, draft, item, step)
+                    if answer is None:
+                        return True
                 is_over = bool(draft.records) and self._ends(draft, step)
             except Exception as error:
                 waiting.popleft()
                 draft.take_back(count)
                 self._fail(group, item, error, step)
-                return answers, False
+                return False
             waiting.popleft()
             if isinstance(item, Request) and answer is not None:
                 answers.append((item, answer))
             if is_over:
                 break
-        return answers, False
+        return False
 
     def _fail(self, group: Group, item: Request | Key, error: Exception, step: Step) -> None:
         """Drop this request or timer after an unexpected error; the group continues without it."""
@@ -227,12 +281,20 @@ class ChangeQueue(ABC, Generic[D, P]):
         classic = group.classic
         if classic is not None and (classic.persisted is not None or group.records_in_flight):
             records.insert(0, group_record(group.group_id, None))
+        group.stored = draft if len(records) == draft.count else None
         step.append(records, self._purpose(group, draft, tuple(answers)))
         group.is_changing = True
 
+    def take_over(self, group: Group) -> bool:
+        """Make the draft whose records are in the log now the state of the group; False if they must be replayed.
+
+        It is what they would be replayed to, and to parse the records of a large group again takes long.
+        """
+        return False
+
     def stored(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""
-        group.is_changing = False
+        group.is_changing, group.stored = False, None
         if error_code is ErrorCode.NONE:
             self._on_stored(group, purpose, step)
             self._clocks.stored(group, purpose.changed, step)

@@ -38,9 +38,11 @@ from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.admission import Admission
 from kraftpy.groups.appends import (
     Appends,
+    DeleteDoomedOffsets,
     DeleteGroupRecords,
     DeleteOffsets,
     ExpireOffsets,
+    InFlight,
     Purpose,
     StoreAssignment,
     StoreConsumerGroup,
@@ -54,6 +56,7 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
+from kraftpy.groups.backlog import Backlog
 from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
@@ -64,22 +67,24 @@ from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
-from kraftpy.groups.events import Appended, Effect, Event, Request, StateChanged, Tick, TopicsDeleted, TransactionEnded
-from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
+from kraftpy.groups.events import (
+    Appended,
+    Computed,
+    Effect,
+    Event,
+    Request,
+    StateChanged,
+    Tick,
+    TopicsDeleted,
+    TransactionEnded,
+)
+from kraftpy.groups.expiry import Expiry
 from kraftpy.groups.group import Group
 from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.member_timers import AGAIN_MS
-from kraftpy.groups.memory import OBJECTS_PER_BYTE, Room, Usage
-from kraftpy.groups.records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    read_group,
-    read_key,
-    read_offset,
-)
-from kraftpy.groups.replay import Durable, durable, replay_record
+from kraftpy.groups.memory import Room
+from kraftpy.groups.registry import GroupRegistry
+from kraftpy.groups.replay import Durable, durable
 from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
 from kraftpy.groups.share import queries as share_queries
@@ -89,12 +94,13 @@ from kraftpy.groups.step import Step
 from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
 from kraftpy.groups.streams.group import StreamsGroup
+from kraftpy.groups.topic_deletion import DeletedTopics
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NoTopics, Topics
-from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable, uncount
+from kraftpy.groups.transactional_offsets import mark_stable, uncount
 from kraftpy.groups.unloading import refusals
 from kraftpy.ports import Buffer
-from kraftpy.protocol.errors import ErrorCode, ProtocolError
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -114,7 +120,7 @@ from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescrib
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from kraftpy.types import Millis, TopicId
+from kraftpy.types import Millis
 
 
 class GroupCoordinator:
@@ -136,7 +142,8 @@ class GroupCoordinator:
         """
         self._matches = matches = matches or TopicMatches(topics or NoTopics())
         self.config = config
-        self.groups: dict[str, Group] = {}
+        self._registry = GroupRegistry()
+        self.groups = self._registry.groups
         self._deadlines = Deadlines()
         self._appends = Appends()
         self._rebalance = Rebalance(config, self._deadlines)
@@ -158,75 +165,58 @@ class GroupCoordinator:
         )
         self._queues = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
-        self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions)
         self._loaded = False
-        self._usage = Usage()
-        self._admission = Admission(config, room, self._usage)
-        self._pending_offsets = PendingOffsets(self._usage)
-        self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
-        self._topic_ids_deleted_early: set[TopicId] = set()
-        self._invariants = Invariants(self.groups, self._deadlines, self._appends, self._queues, self._pending_offsets)
+        self._admission = Admission(config, room, self._registry.usage)
+        self._deleted_topics = DeletedTopics(self.groups, self._deadlines, self._shares)
+        self._backlog = Backlog(
+            self.groups,
+            self._deadlines,
+            Expiry(config, self.groups, self._deadlines, self._deletions),
+            self._deleted_topics,
+            self._deletions,
+            self._registry.pending_offsets,
+            self._registry.forget_if_vacant,
+        )
+        self._invariants = Invariants(
+            self.groups, self._deadlines, self._appends, self._queues, self._deletions, self._registry.pending_offsets
+        )
 
     # ---- loading and unloading
 
     def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1) -> None:
         """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
-        if key is None:
-            return
-        try:
-            match read_key(key):
-                case OffsetCommitKey() as named:
-                    self._replay_offset(named, None if value is None else read_offset(value))
-                case GroupMetadataKey() as named:
-                    self._usage.stored(bytes(key), None if value is None else len(value), 2)
-                    self._replay_group(named.group_id, None if value is None else read_group(value))
-                case None:
-                    self._usage.stored(bytes(key), None if value is None else len(value), OBJECTS_PER_BYTE)
-                    emptied = replay_record(key, value, self.groups, self._group)
-                    if emptied is not None:
-                        self._forget_if_vacant(emptied)
-        except ProtocolError as error:
-            raise ProtocolError(f"the record at offset {offset}: {error}") from error
+        self._registry.replay(key, value, offset)
 
     def replay_pending(self, producer_id: int, key: Buffer | None, value: Buffer | None) -> None:
         """Apply one record that is part of this producer's transaction. Raises ProtocolError."""
-        named = None if key is None else read_key(key)
-        if isinstance(named, OffsetCommitKey) and value is not None:
-            group = self._group(named.group_id)
-            self._pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
+        self._registry.replay_pending(producer_id, key, value)
+
+    def _replay_appended(self, in_flight: InFlight) -> None:
+        purpose = in_flight.purpose
+        if isinstance(purpose, StoreConsumerGroup | StoreStreamsGroup):
+            queue = self._consumers if isinstance(purpose, StoreConsumerGroup) else self._streams
+            if queue.take_over(self.groups[purpose.group_id]):
+                for key, value in in_flight.records:
+                    self._registry.count(key, value)
+                return
+        for key, value in in_flight.records:
+            if isinstance(purpose, StoreTransactionalOffsets):
+                self.replay_pending(purpose.producer_id, key, value)
+            else:
+                self.replay(key, value)
 
     def replay_end(self, producer_id: int, *, is_commit: bool) -> None:
-        """End the producer's transaction: its offsets are committed, or dropped."""
-        for (group_id, partition), (place, value) in self._pending_offsets.take(producer_id).items():
-            group = self.groups[group_id]
-            mark_stable(group, [partition])
-            if is_commit:
-                offsets.put(group, partition, value, self._usage)
-                self._pending_offsets.superseded(group, partition, by=place)
-            self._forget_if_vacant(group_id)
+        """End the producer's transaction: its offsets are committed, or dropped, by `replay_on` or after `loaded`."""
+        self._registry.pending_offsets.end(producer_id, is_commit=is_commit)
 
-    def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        group = self.groups.get(key.group_id)
-        if group is not None:
-            self._pending_offsets.superseded(group, key.topic_partition)
-        if value is not None:
-            offsets.put(self._group(key.group_id), key.topic_partition, value, self._usage)
-        elif key.group_id in self.groups:
-            offsets.put(self.groups[key.group_id], key.topic_partition, None, self._usage)
-            self._forget_if_vacant(key.group_id)
-
-    def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
-        if value is not None:
-            self._group(group_id).put_generation(value)
-        elif group_id in self.groups:
-            self.groups[group_id].put_generation(None)
-            self._forget_if_vacant(group_id)
+    def replay_on(self) -> bool:
+        """Do a piece of what ended transactions have left to do; return True if there is more. For loading."""
+        return self._backlog.end_transactions()
 
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
         """Begin serving once the whole partition has been replayed. The sessions of all members start now."""
         step = self._begin_step(now, timestamp)
         self._loaded = True
-        self._expiry.arm(step)
         for _, group in sorted(self.groups.items()):
             try:
                 self._restore(group, step)
@@ -234,9 +224,8 @@ class GroupCoordinator:
                 if isinstance(group.kind, ClassicGroup):
                     self._rebalance.dissolve(group.kind, step)
                 step.survived("a group's restoration", group.group_id, error)
-            self._usage.count(group)
-        self._delete_topics(frozenset(self._topics_deleted_early), step)
-        self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), step)
+            self._registry.usage.count(group)
+        self._backlog.begin(step)
         return step.effects
 
     def _restore(self, group: Group, step: Step) -> None:
@@ -253,8 +242,12 @@ class GroupCoordinator:
 
     def unload(self) -> list[Effect]:
         """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
-        self._admission.room.leave(self._usage)
-        return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
+        self._admission.room.leave(self._registry.usage)
+        return [*refusals(self.groups, self._appends.purposes(), self._waiting())]
+
+    def _waiting(self) -> list[Request]:
+        """Return the requests that wait for something other than the log, a barrier, or their group's queue."""
+        return [*self._shares.waiting(), *self._deletions.waiting()]
 
     # ---- the machine
 
@@ -276,24 +269,17 @@ class GroupCoordinator:
                 while (done := self._appends.take_done()) is not None:
                     in_flight, error_code = done
                     if error_code is ErrorCode.NONE:
-                        for key, value in in_flight.records:
-                            match in_flight.purpose:
-                                case StoreTransactionalOffsets(producer_id=producer_id):
-                                    self.replay_pending(producer_id, key, value)
-                                case _:
-                                    self.replay(key, value)
+                        self._replay_appended(in_flight)
                     self._appended(in_flight.purpose, error_code, step)
             case TopicsDeleted():
-                if self._loaded:
-                    self._delete_topics(frozenset(event.topics), step)
-                    self._shares.topics_deleted(self.groups, frozenset(event.topic_ids), step)
-                else:
-                    self._topics_deleted_early.update(event.topics)
-                    self._topic_ids_deleted_early.update(event.topic_ids)
+                self._deleted_topics.deleted(event, step)
             case TransactionEnded():
                 self.replay_end(event.producer_id, is_commit=event.is_commit)
+                self._backlog.transaction_ended(step)
             case StateChanged():
                 self._shares.state_changed(event, self.groups, step)
+            case Computed():
+                self._computed(event, step)
             case Tick():
                 pass
             case _:
@@ -311,22 +297,10 @@ class GroupCoordinator:
         self._matches.advance(now)
         return Step(now, now if timestamp is None else timestamp, self._appends, self.groups)
 
-    def _group(self, group_id: str) -> Group:
-        """Return the group, creating it if necessary."""
-        return self.groups.setdefault(group_id, Group(group_id=group_id))
-
     def _classic(self, group_id: str) -> ClassicGroup | None:
         """Return the group as the classic protocol sees it; None if it does not exist."""
         group = self.groups.get(group_id)
         return None if group is None else group.classic_or_empty()
-
-    def _forget_if_vacant(self, group_id: str) -> None:
-        group = self.groups.get(group_id)
-        if group is not None and group.is_vacant:
-            del self.groups[group_id]
-            self._usage.bytes -= group.counted
-        elif group is not None:
-            self._usage.count(group)
 
     # ---- requests
 
@@ -341,7 +315,7 @@ class GroupCoordinator:
             named = named_groups(event.message, event.api_version) or []
             self._check_whole(named, error)
             step.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
-            is_waiting = self._invariants.is_waiting(event.request_id, named, self._shares.waiting())
+            is_waiting = self._invariants.is_waiting(event.request_id, named, self._waiting())
             if not is_waiting and not step.has_answered(event.request_id):
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
                 step.reply(event.request_id, refusal)
@@ -356,7 +330,7 @@ class GroupCoordinator:
     def _check_whole(self, group_ids: Iterable[str], error: Exception) -> None:
         """Raise the error if it left one of these groups half changed."""
         for group_id in group_ids:
-            self._forget_if_vacant(group_id)
+            self._registry.forget_if_vacant(group_id)
             if group_id in self.groups and not self._invariants.is_whole(self.groups[group_id]):
                 raise error
 
@@ -391,7 +365,7 @@ class GroupCoordinator:
                 self._membership.heartbeat(event, message, self._classic(message.group_id), step)
             case LeaveGroupRequest():
                 self._membership.leave(event, message, self._classic(message.group_id), step)
-                self._forget_if_vacant(message.group_id)
+                self._registry.forget_if_vacant(message.group_id)
             case OffsetCommitRequest():
                 self._commit(event, message, step)
             case TxnOffsetCommitRequest():
@@ -410,7 +384,7 @@ class GroupCoordinator:
             case DeleteGroupsRequest():
                 self._deletions.request(event, message, step)
                 for group_id in message.groups_names:
-                    self._forget_if_vacant(group_id)
+                    self._registry.forget_if_vacant(group_id)
             case _:
                 assert_never(message)
 
@@ -422,13 +396,13 @@ class GroupCoordinator:
         if self._appends.stores(message.group_id, StoreAssignment, StoreStaticMember):
             step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
-        group = self._group(message.group_id)
+        group = self._registry.named(message.group_id)
         if isinstance(group.kind, ShareGroup) or self._is_streams(group):
             text = f"Group {message.group_id} is not a consumer group."
             step.reply(event.request_id, heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, text))
             return
         self._consumers.submit(group, event, step)
-        self._forget_if_vacant(message.group_id)
+        self._registry.forget_if_vacant(message.group_id)
 
     def _is_with_consumers(self, group_id: str) -> bool:
         """Return True if a classic request is for a consumer group that has members, or may be about to."""
@@ -449,16 +423,16 @@ class GroupCoordinator:
             error = ErrorCode.INVALID_REQUEST if is_heartbeat else ErrorCode.INVALID_GROUP_ID
             step.reply(event.request_id, refuse(event.message, event.api_version, error))
             return
-        self._shares.submit(self._group(group_id), event, step)
-        self._forget_if_vacant(group_id)
+        self._shares.submit(self._registry.named(group_id), event, step)
+        self._registry.forget_if_vacant(group_id)
 
     def _of_streams_group(self, event: Request, group_id: str, step: Step) -> None:
         if self._appends.stores(group_id, StoreShareGroup):  # its kind will be known in a moment
             refusal = refuse(event.message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             step.reply(event.request_id, refusal)
             return
-        self._streams.submit(self._group(group_id), event, step)
-        self._forget_if_vacant(group_id)
+        self._streams.submit(self._registry.named(group_id), event, step)
+        self._registry.forget_if_vacant(group_id)
 
     def _join(self, event: Request, message: JoinGroupRequest, step: Step) -> None:
         group = self.groups.get(message.group_id)
@@ -469,7 +443,7 @@ class GroupCoordinator:
             self._consumers.empty_out(group, event, step)
         else:
             self._membership.join(event, message, self.groups, step)
-            self._forget_if_vacant(message.group_id)
+            self._registry.forget_if_vacant(message.group_id)
 
     def _commit(self, event: Request, message: OffsetCommitRequest, step: Step) -> None:
         error = offsets.check_commit(message, self.groups.get(message.group_id), event.api_version)
@@ -477,10 +451,10 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             step.reply(event.request_id, offsets.refuse_commit(message, error))
             return
-        group = self._group(message.group_id)
+        group = self._registry.named(message.group_id)
         self._touch_classic(group, message.member_id, step)
-        offsets.commit(event, message, group, self.config, self._admission.room, step)
-        self._forget_if_vacant(message.group_id)
+        offsets.commit(event, message, group, self.config, self._admission.room, step, self._deleted_topics.is_pending)
+        self._registry.forget_if_vacant(message.group_id)
 
     def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, step: Step) -> None:
         error = transactional.check(message, self.groups.get(message.group_id))
@@ -488,20 +462,17 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             step.reply(event.request_id, transactional.refuse(message, error))
             return
-        group = self._group(message.group_id)
+        group = self._registry.named(message.group_id)
         self._touch_classic(group, message.member_id, step)
-        transactional.commit(event, message, group, self.config, self._admission.room, step)
-        self._forget_if_vacant(message.group_id)
+        transactional.commit(
+            event, message, group, self.config, self._admission.room, step, self._deleted_topics.is_pending
+        )
+        self._registry.forget_if_vacant(message.group_id)
 
     def _touch_classic(self, group: Group, member_id: str, step: Step) -> None:
         classic = group.classic
         if classic is not None and member_id in classic.members:
             self._rebalance.touch(classic, classic.members[member_id], step)
-
-    def _delete_topics(self, topics: frozenset[str], step: Step) -> None:
-        for group_id, group in sorted(self.groups.items()):
-            for records in offsets.in_batches(offsets.tombstones(group, topics)):
-                step.append(records, ExpireOffsets(group_id=group_id))
 
     # ---- what was appended
 
@@ -531,21 +502,23 @@ class GroupCoordinator:
                 failed = error_code is not ErrorCode.NONE
                 deletion = offsets.failed_delete(group_error(error_code)) if failed else purpose.response
                 step.reply(purpose.request_id, deletion)
+            case DeleteDoomedOffsets():
+                self._deletions.piece_stored(purpose, error_code, step)
             case DeleteGroupRecords():
                 self._deletions.stored(purpose, error_code, step)
             case StoreConsumerGroup():
                 # If the log deleted the group and nothing else is left of it, the waiting requests start a new one.
-                self._consumers.stored(self._group(purpose.group_id), purpose, error_code, step)
+                self._consumers.stored(self._registry.named(purpose.group_id), purpose, error_code, step)
             case StoreShareGroup():
-                self._shares.stored(self._group(purpose.group_id), purpose, error_code, step)
+                self._shares.stored(self._registry.named(purpose.group_id), purpose, error_code, step)
             case StoreStreamsGroup():
-                self._streams.stored(self._group(purpose.group_id), purpose, error_code, step)
+                self._streams.stored(self._registry.named(purpose.group_id), purpose, error_code, step)
             case StoreEmpty() | ExpireOffsets():
                 pass
             case _:
                 assert_never(purpose)
         for group_id in group_ids(purpose):
-            self._forget_if_vacant(group_id)
+            self._registry.forget_if_vacant(group_id)
 
     # ---- what falls due
 
@@ -558,14 +531,14 @@ class GroupCoordinator:
             if group is not None and queue is not None:
                 if key not in self._deadlines and key not in group.waiting:
                     queue.again(group, key, step)
-            elif key == EXPIRY_KEY or (group is not None and key in self._invariants.expected_deadlines(group)):
+            elif self._backlog.is_for(key) or (group is not None and key in self._invariants.expected_deadlines(group)):
                 self._deadlines.set(key, Millis(step.now + AGAIN_MS))
             self._check_whole([key.group_id], error)
             step.survived(key.kind, key.group_id, error)
 
     def _due(self, key: Key, step: Step) -> None:
-        if key == EXPIRY_KEY:
-            self._expiry.look(step)
+        if self._backlog.is_for(key):
+            self._backlog.go_on(key, step)
             return
         group, queue = self.groups.get(key.group_id), self._queue_of(key)
         if group is None:  # an unexpected error left the deadline behind
@@ -582,7 +555,15 @@ class GroupCoordinator:
             self._rebalance.join_time_is_up(group.kind, step)
         elif key.kind == SYNC:
             self._rebalance.sync_time_is_up(group.kind, step)
-        self._forget_if_vacant(key.group_id)
+        self._registry.forget_if_vacant(key.group_id)
+
+    def _computed(self, event: Computed, step: Step) -> None:
+        group = self.groups.get(event.group_id)
+        if group is None or group.decision is None or group.decision.token != event.token:
+            return
+        queue = next(each for each in self._queues if each.is_deciding(group))
+        queue.computed(group, event, step)
+        self._registry.forget_if_vacant(event.group_id)
 
     def _queue_of(self, key: Key) -> ConsumerChangeQueue | ShareChangeQueue | StreamsChangeQueue | None:
         return next((each for each in self._queues if key.kind in each.kinds), None)
@@ -595,6 +576,6 @@ class GroupCoordinator:
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations: call between steps, once loaded."""
-        self._usage.validate(self.groups)
-        self._pending_offsets.validate()
-        self._invariants.check(EXPIRY_KEY)
+        self._registry.usage.validate(self.groups)
+        self._registry.pending_offsets.validate()
+        self._invariants.check(*self._backlog.expected_deadlines())

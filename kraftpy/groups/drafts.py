@@ -90,6 +90,16 @@ class AnyDraft(ABC, Generic[G, K, V]):
         if isinstance(key, self.current_key):
             self.changed[key.member_id] = None
 
+    @property
+    def before(self) -> G:
+        """The group as it was when the draft began."""
+        return self._before
+
+    @property
+    def count(self) -> int:
+        """The number of records that are about this kind of group. The draft may have others as well."""
+        return len(self._written)
+
     def take_back(self, count: int) -> None:
         """Keep only the first `count` records: the decision that added the rest failed halfway."""
         kept, self._written = self._written[:count], []

@@ -2,7 +2,8 @@
 
 A `Request` is answered by exactly one `Reply` with its `request_id`, at once or later. The shell answers an `Append`
 with exactly one `Appended` of the same token, in log order; until then, nothing that depends on the records is revealed
-to anyone. A `ChangeState` is answered by exactly one `StateChanged` of its token, at any time.
+to anyone. A `ChangeState` is answered by exactly one `StateChanged` of its token, and a `Compute` by one `Computed`, at
+any time.
 
 A request about several groups (DescribeGroups, DeleteGroups, OffsetFetch from v8) reaches several coordinators:
 `routing.py` splits it and joins the answers.
@@ -10,8 +11,9 @@ A request about several groups (DescribeGroups, DeleteGroups, OffsetFetch from v
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.records import Record
@@ -143,11 +145,21 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """The function of the `Compute` with this token has returned `result`, or raised `error`."""
+
+    group_id: str
+    token: int
+    result: Any = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed, at least up to `next_deadline`."""
 
 
-Event = Request | Appended | TopicsDeleted | TransactionEnded | StateChanged | Tick
+Event = Request | Appended | TopicsDeleted | TransactionEnded | StateChanged | Computed | Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,4 +235,13 @@ class CreateInternalTopics:
     topics: tuple[InternalTopic, ...]
 
 
-Effect = Reply | Append | Note | Survived | ChangeState | CreateInternalTopics
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Call the function in a thread, then report `Computed(token)`. The group waits for it."""
+
+    group_id: str
+    token: int
+    function: Callable[[], Any]
+
+
+Effect = Reply | Append | Note | Survived | ChangeState | CreateInternalTopics | Compute

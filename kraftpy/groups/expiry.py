@@ -1,11 +1,13 @@
 """Periodically expires offsets that are no longer needed and groups that have become empty of everything (KIP-211).
 
 One pass over all groups is made in pieces of about `OFFSETS_AT_ONCE` offsets, each at its own tick, so that other
-requests are served in between. A pass covers the groups that exist when it begins.
+requests are served in between. A pass covers the groups that exist when it begins. Many expired offsets of a group are
+deleted in pieces as well (`offsets.pieces`); one that was committed again in the meantime stays.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from kraftpy.groups import offsets
@@ -16,7 +18,7 @@ from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.group import Group
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
-from kraftpy.types import Millis
+from kraftpy.types import Millis, TopicPartition
 
 EXPIRY_KEY: Final = Key("", "expiry")
 OFFSETS_AT_ONCE: Final = 10_000
@@ -35,6 +37,10 @@ class Expiry:
         self._deletions = deletions
         self._left: list[str] = []
         """The groups remaining in this pass, in reverse order."""
+        self._expired: deque[tuple[str, list[TopicPartition]]] = deque()
+        """Offsets that remain to be deleted before the pass goes on, by group."""
+        self._deleted = 0
+        """How many tombstones this piece of the pass needs."""
 
     def arm(self, step: Step) -> None:
         """Schedule the next pass."""
@@ -42,26 +48,53 @@ class Expiry:
 
     def look(self, step: Step) -> None:
         """Delete expired offsets and groups with nothing left. Groups with records in flight wait for the next pass."""
+        if self._expired:
+            self._delete_piece(step)
+        else:
+            self._look_on(step)
+        if self._expired or self._left:
+            self._deadlines.set(EXPIRY_KEY, Millis(step.now + _SOON_MS))
+        else:
+            self.arm(step)
+
+    def _look_on(self, step: Step) -> None:
         if not self._left:
             self._left = sorted(self._groups, reverse=True)
-        looked_at = 0
-        while self._left and looked_at < OFFSETS_AT_ONCE:
+        looked_at = self._deleted = 0
+        while (
+            self._left
+            and not self._expired
+            and looked_at < OFFSETS_AT_ONCE
+            and self._deleted < offsets.TOMBSTONES_AT_ONCE
+        ):
             group = self._groups.get(self._left.pop())
             if group is not None:
                 looked_at += 1 + len(group.offsets)
                 self._look_at(group, step)
-        if self._left:
-            self._deadlines.set(EXPIRY_KEY, Millis(step.now + _SOON_MS))
-        else:
-            self.arm(step)
+
+    def _delete_piece(self, step: Step) -> None:
+        """Delete a piece of what was found to have expired, as far as that is still so."""
+        group_id, piece = self._expired.popleft()
+        group = self._groups.get(group_id)
+        if group is None or group.is_dead or group.is_changing:
+            return
+        idle = [each for each in piece if each not in group.offsets_in_flight]
+        due = offsets.expired(group, self._config, step.timestamp, idle)
+        if due:
+            offsets.expire(group, due, step)
 
     def _look_at(self, group: Group, step: Step) -> None:
         if group.records_in_flight or isinstance(group.kind, ShareGroup):  # a share group is kept until it is deleted
             return
         partitions = offsets.expired(group, self._config, step.timestamp)
         has_pending = isinstance(group.kind, ClassicGroup) and bool(group.kind.pending_members)
-        ends = group.is_empty and not has_pending
+        ends = group.is_empty and not has_pending and not group.is_changing
         if ends and len(partitions) == len(group.offsets) and not group.unstable:
             self._deletions.bury([group], step)
+            self._deleted += 1 + len(partitions)
         elif partitions:
-            offsets.expire(group, partitions, step)
+            step.note(group, f"{len(partitions)} offsets have expired")
+            first, *others = offsets.pieces(group, partitions)
+            offsets.expire(group, first, step)
+            self._expired.extend((group.group_id, piece) for piece in others)
+            self._deleted += len(partitions)

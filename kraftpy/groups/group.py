@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Any, assert_never
 
+from kraftpy.groups.apart import Decision
 from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.deadlines import Key
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Request
 from kraftpy.groups.memory import GROUP_BYTES
 from kraftpy.groups.records import GroupMetadataValue, OffsetCommitValue
@@ -38,10 +40,13 @@ class Group:
     records_in_flight: int = 0  # unanswered appends that involve this group
     offsets_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
     unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in open transactions
+    is_losing_offsets: bool = False  # it is being deleted, and some of its offsets are gone already
 
     is_dead: bool = False  # its tombstones are being written to the log
     is_changing: bool = False  # records that say its kind's state are being written, or that state is being changed
     waiting: deque[Request | Key] = field(default_factory=deque)  # queued until the change is done
+    stored: AnyDraft[Any, Any, Any] | None = None  # the draft whose records are being written
+    decision: Decision | None = None  # paused, while something large is computed for it
     handing: Request | Key | None = None  # an item being passed on to another kind's queue
     handed_to: object = None  # the queue that took it
     counted: int = 0  # bytes counted for it in the coordinator's usage, without offsets and records
@@ -83,7 +88,7 @@ class Group:
     @property
     def is_vacant(self) -> bool:
         """True if nothing would be lost by dropping the group."""
-        return self.holds_nothing and not self.waiting
+        return self.holds_nothing and not self.waiting and not self.is_losing_offsets
 
     # ---- state
 
@@ -97,7 +102,7 @@ class Group:
         """Restore a dead group as it was: its tombstones were not written."""
         if isinstance(self.kind, ClassicGroup):
             self.kind.state = State.EMPTY  # there is no transition out of Dead
-        self.is_dead = False
+        self.is_dead = self.is_losing_offsets = False
 
     @property
     def state_name(self) -> str:

@@ -20,6 +20,7 @@ from kraftpy.groups.change_queue import ChangeQueue
 from kraftpy.groups.classic.group import ClassicGroup, State
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.deadlines import Deadlines, Key
+from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group
 from kraftpy.groups.transactional_offsets import PendingOffsets
@@ -34,17 +35,20 @@ class Invariants:
         deadlines: Deadlines,
         appends: Appends,
         queue: Sequence[ChangeQueue[Any, Any]],
+        deletions: Deletions,
         pending_offsets: PendingOffsets,
     ) -> None:
         self._groups = groups
         self._deadlines = deadlines
         self._appends = appends
         self._queues = queue
+        self._deletions = deletions
         self._pending_offsets = pending_offsets
 
     def expected_deadlines(self, group: Group) -> set[Key]:
         """Return the keys for which the group must have deadlines."""
         expected: set[Key] = set().union(*(queue.expected_deadlines(group) for queue in self._queues))
+        expected |= self._deletions.expected_deadlines(group)
         classic = group.classic_or_empty()
         expected |= {Key(group.group_id, SESSION, m) for m in (*classic.members, *classic.pending_members)}
         if classic.state is State.PREPARING_REBALANCE:
@@ -66,7 +70,8 @@ class Invariants:
             return False
         if group.waiting and not group.is_changing:
             return False
-        if group.is_changing and not (purposes or any(queue.is_asking(group) for queue in self._queues)):
+        is_asking = group.decision is not None or any(queue.is_asking(group) for queue in self._queues)
+        if group.is_changing and not (purposes or is_asking):
             return False
         classic = group.classic_or_empty()
         is_deciding = classic.state is State.COMPLETING_REBALANCE and not classic.pending_sync
@@ -80,6 +85,7 @@ class Invariants:
         """Return True if a request that names these groups, or is one of the `others`, will be answered later."""
         groups = [group for group_id in named if (group := self._groups.get(group_id)) is not None]
         waiting = [each for group in groups for each in group.waiting if isinstance(each, Request)]
+        waiting += [event for group in groups if group.decision is not None for event, _ in group.decision.answers]
         if any(each.request_id == request_id for each in (*waiting, *others)):
             return True
         members = [member for group in groups for member in group.classic_or_empty().members.values()]

@@ -12,7 +12,7 @@ Read: KIP-211 (expiry), KIP-320 (leader epochs), KIP-447 (require_stable), KIP-4
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import assert_never
 
 from kraftpy.groups.appends import DeleteOffsets, ExpireOffsets, StoreOffsets
@@ -56,8 +56,12 @@ FIRST_FETCH_WITH_GROUPS = 8
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 NO_OFFSET = OffsetCommitValue(offset=-1)
 _FOREVER = 2**63 - 1  # the latest time that the record can express
+TOMBSTONES_AT_ONCE = 1_000
+"""How many offsets are deleted before other requests are served."""
 _BATCH_BYTES = 1 << 18
-_RECORD_BYTES = 32
+_OVERHEAD_BYTES = 32
+_RECORD_BYTES = 282
+"""The size of an offset's tombstone without the group's id, at most."""
 
 
 # ---- OffsetCommit
@@ -168,18 +172,30 @@ def lacks_room(
 
 
 def commit(
-    event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
+    event: Request,
+    message: OffsetCommitRequest,
+    group: Group,
+    config: GroupConfig,
+    room: Room,
+    step: Step,
+    is_deleted: Callable[[str], bool],
 ) -> None:
-    """Store offsets that passed `check_commit`. Partitions with too much metadata or no room are refused one by one."""
+    """Store offsets that passed `check_commit`. Partitions with too much metadata or no room are refused one by one.
+
+    So are those of topics for which `is_deleted` is true.
+    """
     growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
     topics = []
     for topic in message.topics:
         partitions = []
+        is_gone = is_deleted(topic.name)
         for each in topic.partitions:
             error = ErrorCode.NONE
-            if len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
+            if is_gone:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
@@ -243,11 +259,13 @@ def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group
     """Return durable offsets: of one group up to v7, of several from v8; null topics mean all.
 
     The only senders refused are those that claim to be a member of a consumer or streams group and are not, or not at
-    that epoch.
+    that epoch. A group that is being deleted piece by piece shows nothing until that is done.
     """
     if api_version >= FIRST_FETCH_WITH_GROUPS:
         return OffsetFetchResponse(groups=[_fetch_group(each, groups.get(each.group_id)) for each in message.groups])
     group = groups.get(message.group_id)
+    if group is not None and group.is_losing_offsets:
+        return OffsetFetchResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     topics = (
         _all_topics(group)
         if message.topics is None
@@ -262,6 +280,8 @@ def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group
 
 
 def _fetch_group(asked: OffsetFetchRequestGroup, group: Group | None) -> OffsetFetchResponseGroup:
+    if group is not None and group.is_losing_offsets:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     if group is not None and (asked.member_id is not None or asked.member_epoch >= 0):
         error = ErrorCode.NONE
         if isinstance(group.kind, ConsumerGroup):
@@ -328,7 +348,8 @@ def _of_one_group(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
 # ---- OffsetDelete
 
 
-def _tombstone(group: Group, partition: TopicPartition) -> Record:
+def tombstone(group: Group, partition: TopicPartition) -> Record:
+    """Return the record that deletes the group's offset."""
     key = OffsetCommitKey(group_id=group.group_id, topic=partition.topic, partition=partition.partition)
     return offset_record(key, None)
 
@@ -338,20 +359,32 @@ def is_known(group: Group, partition: TopicPartition) -> bool:
     return partition in group.offsets or partition in group.offsets_in_flight or partition in group.unstable
 
 
-def tombstones(group: Group, topics: frozenset[str] | None = None) -> list[Record]:
-    """Return tombstones for all the group's offsets, or those of some topics, including offsets still in flight."""
-    known = group.offsets.keys() | group.offsets_in_flight.keys() | group.unstable.keys()
-    return [_tombstone(group, each) for each in sorted(e for e in known if topics is None or e.topic in topics)]
+def known(group: Group, topics: Container[str] | None = None) -> list[TopicPartition]:
+    """Return the partitions for which `is_known` is true, or those of some topics, in the order of their commits."""
+    found = list(group.offsets)
+    found += [each for each in group.offsets_in_flight if each not in group.offsets]
+    found += [each for each in group.unstable if each not in group.offsets and each not in group.offsets_in_flight]
+    return found if topics is None else [each for each in found if each.topic in topics]
+
+
+def pieces(group: Group, partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """Split partitions whose offsets are deleted so that each piece takes little time and fits in one batch.
+
+    Each piece is sorted; to sort all of them at once would take too long.
+    """
+    size = max(1, min(TOMBSTONES_AT_ONCE, _BATCH_BYTES // (_RECORD_BYTES + len(group.group_id))))
+    for start in range(0, len(partitions), size):
+        yield sorted(partitions[start : start + size])
 
 
 def in_batches(records: list[Record]) -> Iterator[list[Record]]:
-    """Split records into batches that fit in the log; otherwise a group with many offsets could never be deleted."""
+    """Split records into batches that fit in the log."""
     batch: list[Record] = []
     size = 0
     for record in records:
         key, value = record
         batch.append(record)
-        size += _RECORD_BYTES + len(key) + len(value or b"")
+        size += _OVERHEAD_BYTES + len(key) + len(value or b"")
         if size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -375,7 +408,7 @@ def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, st
         for each in topic.partitions:
             partition = TopicPartition(topic.name, each.partition_index)
             if not subscribed and is_known(group, partition):
-                records.append(_tombstone(group, partition))
+                records.append(tombstone(group, partition))
             partitions.append(OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=error))
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     response = OffsetDeleteResponse(topics=topics)
@@ -405,8 +438,10 @@ def failed_delete(error_code: ErrorCode) -> OffsetDeleteResponse:
 # ---- expiry
 
 
-def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicPartition]:
-    """Return the partitions whose offsets have expired (rule 38, KIP-211), sorted.
+def expired(
+    group: Group, config: GroupConfig, timestamp: Millis, among: Iterable[TopicPartition] | None = None
+) -> list[TopicPartition]:
+    """Return the partitions whose offsets have expired (rule 38, KIP-211); with `among`, only those.
 
     An offset's retention starts when the group becomes empty, or at its commit if the group never had members. While a
     consumer group is Stable, only topics it no longer reads expire, counted from their commit. In any other state
@@ -420,23 +455,23 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
         elif classic.state is not State.STABLE or classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return []
 
-    def is_expired(value: OffsetCommitValue) -> bool:
+    def is_expired(partition: TopicPartition) -> bool:
+        value = group.offsets.get(partition)
+        if value is None or partition in group.unstable:
+            return False
         if value.expire_timestamp != NO_TIMESTAMP:
             return timestamp >= value.expire_timestamp
         since = since_empty if since_empty != NO_TIMESTAMP else value.commit_timestamp
         return timestamp - since >= config.offsets_retention_ms
 
-    due = [
-        partition for partition, value in group.offsets.items() if is_expired(value) and partition not in group.unstable
-    ]
+    due = list(filter(is_expired, group.offsets if among is None else among))
     if due and (classic.state is State.STABLE or isinstance(group.kind, ConsumerGroup | StreamsGroup)):
         subscribes_to = group.subscription()
         due = [partition for partition in due if not subscribes_to(partition.topic)]
-    return sorted(due)
+    return due
 
 
 def expire(group: Group, partitions: list[TopicPartition], step: Step) -> None:
     """Delete these offsets; the group stays."""
-    step.note(group, f"{len(partitions)} offsets have expired")
-    for records in in_batches([_tombstone(group, each) for each in partitions]):
+    for records in in_batches([tombstone(group, each) for each in partitions]):
         step.append(records, ExpireOffsets(group_id=group.group_id))

@@ -23,6 +23,10 @@ class Step:
         self._appends = appends
         self._groups = groups
 
+    def renew(self, later: Step) -> None:
+        """Continue as part of a later step: take its time, and add to its effects."""
+        self.now, self.timestamp, self.effects = later.now, later.timestamp, later.effects
+
     def reply(self, request_id: int, response: GroupResponse) -> None:
         """Answer a request. Every request is answered exactly once."""
         self.effects.append(Reply(request_id=request_id, response=response))

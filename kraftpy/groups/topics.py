@@ -59,7 +59,6 @@ def hash_of_topics(names: Iterable[str], topics: Topics) -> int:
     known = [(name, info) for name in sorted(names) if (info := topics.topic(name)) is not None]
     if not known:
         return 0
-    digest = hashlib.blake2b(digest_size=8)
-    for name, info in known:
-        digest.update(info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00")
+    parts = (info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00" for name, info in known)
+    digest = hashlib.blake2b(b"".join(parts), digest_size=8)
     return int.from_bytes(digest.digest(), "big", signed=True)

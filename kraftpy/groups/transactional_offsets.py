@@ -6,6 +6,9 @@ group's present one, or older than its deletion, is dropped. While an offset is 
 reader that asks for stable offsets only must wait (KIP-447), or it could start at a position that the open transaction
 is about to change. Unstable offsets do not expire.
 
+The outcome of a transaction takes effect in each group at once, for all its offsets there. If there are many, one group
+after another has it, and other requests are served in between (`backlog`); until then they stay unstable.
+
 The shell checks beforehand that the partition is part of the transaction; the log checks whether the producer is
 fenced.
 
@@ -14,15 +17,16 @@ Read: rules 33 and 38; KIP-98, KIP-447 (a member may only commit in its generati
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from kraftpy.groups.appends import Purpose, StoreTransactionalOffsets
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group
-from kraftpy.groups.memory import Room, Usage, weight_of_offset
+from kraftpy.groups.memory import OFFSET_BYTES, Room, Usage, weight_of_offset
 from kraftpy.groups.offsets import lacks_room
 from kraftpy.groups.records import OffsetCommitKey, OffsetCommitValue, Record, offset_record
 from kraftpy.groups.step import Step
@@ -45,43 +49,98 @@ from kraftpy.types import TopicPartition
 _FetchedPartition = OffsetFetchResponsePartition | OffsetFetchResponsePartitions
 
 
+_Offsets = dict[TopicPartition, tuple[int, OffsetCommitValue]]
+"""Offsets of one transaction in one group, each with its place in the order of the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """What an ended transaction commits or drops in one group."""
+
+    group_id: str
+    offsets: _Offsets
+    is_commit: bool
+
+
 class PendingOffsets:
-    """Offsets of open transactions, by producer id. `Group.unstable` counts them, including those in flight."""
+    """Offsets of open transactions, by producer id, and of ended ones, until each group has them.
+
+    `Group.unstable` counts them, including those in flight.
+    """
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
-        self._by_producer: dict[int, dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]] = {}
+        self._by_producer: dict[int, dict[str, _Offsets]] = {}
+        self._ended: deque[_Ended] = deque()
         self._added = 0
 
     def add(self, producer_id: int, group: Group, partition: TopicPartition, value: OffsetCommitValue) -> None:
         """Add an offset from the log that is pending until its transaction ends."""
-        pending = self._by_producer.setdefault(producer_id, {})
-        if (group.group_id, partition) not in pending:
+        pending = self._by_producer.setdefault(producer_id, {}).setdefault(group.group_id, {})
+        if partition not in pending:
             group.unstable[partition] += 1
         else:
-            self._usage.pending -= weight_of_offset(pending[group.group_id, partition][1])
+            self._usage.pending -= weight_of_offset(pending[partition][1])
         self._added += 1
-        pending[group.group_id, partition] = self._added, value
+        pending[partition] = self._added, value
         self._usage.pending += weight_of_offset(value)
 
-    def superseded(self, group: Group, partition: TopicPartition, by: int | None = None) -> None:
-        """Drop pending offsets older than the group's new offset, or than its deletion.
+    def _in(self, group_id: str) -> list[_Offsets]:
+        """Return the pending offsets in a group, by transaction."""
+        found = [each.offsets for each in self._ended if each.group_id == group_id]
+        return found + [groups[group_id] for groups in self._by_producer.values() if group_id in groups]
 
-        `by` is the sequence number of the new offset if it was pending itself.
-        """
+    def superseded(self, group: Group, partition: TopicPartition) -> None:
+        """Drop pending offsets older than the group's new offset, or than its deletion."""
         if not group.unstable:
             return
-        key = group.group_id, partition
-        for pending in self._by_producer.values():
-            if key in pending and (by is None or pending[key][0] < by):
-                self._usage.pending -= weight_of_offset(pending.pop(key)[1])
+        for pending in self._in(group.group_id):
+            if partition in pending:
+                self._usage.pending -= weight_of_offset(pending.pop(partition)[1])
                 mark_stable(group, [partition])
 
-    def take(self, producer_id: int) -> dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]:
-        """Remove and return a finished transaction's pending offsets, each with its sequence number."""
-        taken = self._by_producer.pop(producer_id, {})
-        self._usage.pending -= sum(weight_of_offset(value) for _, value in taken.values())
-        return taken
+    def end(self, producer_id: int, *, is_commit: bool) -> None:
+        """End the producer's transaction. `end_one` then commits or drops its offsets, group by group."""
+        for group_id, pending in self._by_producer.pop(producer_id, {}).items():
+            self._ended.append(_Ended(group_id=group_id, offsets=pending, is_commit=is_commit))
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if transactions have ended whose offsets not every group has yet."""
+        return bool(self._ended)
+
+    def end_one(self, groups: Mapping[str, Group]) -> tuple[str, int] | None:
+        """Commit or drop the offsets of the oldest ended transaction in one group.
+
+        Returns the group's id and the number of offsets, or None if there is nothing to do.
+        """
+        if not self._ended:
+            return None
+        ended = self._ended.popleft()
+        group = groups.get(ended.group_id)
+        if group is None:
+            assert not ended.offsets, ended.group_id
+            return ended.group_id, 0
+        older = self._in(ended.group_id)
+        usage, unstable, known = self._usage, group.unstable, group.offsets
+        usage.pending -= OFFSET_BYTES * len(ended.offsets)
+        for partition, (place, value) in ended.offsets.items():
+            if unstable[partition] > 1:
+                unstable[partition] -= 1
+            else:
+                del unstable[partition]
+            size = len(value.metadata)
+            usage.pending -= size
+            if not ended.is_commit:
+                continue
+            before = known.get(partition)
+            usage.bytes += OFFSET_BYTES + size if before is None else size - len(before.metadata)
+            known[partition] = value
+            for pending in older:
+                if partition in pending and pending[partition][0] < place:
+                    usage.pending -= weight_of_offset(pending.pop(partition)[1])
+                    mark_stable(group, [partition])
+        return ended.group_id, len(ended.offsets)
 
     def unstable(self, group: Group, purposes: Iterable[Purpose]) -> Counter[TopicPartition]:
         """Count, by partition, the offsets that are pending or in flight."""
@@ -89,16 +148,15 @@ class PendingOffsets:
         for purpose in purposes:
             if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group.group_id:
                 counts.update(purpose.partitions)
-        for partition in {*group.unstable, *counts}:
-            key = group.group_id, partition
-            counts[partition] += sum(key in pending for pending in self._by_producer.values())
+        for pending in self._in(group.group_id):
+            counts.update(pending.keys())
         return counts
 
     def validate(self) -> None:
         """Assert that all bytes are counted. For tests and simulations."""
-        assert self._usage.pending == sum(
-            weight_of_offset(value) for pending in self._by_producer.values() for _, value in pending.values()
-        )
+        kept = [pending for groups in self._by_producer.values() for pending in groups.values()]
+        kept += [each.offsets for each in self._ended]
+        assert self._usage.pending == sum(weight_of_offset(value) for each in kept for _, value in each.values())
 
 
 def mark_stable(group: Group, partitions: Sequence[TopicPartition]) -> None:
@@ -163,15 +221,28 @@ def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffse
 
 
 def commit(
-    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
+    event: Request,
+    message: TxnOffsetCommitRequest,
+    group: Group,
+    config: GroupConfig,
+    room: Room,
+    step: Step,
+    is_deleted: Callable[[str], bool],
 ) -> None:
-    """Store offsets that passed `check`. Partitions with too much metadata or no room are refused one by one."""
+    """Store offsets that passed `check`. Partitions with too much metadata or no room are refused one by one.
+
+    So are those of topics for which `is_deleted` is true.
+    """
     growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
     response = refuse(message, ErrorCode.NONE)
     for topic, answers in zip(message.topics, response.topics, strict=True):
+        is_gone = is_deleted(topic.name)
         for each, answer in zip(topic.partitions, answers.partitions, strict=True):
+            if is_gone:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
             if len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue

@@ -38,6 +38,7 @@ def refusals(groups: Mapping[str, Group], purposes: Iterable[Purpose], others: I
             if member.sync is not None:
                 replies.append(Reply(request_id=member.sync.request_id, response=SyncGroupResponse(error_code=MOVED)))
         replies += [_refusal(item) for item in group.waiting if isinstance(item, Request)]
+        replies += [] if group.decision is None else [_refusal(event) for event, _ in group.decision.answers]
     for purpose in purposes:
         replies += _of_append(purpose)
     return replies + [_refusal(event) for event in others]

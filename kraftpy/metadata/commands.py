@@ -106,7 +106,7 @@ class RegisterBroker:
     time_ms: Millis
     rack: str | None = None
     fenced: bool = True
-    """Whether it has yet to prove that it is caught up. A broker that is its own quorum does not have to."""
+    """True if it has yet to prove that it is caught up. A broker that is its own quorum does not have to."""
     previous_session_expired: bool = False
     """The proposer saw that no other incarnation is alive. If False, an unfenced registration is not replaced."""
     previous_broker_epoch: int = -1
@@ -279,7 +279,7 @@ class IsrChange:
     partition_epoch: int
     isr: tuple[IsrMember, ...]
     is_recovering: bool = False
-    """Whether the leader is still recovering from an unclean election (KIP-704)."""
+    """True if the leader is still recovering from an unclean election (KIP-704)."""
 
 
 @frozen

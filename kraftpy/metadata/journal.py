@@ -156,7 +156,7 @@ class Journal:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something is waiting for a sync or being synced. Call on the loop."""
+        """True if something is waiting for a sync or being synced. Call on the loop."""
         return self._is_writing or bool(self._unwritten) or bool(self._unwritten_votes)
 
     @property
@@ -214,7 +214,7 @@ class Journal:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write or sync has failed, so that all writes are refused. Callable from any thread."""
+        """True if a write or sync has failed, so that all writes are refused. Callable from any thread."""
         return self._failed
 
     # -- writing, on the loop

@@ -225,7 +225,7 @@ class Quorum:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether `journal.sync` has something to do, or is running."""
+        """True if `journal.sync` has something to do, or is running."""
         return self._journal.is_dirty
 
     def synced(self, durable_index: int) -> None:
@@ -270,12 +270,12 @@ class Quorum:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads and accepts commands; it may not know yet that another was elected."""
+        """True if this node leads and accepts commands; it may not know yet that another was elected."""
         return self._failure is None and self._state.is_leader and self._raft.leader.resigning_until_ms is None
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads and has applied everything of earlier terms."""
+        """True if this node leads and has applied everything of earlier terms."""
         first = self._state.library.first_index_of_term
         return self.is_leader and first is not None and self.applied_index >= first
 
@@ -347,7 +347,7 @@ class Quorum:
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the log has grown enough since the last snapshot, and one can be taken now."""
+        """True if the log has grown enough since the last snapshot, and one can be taken now."""
         return self._raft.snapshots.is_due
 
     def begin_snapshot(self) -> Captured:
@@ -360,7 +360,7 @@ class Quorum:
 
     @property
     def snapshot_wanted(self) -> bool:
-        """Whether nodes that are behind wait for a snapshot."""
+        """True if nodes that are behind wait for a snapshot."""
         return self._raft.snapshots.is_wanted
 
     def capture_snapshot(self) -> Captured:

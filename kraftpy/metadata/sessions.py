@@ -99,7 +99,7 @@ class Sessions:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node's controller is the active one."""
+        """True if this node's controller is the active one."""
         return self._term is not None
 
     # -- inputs

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 
@@ -64,9 +65,11 @@ class StateBatch(NamedTuple):
 def combine(known: Iterable[StateBatch], said: Iterable[StateBatch], start_offset: int = 0) -> list[StateBatch]:
     """Merge both from the start offset on: sorted and disjoint, and equal neighbours joined.
 
-    O(n log n) for n batches, however they overlap.
+    O(n log n) for n batches, however they overlap; much faster if they are in order and none overlap.
     """
     batches = [each for each in (*known, *said) if each.last_offset >= start_offset]
+    if all(before.last_offset < after.first_offset for before, after in pairwise(batches)):
+        return _joined(batches, start_offset)
     edges = {max(each.first_offset, start_offset) for each in batches} | {each.last_offset + 1 for each in batches}
     ends = iter(sorted(edges))
     waiting = sorted(batches, key=lambda each: each.first_offset)
@@ -84,6 +87,15 @@ def combine(known: Iterable[StateBatch], said: Iterable[StateBatch], start_offse
             _add(combined, open_now[0][2]._replace(first_offset=first, last_offset=end - 1))
         first = end
     return combined
+
+
+def _joined(batches: list[StateBatch], start_offset: int) -> list[StateBatch]:
+    """Join equal neighbours of batches that are in order and do not overlap."""
+    joined: list[StateBatch] = []
+    for each in batches:
+        is_cut = each.first_offset < start_offset
+        _add(joined, each._replace(first_offset=start_offset) if is_cut else each)
+    return joined
 
 
 def _add(batches: list[StateBatch], batch: StateBatch) -> None:

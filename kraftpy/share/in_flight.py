@@ -130,11 +130,10 @@ class InFlight:
         """Return the runs that overlap this range, unsplit."""
         place = max(0, bisect_right(self._runs, first, key=lambda run: run.first) - 1)
         found = []
-        for run in self._runs[place:]:
-            if run.first > last:
-                break
+        while place < len(self._runs) and (run := self._runs[place]).first <= last:
             if run.last >= first:
                 found.append(run)
+            place += 1
         return found
 
     def split_out(self, first: int, last: int) -> list[Run]:

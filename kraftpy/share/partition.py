@@ -449,6 +449,8 @@ class _Acquisition:
         self._member_id = member_id
         self._now = now
         self._remaining = max_records
+        self._room = partition.config.partition_max_record_locks - len(partition.records)
+        """How many records may be handed out beyond the end."""
         self._batch_size = None if is_record_limit else batch_size
         self._is_record_limit = is_record_limit
         self._is_throttled = False
@@ -497,13 +499,13 @@ class _Acquisition:
             return True
         if self._is_throttled:
             return False
-        room = self._partition.config.partition_max_record_locks - len(self._partition.records)
-        count = min(last - first + 1, room)
+        count = min(last - first + 1, self._room)
         if self._is_record_limit:
             count = min(count, self._remaining)
         if count <= 0:
             return False
         run = self._partition.records.append(first + count - 1, DeliveryState.AVAILABLE, 0)
+        self._room -= count
         self._have(run, batch_begins_at=first)
         return count == last - first + 1
 

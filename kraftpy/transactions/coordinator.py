@@ -9,10 +9,10 @@
 `now` is a monotonic clock and schedules the periodic checks. `timestamp` is the wall clock: it goes into records, and
 transactions and ids are timed by it, so that a failover does not restart their timeouts.
 
-Invariants: durable state changes only in `replay`, once the log has the record; at most one record per transactional id
-is in flight, and until it is durable every other request for the id gets CONCURRENT_TRANSACTIONS; each request is
-answered exactly once, after its record is durable; a durable Prepare state is never taken back: after every load its
-markers are requested again, until all partitions have one.
+Invariants: durable state changes only with its record, replayed or known to be in the log; at most one record per
+transactional id is in flight, and until it is durable every other request for the id gets CONCURRENT_TRANSACTIONS; each
+request is answered exactly once, after its record is durable; a durable Prepare state is never taken back: after every
+load its markers are requested again, until all partitions have one.
 
 A failed append must not be in the log. If the shell cannot know, it unloads the coordinator and loads it again.
 
@@ -50,12 +50,14 @@ from kraftpy.transactions.events import (
     WriteMarkers,
 )
 from kraftpy.transactions.memory import MAX_BYTES_SETTING, Room, weight
-from kraftpy.transactions.records import Record, read_key, read_value, transaction_record
+from kraftpy.transactions.records import read_key, read_value
 from kraftpy.transactions.transaction import AT_REST, PREPARED, State, Transaction, TransactionValue, follow
 from kraftpy.types import Millis
 
 MOST_AT_ONCE: Final = 500
 """How many due ids are handled before other requests are served."""
+LOOKED_AT_ONCE: Final = 10_000
+"""How many ids are looked at before other requests are served."""
 _SOON_MS: Final = 10
 
 
@@ -64,7 +66,6 @@ class _InFlight:
     """A record on its way to the log, and the reply to send once it is durable. A value of None deletes the id."""
 
     transactional_id: str
-    record: Record
     value: TransactionValue | None
     last_producer_epoch: int
     request_id: int | None
@@ -85,6 +86,10 @@ class TransactionCoordinator:
         self._is_loaded = False
         self._look_for_open_at = Millis(0)
         self._look_for_unused_at = Millis(0)
+        self._open_left: list[str] = []
+        """The ids that remain to be looked at for transactions past their timeout."""
+        self._unused_left: list[str] = []
+        """The ids that remain to be looked at for those that are unused."""
 
     # ---- loading and unloading
 
@@ -93,7 +98,9 @@ class TransactionCoordinator:
         transactional_id = None if key is None else read_key(key)
         if transactional_id is None:
             return
-        stored = None if value is None else read_value(value)
+        self._apply(transactional_id, None if value is None else read_value(value))
+
+    def _apply(self, transactional_id: str, stored: TransactionValue | None) -> None:
         known = self.transactions.get(transactional_id)
         self._count(weight(transactional_id, None if known is None else known.value), stored, transactional_id)
         if stored is None or stored.state is State.DEAD:
@@ -115,8 +122,9 @@ class TransactionCoordinator:
         self._is_loaded = True
         self._look_for_open_at = Millis(now + self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
         self._look_for_unused_at = Millis(now + self.config.transaction_remove_expired_transaction_cleanup_interval_ms)
-        for _, transaction in sorted(self.transactions.items()):
-            self._advance(transaction, step)
+        prepared = [key for key, each in self.transactions.items() if each.state in PREPARED]
+        for key in sorted(prepared):
+            self._advance(self.transactions[key], step)
         return step.effects
 
     def unload(self) -> list[Effect]:
@@ -249,17 +257,15 @@ class TransactionCoordinator:
         is_dead = decision.value.state is State.DEAD
         value = None if is_dead else decision.value
         token, self._next_token = self._next_token, self._next_token + 1
-        record = transaction_record(transaction.transactional_id, value)
         transaction.is_pending = True
         self._in_flight[token] = _InFlight(
             transactional_id=transaction.transactional_id,
-            record=record,
             value=value,
             last_producer_epoch=decision.last_producer_epoch,
             request_id=request_id,
             result=decision.result,
         )
-        step.effects.append(Append(record=record, token=token))
+        step.effects.append(Append(transactional_id=transaction.transactional_id, value=value, token=token))
 
     def _appended(self, done: _InFlight, error_code: ErrorCode, step: _Step) -> None:
         transaction = self.transactions[done.transactional_id]
@@ -270,7 +276,7 @@ class TransactionCoordinator:
             if done.request_id is not None:
                 step.reply(done.request_id, Result(error_code=_client_error(error_code)))
             return
-        self.replay(*done.record)
+        self._apply(done.transactional_id, done.value)  # as if it were replayed, but not parsed again
         transaction.last_producer_epoch = done.last_producer_epoch
         if done.request_id is not None:
             step.reply(done.request_id, done.result)
@@ -330,12 +336,15 @@ class TransactionCoordinator:
         """Abort transactions past their timeout (rule 33), and retry completions that could not be stored."""
         interval_ms = self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         self._look_for_open_at = Millis(step.now + interval_ms)
+        if not self._open_left:
+            self._open_left = list(self.transactions)
         due = self._due(
-            lambda each, value: value.is_overdue(step.timestamp) or (value.state in PREPARED and not each.unmarked)
+            self._open_left,
+            lambda each, value: value.is_overdue(step.timestamp) or (value.state in PREPARED and not each.unmarked),
         )
-        if len(due) > MOST_AT_ONCE:
+        if self._open_left:
             self._look_for_open_at = Millis(step.now + _SOON_MS)
-        for transaction in due[:MOST_AT_ONCE]:
+        for transaction in due:
             value = transaction.value
             assert value is not None
             if value.state in PREPARED and not transaction.unmarked:
@@ -356,10 +365,12 @@ class TransactionCoordinator:
         interval_ms = self.config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._look_for_unused_at = Millis(step.now + interval_ms)
         unused_since = step.timestamp - self.config.transactional_id_expiration_ms
-        due = self._due(lambda _, value: value.state in AT_REST and value.updated_at <= unused_since)
-        if len(due) > MOST_AT_ONCE:
+        if not self._unused_left:
+            self._unused_left = list(self.transactions)
+        due = self._due(self._unused_left, lambda _, value: value.state in AT_REST and value.updated_at <= unused_since)
+        if self._unused_left:
             self._look_for_unused_at = Millis(step.now + _SOON_MS)
-        for transaction in due[:MOST_AT_ONCE]:
+        for transaction in due:
             assert transaction.value is not None
             self._expire(transaction, transaction.value, step)
 
@@ -371,13 +382,18 @@ class TransactionCoordinator:
         except Exception as error:
             step.survived("expiry", transaction.transactional_id, error)
 
-    def _due(self, is_due: Callable[[Transaction, TransactionValue], bool]) -> list[Transaction]:
-        """Return the transactions that match and have no record in flight, sorted by id."""
-        found = {
-            key: each
-            for key, each in self.transactions.items()
-            if each.value is not None and not each.is_pending and is_due(each, each.value)
-        }
+    def _due(self, left: list[str], is_due: Callable[[Transaction, TransactionValue], bool]) -> list[Transaction]:
+        """Return transactions that match and have no record in flight, sorted by id.
+
+        Takes ids off the list until enough were found or looked at.
+        """
+        found: dict[str, Transaction] = {}
+        looked_at = 0
+        while left and looked_at < LOOKED_AT_ONCE and len(found) < MOST_AT_ONCE:
+            looked_at += 1
+            each = self.transactions.get(key := left.pop())
+            if each is not None and each.value is not None and not each.is_pending and is_due(each, each.value):
+                found[key] = each
         return [found[key] for key in sorted(found)]
 
     # ---- for tests and simulations

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.transactions.records import Record
+from kraftpy.transactions.records import Record, transaction_record
+from kraftpy.transactions.transaction import TransactionValue
 from kraftpy.types import TopicPartition
 
 
@@ -117,10 +118,24 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Write this record to the coordinator's partition with acks=all, then report `Appended(token)`."""
+    """Write this record to the coordinator's partition with acks=all, then report `Appended(token)`.
 
-    record: Record
+    A value of None deletes the id.
+    """
+
+    transactional_id: str
+    value: TransactionValue | None
     token: int
+
+    @property
+    def record(self) -> Record:
+        """The record's bytes. To encode the partitions of a large transaction takes long."""
+        return transaction_record(self.transactional_id, self.value)
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions in the record."""
+        return 0 if self.value is None else len(self.value.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

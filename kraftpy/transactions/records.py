@@ -11,6 +11,7 @@ Left out: the tagged field of two-phase commit (KIP-939), which is skipped like 
 from __future__ import annotations
 
 import struct
+from itertools import repeat
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
@@ -100,9 +101,9 @@ def transaction_record(transactional_id: str, value: TransactionValue | None) ->
 def by_topic(partitions: frozenset[TopicPartition] | set[TopicPartition]) -> dict[str, list[int]]:
     """Group partitions by topic, sorted."""
     topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
+    for topic, partition in partitions:  # sorting them as pairs would take several times as long
         topics.setdefault(topic, []).append(partition)
-    return topics
+    return {topic: sorted(topics[topic]) for topic in sorted(topics)}
 
 
 # ---- reading
@@ -177,7 +178,8 @@ def read_value(data: Buffer) -> TransactionValue:
     for _ in range(max(0, reader.array_length())):
         topic = reader.string()
         count = max(0, reader.array_length())
-        partitions.update(TopicPartition(topic, each) for each in struct.unpack(f">{count}i", reader.take(4 * count)))
+        numbers = struct.unpack(f">{count}i", reader.take(4 * count))
+        partitions.update(map(TopicPartition, repeat(topic), numbers))
         reader.tagged_fields()
     updated_at, started_at = reader.integer(8), reader.integer(8)
     tags = reader.tagged_fields()

@@ -286,6 +286,7 @@ class Node:
             cluster,  # type: ignore[arg-type]
             self.replicas,
             functools.partial(change_state, share_states),
+            Slices(),
         )
         ids = iter(range(1, 1 << 30))
         self.connection_limits = _Unlimited()

@@ -25,6 +25,8 @@ from kraftpy.groups.events import (
     Append,
     Appended,
     ChangeState,
+    Compute,
+    Computed,
     Effect,
     Event,
     GroupRequest,
@@ -75,6 +77,8 @@ class World:
         self.held: list[Append] = []
         self.silent = False  # share coordinators answer on request, not at once
         self.asked: list[ChangeState] = []
+        self.is_busy = False  # what is computed apart is done on request, not at once
+        self.computing: list[Compute] = []
         self.share_coordinators = ShareCoordinators()
         self.requests: dict[int, Request] = {}
         self.answers: dict[int, GroupResponse] = {}
@@ -96,6 +100,8 @@ class World:
                 coordinator.replay_pending(record.producer_id, key, value)
             else:
                 coordinator.replay_end(record.producer_id, is_commit=record.is_commit)
+                while coordinator.replay_on():
+                    pass
         return coordinator
 
     def _settings(self, group_id: str) -> GroupSettings:
@@ -135,6 +141,8 @@ class World:
         while True:
             if self.held and not self.hold:
                 self.appended(self.held[0].token)
+            elif self.computing and not self.is_busy:
+                self.computed()
             elif self.asked and not self.silent:
                 self.told(self.asked[0].token)
             else:
@@ -154,6 +162,16 @@ class World:
                 record if producer_id < 0 else Written.of(record, producer_id) for record in append.records
             )
         self.step(Appended(token=token, error_code=error_code))
+
+    def computed(self) -> None:
+        """Do the oldest computation that was asked for."""
+        effect = self.computing.pop(0)
+        result, failure = None, None
+        try:
+            result = effect.function()
+        except Exception as error:
+            failure = error
+        self.step(Computed(group_id=effect.group_id, token=effect.token, result=result, error=failure))
 
     def told(self, token: int, failing: Mapping[TopicIdPartition, ErrorCode] | None = None) -> None:
         """Let the share coordinators answer."""
@@ -183,6 +201,7 @@ class World:
         self.take(self.coordinator.unload(), alive=False)
         self.held.clear()
         self.asked.clear()
+        self.computing.clear()
         self.flushed = self.log
         self.added = {}
         assert self.waiting_outside() == set(), "unload left somebody waiting"
@@ -202,6 +221,8 @@ class World:
                     self.held.append(effect)
                 case ChangeState():
                     self.asked.append(effect)
+                case Compute():
+                    self.computing.append(effect)
                 case Note():
                     pass
             self.happened(effect)
@@ -237,11 +258,13 @@ class World:
             for each in group.waiting
             if isinstance(each, Request)
         ]
+        for group in coordinator.groups.values():
+            waiting += [] if group.decision is None else [event.request_id for event, _ in group.decision.answers]
         for purpose in coordinator._appends.purposes():
             waiting += [request.request_id for request, _ in getattr(purpose, "answers", ())]
             if isinstance(purpose, StoreShareGroup) and purpose.operation is not None:
                 waiting.append(purpose.operation.event.request_id)
-        waiting += [each.request_id for each in coordinator._shares.waiting()]
+        waiting += [each.request_id for each in coordinator._waiting()]
         asked = (getattr(purpose, "request_id", None) for purpose in coordinator._appends.purposes())
         waiting += [request_id for request_id in asked if request_id is not None]
         assert len(set(waiting)) == len(waiting), waiting

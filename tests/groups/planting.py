@@ -21,7 +21,7 @@ from kraftpy.groups.consumer import migration
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.classic_members import ClassicMembers
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
-from kraftpy.groups.coordinator import EXPIRY_KEY, GroupCoordinator
+from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Effect, Event, Reply, Request, Survived
@@ -47,7 +47,7 @@ PLACES: tuple[Place, ...] = (
     *((ShareChangeQueue, name) for name in ("_answer", "_on_due", "_begin", "_end", "_purpose", "_on_answered")),
     *((StreamsChangeQueue, name) for name in ("_answer", "_on_due", "_on_stored", "_purpose")),
     *((operation, name) for operation in (Alteration, OffsetDeletion, StateDeletion) for name in ("begin", "end")),
-    *((Deletions, name) for name in ("request", "bury", "stored")),
+    *((Deletions, name) for name in ("request", "bury", "stored", "go_on", "piece_stored")),
     *((ClassicGroup, name) for name in ("become", "add", "remove", "select_protocol", "to_value")),
     (AnyDraft, "put"),
     (ChangeQueue, "stored"),
@@ -94,7 +94,7 @@ def planted(world_class: type[World], garden: Garden) -> type[World]:
             super().check()
 
         def _validate(self) -> None:
-            self.coordinator._invariants.check(EXPIRY_KEY, may_dangle=True)
+            self.coordinator._invariants.check(*self.coordinator._backlog.expected_deadlines(), may_dangle=True)
 
         def _load_again(self, event: Event) -> None:
             """Load the partition again, as `Shards` does."""

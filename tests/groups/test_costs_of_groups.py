@@ -18,10 +18,12 @@ from kraftpy.groups.consumer.assignors import Assignor, Subscriber, assign_range
 from kraftpy.groups.consumer.group import Draft
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
 from kraftpy.groups.coordinator import GroupCoordinator
-from kraftpy.groups.events import Append, Appended, Effect, Reply, Request
+from kraftpy.groups.events import Append, Appended, Compute, Computed, Effect, Reply, Request
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.partitions import asked, initializing
 from kraftpy.groups.share.records import ShareStateValue
+from kraftpy.groups.streams.assignor import Worker, assign
+from kraftpy.groups.streams.records import Task
 from kraftpy.groups.streams.topology import InternalTopic, Subtopology, Topology, configure
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -125,6 +127,39 @@ def test_members_that_read_the_same_are_assigned_to_in_time_linear_in_members_an
     assert grows_with_its_size(many)
 
 
+class Compared(bytes):
+    """A topic's id that counts how often ids are compared: sorting is no line of Python."""
+
+    times = 0
+
+    def __lt__(self, other: Any) -> bool:
+        Compared.times += 1
+        return bytes(self) < bytes(other)
+
+
+def test_a_group_that_grows_is_assigned_to_in_time_almost_linear_in_its_topics() -> None:
+    def comparisons(count: int) -> int:
+        """The second member comes: the first has every topic, and keeps half of them."""
+        topics = frozenset(TopicId(Compared(topic(number))) for number in range(count))
+        target = frozenset(TopicIdPartition(each, 0) for each in topics)
+        members = {"a": Subscriber(topics=topics, target=target), "b": Subscriber(topics=topics)}
+        Compared.times = 0
+        assert len(assign_uniform(members, dict.fromkeys(topics, 1))["b"]) == count // 2
+        return Compared.times
+
+    assert comparisons(400) < 8 * comparisons(100) + 1_000
+
+
+@pytest.mark.parametrize("standby_replicas", [0, 1])
+def test_tasks_are_assigned_in_time_linear_in_tasks_and_members(standby_replicas: int) -> None:
+    def many(count: int) -> Callable[[], Any]:
+        tasks = [Task("0", number) for number in range(2 * count)]
+        workers = {f"member-{number:04}": Worker(process_id=f"process-{number:04}") for number in range(count)}
+        return lambda: assign(workers, tasks, tasks, standby_replicas)
+
+    assert grows_with_its_size(many)
+
+
 def test_a_share_group_that_grows_is_assigned_to_in_time_linear_in_its_partitions() -> None:
     def second(count: int) -> Callable[[], Any]:
         """The second member comes: the first has every partition, and keeps half of them."""
@@ -156,6 +191,10 @@ def test_what_waited_is_not_all_decided_in_one_step_where_each_costs_much(monkey
 
     def take(effects: Iterable[Effect]) -> None:
         nonlocal answered
+        for each in effects:
+            if isinstance(each, Compute):
+                done = Computed(group_id=each.group_id, token=each.token, result=each.function())
+                take(coordinator.step(done, now))
         tokens.extend(each.token for each in effects if isinstance(each, Append))
         answered += sum(isinstance(each, Reply) for each in effects)
 

@@ -17,12 +17,12 @@ from kraftpy.transactions.transaction import AT_REST
 PLACES: tuple[Place, ...] = (
     *((decisions, name) for name in ("init", "add", "end", "verify", "complete", "fence")),
     (coordinator, "follow"),
-    (coordinator, "transaction_record"),
     (TransactionCoordinator, "_decide"),
     (TransactionCoordinator, "_complete"),
     (TransactionCoordinator, "_appended"),
     (TransactionCoordinator, "_markers_written"),
     (TransactionCoordinator, "replay"),
+    (TransactionCoordinator, "_apply"),
 )
 
 

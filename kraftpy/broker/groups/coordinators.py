@@ -10,7 +10,8 @@ Committed offsets are returned only after confirming that no other broker has be
 (`replication.leadership_check`): a broker that is cut off would return offsets that its successor has long moved past.
 If this cannot be confirmed, the client gets an error and asks again.
 
-Requests of share groups to the share coordinators are sent from tasks (`share.state_changes`).
+Requests of share groups to the share coordinators are sent from tasks (`share.state_changes`). Large computations, such
+as the assignment of thousands of partitions, are done in a thread (`groups.apart`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from kraftpy.groups.events import (
     Append,
     Appended,
     ChangeState,
+    Compute,
+    Computed,
     CreateInternalTopics,
     Deletion,
     Effect,
@@ -120,6 +123,7 @@ class Coordinators(Shards[GroupCoordinator]):
         metadata: MetadataLog,
         replicas: Replicas,
         change_state: ChangeShareState,
+        slices: Slices,
     ) -> None:
         super().__init__(clock, tasks, metadata, replicas)
         self.commit_timeout_ms = config.offsets_commit_timeout_ms
@@ -130,6 +134,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
         self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
         self._ask_share_coordinators = change_state
+        self._slices = slices
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -158,6 +163,9 @@ class Coordinators(Shards[GroupCoordinator]):
                     machine.replay(record.key, record.value, record.offset)
             except Exception as error:  # the error concerns one record, which is skipped
                 yield error
+
+    def _replay_on(self, machine: GroupCoordinator) -> bool:
+        return machine.replay_on()
 
     def reconcile(self) -> None:
         """Make sure there is a coordinator for each partition led here, and no other. All topics may have changed."""
@@ -335,6 +343,10 @@ class Coordinators(Shards[GroupCoordinator]):
                 task.add_done_callback(self._asking.discard)
             case CreateInternalTopics():
                 self._create_topics(effect)
+            case Compute():
+                task = self._tasks.create_task(self._compute(shard, effect), name="group assignment")
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
             case Survived():
                 name = f" of group {effect.group_id[:_SHOWN_CHARACTERS]!r}" if effect.group_id else ""
                 self._tasks.survive(f"{effect.kind}{name}", effect.error, kind=effect.kind)
@@ -368,6 +380,15 @@ class Coordinators(Shards[GroupCoordinator]):
             failed = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
         if self._is_current(shard):
             self._step(shard, StateChanged(token=effect.token, failed=failed))
+
+    async def _compute(self, shard: Shard[GroupCoordinator], effect: Compute) -> None:
+        result, failure = None, None
+        try:
+            result = await self._slices.apart(effect.function)
+        except Exception as error:
+            failure = error
+        if self._is_current(shard):
+            self._step(shard, Computed(group_id=effect.group_id, token=effect.token, result=result, error=failure))
 
     def _encoded(self, effect: Append) -> bytes:
         now = self._clock.now()

@@ -78,7 +78,7 @@ class Lifecycle:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is registered and unfenced, according to the local image."""
+        """True if this broker is registered and unfenced, according to the local image."""
         broker = self._metadata.image.broker(BrokerId(self._config.node_id))
         return broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
 

@@ -150,7 +150,7 @@ class MetadataLog:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node is the active controller: it leads, and its image is up to date."""
+        """True if this node is the active controller: it leads, and its image is up to date."""
         return self._active_term is not None
 
     @property

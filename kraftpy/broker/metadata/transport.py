@@ -115,7 +115,7 @@ class Links:
 
     @property
     def is_protected(self) -> bool:
-        """Whether this node has a secret, which peers must prove to know."""
+        """True if this node has a secret, which peers must prove to know."""
         return self._secret is not None
 
     def key_for(self, purpose: bytes) -> bytes:

@@ -143,7 +143,7 @@ class Voter:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads and its image is up to date."""
+        """True if this node leads and its image is up to date."""
         return self._quorum is not None and self._quorum.is_active
 
     @property
@@ -316,7 +316,7 @@ class Voter:
 
     @property
     def _is_journal_failing(self) -> bool:
-        """Whether the journal has failed in its thread and refuses writes; `_run_disk` handles that soon."""
+        """True if the journal has failed in its thread and refuses writes; `_run_disk` handles that soon."""
         return self._journal is not None and self._journal.has_failed
 
     def _step(self, quorum: Quorum) -> None:

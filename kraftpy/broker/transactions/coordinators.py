@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -20,6 +20,7 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.slicing import Slices
 from kraftpy.broker.transactions.markers import MarkerSender, Marking
 from kraftpy.broker.transactions.producer_ids import ProducerIds
 from kraftpy.config import BrokerConfig
@@ -54,6 +55,7 @@ from kraftpy.transactions.events import (
     WriteMarkers,
 )
 from kraftpy.transactions.memory import Room
+from kraftpy.transactions.records import Record as TransactionRecord
 from kraftpy.transactions.records import by_topic
 from kraftpy.transactions.transaction import EPOCH_BUMPS, Transaction
 from kraftpy.types import BrokerId, TopicPartition
@@ -61,6 +63,8 @@ from kraftpy.types import BrokerId, TopicPartition
 logger = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT_MS = 15_000
+_ENCODED_AT_ONCE = 3_000
+"""A record with more partitions is encoded in a thread."""
 _FIRST_BATCHED_VERSION = 4
 _SHOWN_CHARACTERS = 100
 
@@ -81,6 +85,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         producer_ids: ProducerIds,
         markers: MarkerSender,
         peers: Peers,
+        slices: Slices,
     ) -> None:
         super().__init__(clock, tasks, metadata, replicas)
         self._config = config
@@ -89,6 +94,8 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         self._producer_ids = producer_ids
         self._markers = markers
         self._peers = peers
+        self._slices = slices
+        self._encoding: set[asyncio.Task[None]] = set()
         self.listing = asyncio.Lock()
         """Held while transactional ids are matched against a regular expression."""
 
@@ -278,13 +285,12 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             case Reply():
                 self._answer(shard, effect.request_id, effect.result)
             case Append():
-                key, value = effect.record
-                token = effect.token
-
-                def reported(outcome: ErrorCode) -> Appended:
-                    return Appended(token=token, error_code=outcome)
-
-                return self._write(shard, lambda: encode_batch([(self._clock.now(), key, value, ())]), reported)
+                if effect.partition_count > _ENCODED_AT_ONCE:
+                    task = self._tasks.create_task(self._append_large(shard, effect), name="large transaction")
+                    self._encoding.add(task)
+                    task.add_done_callback(self._encoding.discard)
+                else:
+                    return self._append_record(shard, effect.token, lambda: effect.record)
             case WriteMarkers():
                 self._send_markers(shard, effect)
             case Survived():
@@ -295,6 +301,36 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             case _:
                 assert_never(effect)
         return ()
+
+    def _append_record(
+        self, shard: Shard[TransactionCoordinator], token: int, record: Callable[[], TransactionRecord]
+    ) -> Sequence[Effect]:
+        def encoded() -> bytes:
+            key, value = record()
+            return encode_batch([(self._clock.now(), key, value, ())])
+
+        def reported(outcome: ErrorCode) -> Appended:
+            return Appended(token=token, error_code=outcome)
+
+        return self._write(shard, encoded, reported)
+
+    async def _append_large(self, shard: Shard[TransactionCoordinator], effect: Append) -> None:
+        """Encode the record of a large transaction in a thread, then append it. Its id waits for that anyway."""
+        try:
+            record = await self._slices.apart(lambda: effect.record)
+        except Exception as error:
+            self._tasks.survive(f"encoding a record for {shard.replica.topic_partition}", error)
+            if self._is_current(shard):
+                self._step(shard, Appended(token=effect.token, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
+        if self._is_current(shard):
+            self._run(shard, self._append_record(shard, effect.token, lambda: record))
+
+    def stop(self) -> None:
+        """Unload every shard for good; waiting clients are told to look for the coordinator elsewhere."""
+        super().stop()
+        for task in self._encoding:
+            task.cancel()
 
     def _send_markers(self, shard: Shard[TransactionCoordinator], effect: WriteMarkers) -> None:
         def is_wanted() -> bool:

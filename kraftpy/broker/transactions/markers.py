@@ -3,7 +3,8 @@
 `MarkerWriter` appends markers to partitions that this broker leads. `MarkerSender` has the leaders of all partitions
 of a transaction do that, on this broker or others, and retries until each partition has its marker or is gone. There
 is one request per broker at a time: while it is in flight, markers for that broker queue up, and the next request
-carries them all, whichever transactions they end.
+carries up to `_MOST_SENT` of them, whichever transactions they end. The leaders of a transaction's partitions are
+looked up in slices.
 
 A marker of transactions v2 that is already in the log is recognized by its epoch and not written again (KIP-1228).
 An older marker may be written twice; the second one changes nothing.
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kraftpy.broker.containment import Incidents, Tasks
@@ -47,6 +49,9 @@ _MAX_PAUSE_S = 1.0
 _MARKER_UNITS = 10
 _MOST_UNDER_WAY = 1_000
 """How many markers of one request may be appended but not committed yet."""
+_MOST_SENT = 2_000
+"""How many markers one request has at most."""
+_LOOKED_UP_UNITS = 1
 _MARKER = "marker of a transaction"
 _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
@@ -162,6 +167,12 @@ class Marking:
         self.is_wanted = is_wanted
         self.written = written
         self.pause_s = _PAUSE_S
+        self.is_being_sent = False
+        """The leaders of its partitions are being looked up."""
+
+    def is_unsent(self, partition: TopicPartition) -> bool:
+        """Return True if the partition needs its marker, and no request with it is in flight."""
+        return partition in self.left and partition not in self.under_way
 
     def done(self, partitions: frozenset[TopicPartition]) -> None:
         """Take these partitions off the list: each has its marker, or is gone."""
@@ -181,13 +192,16 @@ class MarkerSender:
         writer: MarkerWriter,
         peers: Peers,
         tasks: Tasks,
+        slices: Slices,
     ) -> None:
+        self._slices = slices
         self._node_id = node_id
         self._image = image
         self._writer = writer
         self._peers = peers
         self._tasks = tasks
-        self._waiting: dict[BrokerId, list[tuple[Marking, frozenset[TopicPartition]]]] = {}
+        self._waiting: dict[BrokerId, deque[tuple[Marking, frozenset[TopicPartition]]]] = {}
+        self._looking_up: set[asyncio.Task[None]] = set()
         self._sending: dict[BrokerId, asyncio.Task[None]] = {}
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._is_stopped = False
@@ -197,17 +211,41 @@ class MarkerSender:
         self._is_stopped = True
         for timer in self._timers:
             timer.cancel()
-        for task in self._sending.values():
+        for task in (*self._sending.values(), *self._looking_up):
             task.cancel()
 
     def send(self, marking: Marking) -> None:
         """Send all markers of `marking` that are neither written nor in flight."""
         if self._is_stopped or not marking.left or not marking.is_wanted():
             return
+        unsent = marking.left - marking.under_way
+        if len(unsent) <= PIECE:
+            self._send_piece(marking, sorted(unsent))
+        elif not marking.is_being_sent:
+            marking.is_being_sent = True
+            task = self._tasks.create_task(self._send_pieces(marking, unsent), name="markers of a large transaction")
+            self._looking_up.add(task)
+            task.add_done_callback(self._looking_up.discard)
+        else:
+            self._retry_later(marking)
+
+    async def _send_pieces(self, marking: Marking, partitions: frozenset[TopicPartition]) -> None:
+        try:
+            in_order = await self._slices.apart(sorted, partitions)
+            for start in range(0, len(in_order), _MOST_SENT):
+                await self._slices.breathe(_LOOKED_UP_UNITS * _MOST_SENT)
+                if not marking.is_wanted():
+                    return
+                piece = in_order[start : start + _MOST_SENT]
+                self._send_piece(marking, [each for each in piece if marking.is_unsent(each)])
+        finally:
+            marking.is_being_sent = False
+
+    def _send_piece(self, marking: Marking, partitions: Sequence[TopicPartition]) -> None:
         gone: set[TopicPartition] = set()
         by_leader: dict[BrokerId, set[TopicPartition]] = {}
         is_later = False
-        for partition in sorted(marking.left - marking.under_way):
+        for partition in partitions:
             topic = self._image().topic(partition.topic)
             if topic is None or partition.partition >= len(topic.partitions):
                 gone.add(partition)
@@ -219,9 +257,9 @@ class MarkerSender:
                 by_leader.setdefault(BrokerId(leader), set()).add(partition)
         if is_later:
             self._retry_later(marking)
-        for leader, partitions in by_leader.items():
-            marking.under_way |= partitions  # sent twice, a late marker could end the next transaction
-            self._waiting.setdefault(leader, []).append((marking, frozenset(partitions)))
+        for leader, led in by_leader.items():
+            marking.under_way |= led  # sent twice, a late marker could end the next transaction
+            self._waiting.setdefault(leader, deque()).append((marking, frozenset(led)))
             if leader not in self._sending:
                 name = f"markers for broker {leader}"
                 self._sending[leader] = self._tasks.create_task(self._send_to(leader), name=name)
@@ -239,7 +277,7 @@ class MarkerSender:
 
     async def _send_to(self, leader: BrokerId) -> None:
         try:
-            while waiting := self._waiting.pop(leader, []):
+            while waiting := self._next(leader):
                 wanted = [(marking, partitions) for marking, partitions in waiting if marking.is_wanted()]
                 if not wanted:
                     continue
@@ -257,6 +295,18 @@ class MarkerSender:
                         self._retry_later(marking)
         finally:
             del self._sending[leader]
+
+    def _next(self, leader: BrokerId) -> list[tuple[Marking, frozenset[TopicPartition]]]:
+        """Take the markers of the next request to a broker."""
+        waiting = self._waiting.get(leader, deque())
+        taken: list[tuple[Marking, frozenset[TopicPartition]]] = []
+        count = 0
+        while waiting and (not taken or count + len(waiting[0][1]) <= _MOST_SENT):
+            taken.append(waiting.popleft())
+            count += len(taken[-1][1])
+        if not waiting:
+            self._waiting.pop(leader, None)
+        return taken
 
     async def _results(
         self, leader: BrokerId, wanted: list[tuple[Marking, frozenset[TopicPartition]]]

@@ -107,8 +107,7 @@ def assign_uniform(members: Question, counts: Counts) -> Answer:
             else:
                 free.append(partition)
     _hand_out(free, loads, readers)
-    while _move_one(loads, readers):
-        pass
+    _even_out(loads, readers)
     return {member_id: load.partitions() for member_id, load in loads.items()}
 
 
@@ -153,23 +152,90 @@ def _hand_out(free: list[TopicIdPartition], loads: dict[str, _Load], readers: Ma
         heapq.heapreplace(heap, (count + 1, number, member_id))
 
 
-def _move_one(loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> bool:
-    """Move one partition from a member to a subscriber that has at least two fewer, if there is such a pair.
+def _even_out(loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> None:
+    """Move partitions from members to subscribers that have at least two fewer, until there is no such pair.
 
-    The giver is the member with the most that can give one, so a partition is not moved back and forth. Every move
-    reduces the sum of the squared counts, so the process terminates.
+    The giver is always the member with the most that can give one, so a partition is not moved back and forth; it gives
+    one of the first such topic to the subscriber with the fewest. Every move reduces the sum of the squared counts, so
+    the process terminates.
     """
-    fewest = min(load.count for load in loads.values())
-    for giver in sorted(loads, key=lambda each: -loads[each].count):
-        load = loads[giver]
-        if load.count < fewest + 2:
-            return False  # nor does any later one have enough
-        for topic in sorted(load.by_topic):
-            taker = min(readers[topic], key=lambda each: loads[each].count)
-            if loads[taker].count + 2 <= load.count:
-                loads[taker].take(topic, load.give(topic))
-                return True
-    return False
+    lists = _Lists(loads, readers)
+    place = {member_id: number for number, member_id in enumerate(loads)}
+    givers = [(-load.count, place[member_id], member_id) for member_id, load in loads.items()]
+    heapq.heapify(givers)
+    passed_over: list[tuple[int, int, str]] = []
+    while givers:
+        count, number, giver = heapq.heappop(givers)
+        if loads[giver].count != -count:  # it has given or taken since, and has another entry
+            continue
+        move = lists.move_from(giver)
+        if move is None:
+            passed_over.append((count, number, giver))
+            if -count < lists.fewest + 2:  # nor does any later one have enough
+                break
+            continue
+        topic, taker = move
+        loads[taker].take(topic, loads[giver].give(topic))
+        lists.moved(topic, giver, taker)
+        for each in (giver, taker):
+            heapq.heappush(givers, (-loads[each].count, place[each], each))
+        for entry in passed_over:  # the giver has fewer now, and may take from them
+            heapq.heappush(givers, entry)
+        passed_over.clear()
+
+
+class _Lists:
+    """The distinct lists of subscribers: which topics of each a member holds, and who of each has the fewest."""
+
+    def __init__(self, loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> None:
+        self._loads = loads
+        self._readers = readers
+        self._place = {member_id: number for number, member_id in enumerate(loads)}
+        lists = {id(of_topic): of_topic for of_topic in readers.values()}
+        self._fewest = {
+            key: [(loads[each].count, self._place[each], each) for each in members] for key, members in lists.items()
+        }
+        self._lists_of: dict[str, list[int]] = {each: [] for each in loads}
+        for key, members in lists.items():
+            heapq.heapify(self._fewest[key])
+            for each in members:
+                self._lists_of[each].append(key)
+        self._held: dict[str, dict[int, list[TopicId]]] = {each: {} for each in loads}
+        for member_id, load in loads.items():
+            for topic in sorted(load.by_topic):
+                self._held[member_id].setdefault(id(readers[topic]), []).append(topic)
+
+    @property
+    def fewest(self) -> int:
+        """The smallest count of any member."""
+        return min(load.count for load in self._loads.values())
+
+    def move_from(self, giver: str) -> tuple[TopicId, str] | None:
+        """Return the first topic of which the giver can give a partition, and the member that takes it."""
+        best: tuple[TopicId, str] | None = None
+        for key, topics in self._held[giver].items():
+            while topics and topics[0] not in self._loads[giver].by_topic:
+                heapq.heappop(topics)
+            if topics and (best is None or topics[0] < best[0]):
+                taker = self._taker(key)
+                if self._loads[taker].count + 2 <= self._loads[giver].count:
+                    best = topics[0], taker
+        return best
+
+    def _taker(self, key: int) -> str:
+        heap = self._fewest[key]
+        while heap[0][0] != self._loads[heap[0][2]].count:  # it has given or taken in the meantime
+            _, place, member_id = heap[0]
+            heapq.heapreplace(heap, (self._loads[member_id].count, place, member_id))
+        return heap[0][2]
+
+    def moved(self, topic: TopicId, giver: str, taker: str) -> None:
+        """Follow a move that was made."""
+        key = id(self._readers[topic])
+        if len(self._loads[taker].by_topic[topic]) == 1:
+            heapq.heappush(self._held[taker].setdefault(key, []), topic)
+        for each in self._lists_of[giver]:
+            heapq.heappush(self._fewest[each], (self._loads[giver].count, self._place[giver], giver))
 
 
 ASSIGNORS: dict[str, Assignor] = {"range": assign_range, "uniform": assign_uniform}

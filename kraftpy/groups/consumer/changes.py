@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from kraftpy.groups.apart import Deciding
 from kraftpy.groups.appends import Answers, StoreConsumerGroup
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.classic.group import ClassicGroup, State
@@ -46,6 +47,8 @@ REGEXES = "regexes"
 
 class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
     """The groups of the consumer protocol in one partition."""
+
+    _draft_class = Draft
 
     def __init__(
         self,
@@ -96,16 +99,16 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
     def _draft(self, group: Group) -> Draft:
         return Draft(self.of(group) or ConsumerGroup(group_id=group.group_id))
 
-    def _answer(self, group: Group, draft: Draft, event: Request, step: Step) -> GroupResponse | None:
+    def _answer(self, group: Group, draft: Draft, event: Request, step: Step) -> Deciding[GroupResponse | None]:
         """Decide a member's request; None if it is for a classic group or comes from an administrator."""
         message = event.message
         if isinstance(message, ConsumerGroupHeartbeatRequest):
-            return self._heartbeat(group, draft, event, message, step)
+            return (yield from self._heartbeat(group, draft, event, message, step))
         if not draft.group.members:
             return None
         match message:
             case JoinGroupRequest():
-                joined = self._classic.join(draft, event, message, step.timestamp)
+                joined = yield from self._classic.join(draft, event, message, step.timestamp)
                 if not joined.error_code:
                     self._must_sync(group, joined.member_id, step)
                     self._touch_classic(group, draft, joined.member_id, step)
@@ -117,11 +120,11 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
                     self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, message.member_id))
                 return synced
             case HeartbeatRequest():
-                beat = self._classic.heartbeat(draft, message, step.timestamp)
+                beat = yield from self._classic.heartbeat(draft, message, step.timestamp)
                 self._renew_classic_session(group, draft, message, beat.error_code, step)
                 return beat
             case LeaveGroupRequest():
-                return self._classic.leave(draft, event, message)
+                return (yield from self._classic.leave(draft, event, message))
         return None
 
     def _renew_classic_session(
@@ -144,17 +147,17 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
 
     def _heartbeat(
         self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> Deciding[ConsumerGroupHeartbeatResponse]:
         if group.is_dead:
             return heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         classic = group.classic
         if classic is not None and classic.state is not State.EMPTY and not draft.group.members:
-            return self._upgrade(classic, draft, event, message, step)
-        return self.protocol.heartbeat(draft, event, message, step.timestamp)
+            return (yield from self._upgrade(classic, draft, event, message, step))
+        return (yield from self.protocol.heartbeat(draft, event, message, step.timestamp))
 
     def _upgrade(
         self, group: ClassicGroup, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> Deciding[ConsumerGroupHeartbeatResponse]:
         """Migrate a classic group with members to a consumer group, if the joining member may do so.
 
         A member from before the group became a classic one gets UNKNOWN_MEMBER_ID, so that it rejoins. Kafka sends
@@ -174,23 +177,23 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
             )
         upgraded = Draft(ConsumerGroup(group_id=group.group_id))
         migration.upgrade(upgraded, group, self.protocol.topics)
-        answer = self.protocol.heartbeat(upgraded, event, message, step.timestamp)
+        answer = yield from self.protocol.heartbeat(upgraded, event, message, step.timestamp)
         if not answer.error_code:
             step.note(group, f"migrates to the consumer protocol with {len(group.members)} members")
             draft.become(upgraded)
         return answer
 
-    def _on_due(self, group: Group, draft: Draft, key: Key, step: Step) -> None:
+    def _on_due(self, group: Group, draft: Draft, key: Key, step: Step) -> Deciding[None]:
         if key.kind == REGEXES:
             if draft.group.members:
-                self.protocol.look_at_topics(draft, step.timestamp)
+                yield from self.protocol.look_at_topics(draft, step.timestamp)
             return
         why = self._clocks.why_removed(draft.group, key)
         if key.kind == CLASSIC_REBALANCE and why is not None:
             why = None if draft.group.members[key.member_id].classic is None else "did not join again in time"
         if why is not None:
             step.note(group, f"member {key.member_id} {why}")
-            self.protocol.remove(draft, key.member_id)
+            yield from self.protocol.remove(draft, key.member_id)
 
     def _ends(self, draft: Draft, step: Step) -> bool:
         """A group that has become a classic one takes no more decisions here."""
@@ -210,6 +213,14 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
         )
 
     # ---- what is stored
+
+    def take_over(self, group: Group) -> bool:
+        """Make the draft whose records are in the log now the state of the group; False if they must be replayed."""
+        draft = group.stored
+        if not isinstance(draft, Draft) or not _is_of(self.of(group), draft.before):
+            return False
+        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
+        return True
 
     def _on_stored(self, group: Group, purpose: StoreConsumerGroup, step: Step) -> None:
         known = self.of(group)
@@ -281,3 +292,8 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
             assert isinstance(group.kind, ConsumerGroup), group
             expected.add(regexes)
         return expected
+
+
+def _is_of(known: ConsumerGroup | None, before: ConsumerGroup) -> bool:
+    """Return True if a draft began with the group as it is now."""
+    return known is before or (known is None and before.is_gone)

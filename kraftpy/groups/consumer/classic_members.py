@@ -12,6 +12,7 @@ Left out: `sync` and `join` barriers; members do not wait for each other.
 
 from __future__ import annotations
 
+from kraftpy.groups.apart import Deciding
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE
 from kraftpy.groups.classic.membership import (
@@ -45,7 +46,9 @@ class ClassicMembers:
 
     # ---- JoinGroup
 
-    def join(self, draft: Draft, event: Request, message: JoinGroupRequest, timestamp: Millis) -> JoinGroupResponse:
+    def join(
+        self, draft: Draft, event: Request, message: JoinGroupRequest, timestamp: Millis
+    ) -> Deciding[JoinGroupResponse]:
         """Let a member join or rejoin; it learns its epoch at once."""
         joining = Joining.of(event, message)
         member_id = joining.member_id
@@ -61,7 +64,7 @@ class ClassicMembers:
             return join_error(event.api_version, joining.member_id, error.code)
         owned = to_ids(subscription.owned, self._protocol.topics)
         updated = classic_member(joining, subscription)
-        _, after = self._protocol.take_in(draft, member_id, updated, owned, timestamp, predecessor)
+        _, after = yield from self._protocol.take_in(draft, member_id, updated, owned, timestamp, predecessor)
         assert updated.classic is not None
         return JoinGroupResponse(
             error_code=ErrorCode.NONE,
@@ -120,13 +123,13 @@ class ClassicMembers:
 
     # ---- Heartbeat
 
-    def heartbeat(self, draft: Draft, message: HeartbeatRequest, timestamp: Millis) -> HeartbeatResponse:
+    def heartbeat(self, draft: Draft, message: HeartbeatRequest, timestamp: Millis) -> Deciding[HeartbeatResponse]:
         """Keep a member alive; the answer tells it if it must rejoin."""
         try:
             self._check_member(draft.group, message)
         except KafkaError as error:
             return HeartbeatResponse(error_code=error.code)
-        self._protocol.look_at_topics(draft, timestamp)
+        yield from self._protocol.look_at_topics(draft, timestamp)
         must_join = self._must_join(draft.group, message.member_id)
         return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE)
 
@@ -158,22 +161,20 @@ class ClassicMembers:
 
     # ---- LeaveGroup
 
-    def leave(self, draft: Draft, event: Request, message: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave(self, draft: Draft, event: Request, message: LeaveGroupRequest) -> Deciding[LeaveGroupResponse]:
         """Remove members of either protocol (an administrator may name any); static ones by instance id alone."""
         if event.api_version < FIRST_LEAVE_WITH_MEMBERS:
-            return LeaveGroupResponse(error_code=self._let_go(draft, message.member_id, None))
-        return LeaveGroupResponse(
-            members=[
-                MemberResponse(
-                    member_id=each.member_id,
-                    group_instance_id=each.group_instance_id,
-                    error_code=self._let_go(draft, each.member_id, each.group_instance_id),
-                )
-                for each in message.members
-            ]
-        )
+            return LeaveGroupResponse(error_code=(yield from self._let_go(draft, message.member_id, None)))
+        members = []
+        for each in message.members:
+            error_code = yield from self._let_go(draft, each.member_id, each.group_instance_id)
+            left = MemberResponse(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error_code
+            )
+            members.append(left)
+        return LeaveGroupResponse(members=members)
 
-    def _let_go(self, draft: Draft, member_id: str, instance_id: str | None) -> ErrorCode:
+    def _let_go(self, draft: Draft, member_id: str, instance_id: str | None) -> Deciding[ErrorCode]:
         if instance_id is not None:
             holder = draft.group.static_members.get(instance_id)
             if holder is None:
@@ -183,7 +184,7 @@ class ClassicMembers:
             member_id = holder
         if member_id not in draft.group.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        self._protocol.remove(draft, member_id)
+        yield from self._protocol.remove(draft, member_id)
         return ErrorCode.NONE
 
 

@@ -23,7 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
+from kraftpy.groups.apart import UNITS_AT_ONCE, Deciding, Work
 from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer.assignors import ASSIGNORS, Subscriber
@@ -61,6 +64,8 @@ from kraftpy.types import Millis, TopicId
 
 FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
 
+T = TypeVar("T")
+
 
 def heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ConsumerGroupHeartbeatResponse:
     """Return a heartbeat response that carries only an error."""
@@ -88,13 +93,13 @@ class ConsumerProtocol:
 
     def heartbeat(
         self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> Deciding[ConsumerGroupHeartbeatResponse]:
         """Let a member join, carry on or leave."""
         try:
             self._check(message, event.api_version)
             if message.member_epoch < JOINING:
-                return self._leave(draft, message)
-            return self._join_or_stay(draft, event, message, timestamp)
+                return (yield from self._leave(draft, message))
+            return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
             return heartbeat_error(error.code, str(error))
 
@@ -129,7 +134,7 @@ class ConsumerProtocol:
 
     def _join_or_stay(
         self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> Deciding[ConsumerGroupHeartbeatResponse]:
         member_id = message.member_id or self.new_id()
         predecessor = self._admit(draft.group, member_id, message)
         known = draft.group.members.get(predecessor or member_id)
@@ -137,13 +142,15 @@ class ConsumerProtocol:
         if message.subscribed_topic_regex and message.subscribed_topic_regex not in draft.group.regexes:
             self._check_regex(message.subscribed_topic_regex)
         owned = None if message.topic_partitions is None else _assignment(message.topic_partitions)
-        before, after = self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
-        whole = message.member_epoch == JOINING or _is_complete(message)
+        before, after = yield from self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
+        assignment: ConsumerGroupHeartbeatResponseAssignment | None = None
+        if _must_tell(message, before, after):
+            assignment = yield Work(len(after.assigned), partial(_answer, after.assigned))
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self.settings(message.group_id).consumer_heartbeat_interval_ms,
-            assignment=_answer(after.assigned) if whole or after.assigned != before.assigned else None,
+            assignment=assignment,
         )
 
     def _check_regex(self, regex: str) -> None:
@@ -164,7 +171,7 @@ class ConsumerProtocol:
         owned: Assignment | None,
         timestamp: Millis,
         predecessor: str | None,
-    ) -> tuple[CurrentValue, CurrentValue]:
+    ) -> Deciding[tuple[CurrentValue, CurrentValue]]:
         """Update a member from its request: what it said before, and what it says now. Never refuses.
 
         `owned` is what the member reports as owned, None if it reports nothing; `predecessor` is the id of the member
@@ -178,16 +185,56 @@ class ConsumerProtocol:
         if known != updated:
             draft.put(MemberKey(draft.group.group_id, member_id), updated)
         changed = resubscribed or (known is not None and known.server_assignor != updated.server_assignor)
-        self._refresh(draft, timestamp, changed=changed)
-        self._retarget(draft)
-        after = reconciled(draft.group, member_id, owned, self.topics, resubscribed=resubscribed)
-        if after != before or member_id not in draft.group.currents:
-            draft.put(CurrentKey(draft.group.group_id, member_id), after)
+        is_new = self._refresh(draft, timestamp, changed=changed)
+
+        def settle() -> CurrentValue:
+            if is_new:
+                self._begin_epoch(draft, changed=changed)
+            self._retarget(draft)
+            after = reconciled(draft.group, member_id, owned, self.topics, resubscribed=resubscribed)
+            if after != before or member_id not in draft.group.currents:
+                draft.put(CurrentKey(draft.group.group_id, member_id), after)
+            return after
+
+        epoch = draft.group.assignment_epoch
+        if is_new or draft.group.epoch != epoch:
+            units = self._units(draft.group)
+        elif before.state is MemberState.STABLE and before.member_epoch == epoch:
+            units = 0
+        else:
+            units = len(before.assigned) + len(before.pending_revocation) + len(draft.group.target(member_id))
+        after = yield from self._apart(draft, units, settle)
         return before, after
 
-    def look_at_topics(self, draft: Draft, timestamp: Millis) -> None:
+    def look_at_topics(self, draft: Draft, timestamp: Millis) -> Deciding[None]:
         """Start the group's next epoch if its topics have changed, or more of its expressions are resolved."""
-        self._refresh(draft, timestamp, changed=False)
+        yield from self._begin_epoch_if(self._refresh(draft, timestamp, changed=False), draft, changed=False)
+
+    def _begin_epoch_if(self, is_new: bool, draft: Draft, *, changed: bool) -> Deciding[None]:
+        if is_new:
+            yield from self._apart(draft, self._units(draft.group), partial(self._begin_epoch, draft, changed=changed))
+
+    def _apart(self, draft: Draft, units: int, function: Callable[[], T]) -> Deciding[T]:
+        """Have a part of the decision computed. It reads the topics as they are at that time."""
+        version = self.topics.version
+        result: T = yield Work(units, function)
+        if self.topics.version != version:  # some of them may have changed before they were read, others after
+            draft.group.topics_version = NEVER
+        return result
+
+    def _units(self, group: ConsumerGroup) -> int:
+        """Return the size of the group: its members, the topics they subscribe to, and the partitions of these."""
+        units = len(group.members) + len(group.holders)
+        for names in {member.subscribed_topic_names for member in group.members.values()}:
+            units += self._size(names)
+        for known in group.regexes.values():
+            units += self._size(known.topics)
+        return units
+
+    def _size(self, names: tuple[str, ...]) -> int:
+        if len(names) > UNITS_AT_ONCE:
+            return len(names)
+        return sum(1 + info.partition_count for name in names if (info := self.topics.topic(name)) is not None)
 
     def _admit(self, group: ConsumerGroup, member_id: str, message: ConsumerGroupHeartbeatRequest) -> str | None:
         """Check that the member may join or stay. Returns the id of the member that it replaces, if any."""
@@ -216,7 +263,7 @@ class ConsumerProtocol:
 
     # ---- going
 
-    def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+    def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> Deciding[ConsumerGroupHeartbeatResponse]:
         """Let a member leave. A static member may leave temporarily, and keeps its partitions for a session timeout."""
         group, member_id = draft.group, message.member_id
         if message.instance_id is not None:
@@ -231,28 +278,34 @@ class ConsumerProtocol:
             )
             draft.put(CurrentKey(group.group_id, member_id), left)
         else:
-            self.remove(draft, member_id)
+            yield from self.remove(draft, member_id)
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=message.member_epoch)
 
-    def remove(self, draft: Draft, member_id: str) -> None:
+    def remove(self, draft: Draft, member_id: str) -> Deciding[None]:
         """Remove a member and release its partitions. The next heartbeat of another member computes new targets."""
         _erase(draft, member_id)
-        self._refresh(draft, Millis(0), changed=True)
+        yield from self._begin_epoch_if(self._refresh(draft, Millis(0), changed=True), draft, changed=True)
 
     # ---- the group
 
-    def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> None:
-        """Start the group's next epoch if its members, their subscriptions or the topics have changed."""
+    def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> bool:
+        """Look at the topics if they or the members' subscriptions have changed.
+
+        Returns True if that may be the start of the group's next epoch.
+        """
         group = draft.group
         is_pointless = group.is_resolving and self.matches.is_spent
         if not changed and (group.topics_version == self.topics.version or is_pointless):
-            return
+            return False
         before = len(draft.records)
         is_complete = self._look_up_regexes(draft, timestamp)
         draft.group.is_resolving = not is_complete
         draft.group.topics_version = self.topics.version if is_complete else NEVER
-        if not changed and not is_complete and len(draft.records) == before:
-            return
+        return changed or is_complete or len(draft.records) > before
+
+    def _begin_epoch(self, draft: Draft, *, changed: bool) -> None:
+        """Start the group's next epoch if its members, their subscriptions or the topics have changed."""
+        group = draft.group
         hashed = draft.group.hash_of(self.topics)
         if changed or hashed != draft.group.metadata_hash:
             value = GroupValue(epoch=draft.group.epoch + 1, metadata_hash=hashed)
@@ -318,6 +371,11 @@ class ConsumerProtocol:
 
 def _reads(member: MemberValue) -> tuple[tuple[str, ...], str | None]:
     return member.subscribed_topic_names, member.subscribed_topic_regex
+
+
+def _must_tell(message: ConsumerGroupHeartbeatRequest, before: CurrentValue, after: CurrentValue) -> bool:
+    """Return True if the response must name the member's partitions."""
+    return message.member_epoch == JOINING or _is_complete(message) or after.assigned != before.assigned
 
 
 def _is_complete(message: ConsumerGroupHeartbeatRequest) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from kraftpy.groups.apart import Deciding
 from kraftpy.groups.appends import Answers, StoreShareGroup
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
@@ -50,6 +51,8 @@ class _Asked:
 
 class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
     """The share groups in one partition of `__consumer_offsets`."""
+
+    _draft_class = ShareDraft
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
     def _draft(self, group: Group) -> ShareDraft:
         return ShareDraft(self.of(group) or ShareGroup(group_id=group.group_id))
 
-    def _answer(self, group: Group, draft: ShareDraft, event: Request, step: Step) -> GroupResponse | None:
+    def _answer(self, group: Group, draft: ShareDraft, event: Request, step: Step) -> Deciding[GroupResponse | None]:
         message = event.message
         if not isinstance(message, ShareGroupHeartbeatRequest):
             return None
@@ -129,9 +132,10 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
             return share_heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if _is_of_another_type(group):
             return share_heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a share group.")
-        return self.protocol.heartbeat(draft, event, message, step.timestamp)
+        return (yield from self.protocol.heartbeat(draft, event, message, step.timestamp))
 
-    def _on_due(self, group: Group, draft: ShareDraft, key: Key, step: Step) -> None:
+    def _on_due(self, group: Group, draft: ShareDraft, key: Key, step: Step) -> Deciding[None]:
+        yield from ()
         if key.kind == STATE_CHANGED:
             asked = self._answered.pop(int(key.member_id))
             failed = frozenset(each for each in asked.partitions if each in asked.failed)

@@ -16,6 +16,10 @@ Left out: racks, which Kafka's assignor ignores as well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
+from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
@@ -65,19 +69,19 @@ class ShareProtocol:
 
     def heartbeat(
         self, draft: ShareDraft, event: Request, message: ShareGroupHeartbeatRequest, timestamp: Millis
-    ) -> ShareGroupHeartbeatResponse:
+    ) -> Deciding[ShareGroupHeartbeatResponse]:
         """Let a member join, carry on or leave."""
         try:
             _check(message)
             if message.member_epoch == LEAVING:
                 return self._leave(draft, message)
-            return self._join_or_stay(draft, event, message, timestamp)
+            return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
             return share_heartbeat_error(error.code, str(error))
 
     def _join_or_stay(
         self, draft: ShareDraft, event: Request, message: ShareGroupHeartbeatRequest, timestamp: Millis
-    ) -> ShareGroupHeartbeatResponse:
+    ) -> Deciding[ShareGroupHeartbeatResponse]:
         member_id, group_id = message.member_id, draft.group.group_id
         self._admit(draft.group, message)
         # Nothing is refused below this point.
@@ -88,7 +92,11 @@ class ShareProtocol:
             draft.put(ShareMemberKey(group_id, member_id), updated)
         resubscribed = known is None or known.subscribed_topic_names != updated.subscribed_topic_names
         self._refresh(draft, changed=resubscribed or _is_assignment_pending(draft.group, self.topics))
-        self._retarget(draft)
+        if draft.group.epoch != draft.group.assignment_epoch:
+            members, partitions = self._question(draft)
+            units = len(members) + len(partitions)
+            targets = yield Work(units, partial(assign_simple, members, partitions))
+            self._retarget(draft, targets)
         after = _reconciled(draft.group, member_id)
         if after != before or member_id not in draft.group.currents:
             draft.put(ShareCurrentKey(group_id, member_id), after)
@@ -148,11 +156,9 @@ class ShareProtocol:
             value = ShareGroupValue(epoch=group.epoch + 1, metadata_hash=hashed)
             draft.put(ShareGroupKey(group.group_id), value)
 
-    def _retarget(self, draft: ShareDraft) -> None:
-        """Compute targets for the group's epoch if there are none yet."""
+    def _question(self, draft: ShareDraft) -> tuple[dict[str, ShareSubscriber], Assignment]:
+        """Return the members as the assignor sees them, and the partitions that it may assign."""
         group = draft.group
-        if group.epoch == group.assignment_epoch:
-            return
         members = {}
         subscriptions: dict[tuple[str, ...], frozenset[TopicId]] = {}
         for member_id, member in group.members.items():
@@ -163,7 +169,11 @@ class ShareProtocol:
             members[member_id] = ShareSubscriber(topics=subscriptions[names], target=group.target(member_id))
         partitions = partitions_of(group.partitions.initialized)
         draft.cost += len(members) + len(partitions) + sum(map(len, subscriptions.values()))
-        targets = assign_simple(members, partitions)
+        return members, partitions
+
+    def _retarget(self, draft: ShareDraft, targets: Mapping[str, Assignment]) -> None:
+        """Store the targets for the group's epoch."""
+        group = draft.group
         for member_id, target in sorted(targets.items()):
             if member_id not in group.targets or group.targets[member_id] != target:
                 draft.put(ShareTargetMemberKey(group.group_id, member_id), ShareTargetMemberValue(partitions=target))

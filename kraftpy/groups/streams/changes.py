@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from kraftpy.groups.apart import Deciding
 from kraftpy.groups.appends import Answers, StoreStreamsGroup
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.config import GroupConfig, Settings
@@ -43,6 +44,8 @@ class ClassicGroups(Protocol):
 
 class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
     """The streams groups in one partition."""
+
+    _draft_class = StreamsDraft
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
     def _draft(self, group: Group) -> StreamsDraft:
         return StreamsDraft(self.of(group) or StreamsGroup(group_id=group.group_id))
 
-    def _answer(self, group: Group, draft: StreamsDraft, event: Request, step: Step) -> GroupResponse | None:
+    def _answer(self, group: Group, draft: StreamsDraft, event: Request, step: Step) -> Deciding[GroupResponse | None]:
         message = event.message
         if not isinstance(message, StreamsGroupHeartbeatRequest):
             return None
@@ -90,13 +93,13 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             return streams_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not (isinstance(group.kind, StreamsGroup) or group.may_become_another_kind):
             return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a streams group.")
-        return self.protocol.heartbeat(draft, event, message)
+        return (yield from self.protocol.heartbeat(draft, event, message))
 
-    def _on_due(self, group: Group, draft: StreamsDraft, key: Key, step: Step) -> None:
+    def _on_due(self, group: Group, draft: StreamsDraft, key: Key, step: Step) -> Deciding[None]:
         if key.kind == STREAMS_DELAY:
             draft.group.volatile.is_delayed = False
             if draft.group.members:
-                self.protocol.retarget(draft)
+                yield from self.protocol.retarget(draft)
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
             step.note(group, f"member {key.member_id} {why}")
             self.protocol.remove(draft, key.member_id)
@@ -111,6 +114,14 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         )
 
     # ---- what is stored
+
+    def take_over(self, group: Group) -> bool:
+        """Make the draft whose records are in the log now the state of the group; False if they must be replayed."""
+        draft = group.stored
+        if not isinstance(draft, StreamsDraft) or not _is_of(self.of(group), draft.before):
+            return False
+        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
+        return True
 
     def _on_stored(self, group: Group, purpose: StoreStreamsGroup, step: Step) -> None:
         if isinstance(group.kind, StreamsGroup):
@@ -157,3 +168,8 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         ):
             expected.add(delay)
         return expected
+
+
+def _is_of(known: StreamsGroup | None, before: StreamsGroup) -> bool:
+    """Return True if a draft began with the group as it is now."""
+    return known is before or (known is None and before.is_gone)

@@ -132,6 +132,11 @@ class StreamsGroup:
             return None
         return max(self.members[member_id].rebalance_timeout_ms, 1)
 
+    @property
+    def task_count(self) -> int:
+        """The number of tasks that members have in any role, or have not given up yet."""
+        return sum(len(each.assigned) + len(each.pending_revocation) for each in self.currents.values())
+
     def target(self, member_id: str) -> Tasks:
         """Return the member's target."""
         return self.targets.get(member_id, NO_TASKS)

@@ -16,7 +16,9 @@ deleted.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING
@@ -88,19 +90,19 @@ class StreamsProtocol:
 
     def heartbeat(
         self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest
-    ) -> StreamsGroupHeartbeatResponse:
+    ) -> Deciding[StreamsGroupHeartbeatResponse]:
         """Let a member join, carry on or leave."""
         try:
             _check(message)
             if message.member_epoch == LEAVING:
                 return self._leave(draft, message)
-            return self._join_or_stay(draft, event, message)
+            return (yield from self._join_or_stay(draft, event, message))
         except KafkaError as error:
             return streams_error(error.code, str(error))
 
     def _join_or_stay(
         self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest
-    ) -> StreamsGroupHeartbeatResponse:
+    ) -> Deciding[StreamsGroupHeartbeatResponse]:
         member_id = message.member_id
         self._admit(draft.group, message)
         topology = _topology(message.topology) if message.topology is not None else None
@@ -122,9 +124,11 @@ class StreamsProtocol:
         if is_first and self.settings(draft.group.group_id).streams_initial_rebalance_delay_ms > 0:
             self._delay(draft)
         if not draft.group.volatile.is_delayed:
-            self.retarget(draft)
+            yield from self.retarget(draft)
         owned = _owned(message)
-        after = reconciled_tasks(draft.group, member_id, owned)
+        is_settled = before.state is StreamsState.STABLE and before.member_epoch == draft.group.assignment_epoch
+        units = 0 if is_settled else draft.group.task_count
+        after: StreamsCurrentValue = yield Work(units, partial(reconciled_tasks, draft.group, member_id, owned))
         if after != before or member_id not in draft.group.currents:
             draft.put(StreamsCurrentKey(draft.group.group_id, member_id), after)
         self._remember(draft.group, message, before, after, known, updated)
@@ -296,7 +300,7 @@ class StreamsProtocol:
         except NotLookedUp:
             return group.metadata_hash
 
-    def retarget(self, draft: StreamsDraft) -> None:
+    def retarget(self, draft: StreamsDraft) -> Deciding[None]:
         """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
@@ -316,9 +320,13 @@ class StreamsProtocol:
         }
         replicas = self.settings(group.group_id).streams_num_standby_replicas
         draft.cost += len(workers) + len(tasks)
-        for member_id, target in sorted(assign(workers, tasks, stateful, replicas).items()):
-            if member_id not in group.targets or group.targets[member_id] != target:
-                draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
+
+        def compute() -> None:
+            for member_id, target in sorted(assign(workers, tasks, stateful, replicas).items()):
+                if member_id not in group.targets or group.targets[member_id] != target:
+                    draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
+
+        yield Work(len(workers) + len(tasks) + replicas * len(stateful), compute)
         value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch)
         draft.put(StreamsTargetMetadataKey(group.group_id), value)
 

@@ -58,6 +58,9 @@ class Tasks:
     def __bool__(self) -> bool:
         return bool(self.active or self.standby or self.warmup)
 
+    def __len__(self) -> int:
+        return len(self.active) + len(self.standby) + len(self.warmup)
+
     def __or__(self, other: Tasks) -> Tasks:
         return Tasks(
             active=self.active | other.active,

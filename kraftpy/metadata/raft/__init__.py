@@ -1,14 +1,14 @@
-"""Raft, one module for each of the paper's rules, over a library that keeps the rules of roles, votes and commit.
+"""Raft by the sections of the paper, around a library that has the rules of roles, votes and commit.
 
-    node       `Raft`: one server of the cluster; hands each input to the part whose rule it is
+    node       `Raft`: one server of the cluster; passes each input to the part that has the rule for it
     state      the paper's state (its Figure 2), and what all parts share: peers, clock, outbox
     election   §5.2, and of Ongaro's dissertation pre-vote (§9.6) and leader stickiness (§4.2.3)
     follower   §5.3, the receiver of AppendEntries; §7, the receiver of InstallSnapshot
     leader     §5.3, the sender of both; commit (§5.4); leadership transfer (dissertation, §3.10)
     membership §6, one voter at a time (dissertation, §4.1)
-    snapshots  §7: when to take one, and the one that followers are sent
-    progress   what a leader knows of each follower, and how much it may have in flight to it
-    log        the library's interface of a log, over our journal
+    snapshots  §7: when to take a snapshot, and the snapshot that followers are sent
+    progress   the progress of each follower, and the limits on what is in flight to it
+    log        the log: the library's interface over our journal
     library    pysyncobj: the one module that knows its names
 
 `kraftpy.metadata.quorum` is what the broker uses. "The paper" is Ongaro and Ousterhout's "In Search of an

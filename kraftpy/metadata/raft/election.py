@@ -24,9 +24,9 @@ class Election:
         self._heard_ms = -1
         """The time of the last message from a leader."""
         self._may_campaign = False
-        """Whether the library may campaign while this input is processed."""
+        """True if the library may campaign while this input is processed."""
         self._is_transfer = False
-        """Whether it campaigns because the leader asked it to."""
+        """True if it campaigns at the leader's request, so that voters who hear that leader grant their votes."""
         self._poll_term = 0
         """The term that the current poll is about; 0 if there is none."""
         self._pre_votes: set[int] = set()
@@ -73,7 +73,7 @@ class Election:
             state.library.election_deadline_s = state.seconds_after(self._poll_delay_ms())
 
     def stepped_down(self) -> None:
-        """Give the others a head start: this server no longer leads (D30)."""
+        """Give the others a head start after this server has stopped leading (D30)."""
         delay_ms = self._state.settings.election_timeout_ms / 2 + self._poll_delay_ms()
         self._state.library.election_deadline_s = self._state.seconds_after(delay_ms)
 
@@ -81,16 +81,11 @@ class Election:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether the library may campaign."""
+        """True if the library may campaign."""
         return self._may_campaign
 
-    @property
-    def is_transfer(self) -> bool:
-        """Whether the campaign is at the leader's request, so that voters who hear that leader vote all the same."""
-        return self._is_transfer
-
     def before_tick(self) -> None:
-        """Let the library campaign, or poll first, if the election deadline has passed."""
+        """If the election deadline has passed, let the library campaign, or poll first."""
         state = self._state
         if self._may_campaign or state.is_leader or state.library.election_deadline_s >= state.now_ms / 1000:
             return

@@ -1,8 +1,8 @@
 """A follower's part: it receives AppendEntries (§5.3) and InstallSnapshot (§7).
 
-The library truncates whatever follows the entry before the leader's, and commits up to the leader's commit index; a
-message is therefore rewritten before the library sees it, so that it drops only conflicting entries and commits only
-compared ones.
+The library truncates everything after the entry that precedes the leader's entries, and commits up to the leader's
+commit index. A message is therefore rewritten before the library sees it, so that the library drops only conflicting
+entries and commits only entries that were compared.
 
 Invariants: an entry is truncated only if its term conflicts with the leader's, and never at or below the commit index
 (that would mean a broken quorum, and stops this server). An answer acknowledges only entries that were compared with
@@ -30,9 +30,9 @@ class _Answer(NamedTuple):
 
     round: int
     matched: int | None = None
-    """The newest entry that was compared and is the leader's."""
+    """The newest entry that was compared and equals the leader's."""
     next_try: int | None = None
-    """If the logs differ before the leader's entries: where it should begin next."""
+    """The entry from which the leader should send next, if the logs differ before the entries that it sent."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Incoming:
 
 
 class Follower:
-    """What one server does with a leader's messages."""
+    """The rules by which a server processes a leader's messages."""
 
     def __init__(self, state: State, machine: StateMachine, election: Election, snapshots: Snapshots) -> None:
         self._state = state
@@ -128,13 +128,13 @@ class Follower:
             agree = log.last_index  # nothing is new: later entries stay
         elif agree < log.last_index and agree < self._state.commit_index:
             raise QuorumStoppedError(
-                f"the leader of term {body['term']} has another entry {agree + 1} than this node, where it is "
-                "committed: the quorum's logs are not of one history; this node stops"
+                f"entry {agree + 1} of the leader of term {body['term']} differs from this node's, which is committed: "
+                "the quorum's logs do not have one history; this node stops"
             )
         return {**body, "prevLogIdx": agree, "prevLogTerm": log.term_at(agree), "entries": entries[same:]}
 
     def _next_try(self, previous: int) -> int:
-        """Return where the leader should begin next: the first entry of the conflicting term (end of §5.3).
+        """Return the entry from which the leader should send next: the first of the conflicting term (end of §5.3).
 
         The answer fits however many messages the leader has sent meanwhile (D13, D25).
         """
@@ -147,7 +147,7 @@ class Follower:
         return max(index, commit_index + 1)
 
     def answer_entries(self, leader: int, *, is_appended: bool) -> None:
-        """Answer with the term (D3), and up to the entries that were compared, not all there are (D1, D26)."""
+        """Answer with the term (D3), and acknowledge only entries that were compared, not the whole log (D1, D26)."""
         round_, matched, next_try = self._answer
         success = is_appended and matched is not None and next_try is None
         next_index = 0

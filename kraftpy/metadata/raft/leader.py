@@ -22,7 +22,7 @@ _REFUSED_SNAPSHOT_WAIT_MS = 5_000
 
 
 class Leader:
-    """What one server does while it leads."""
+    """The rules by which a server leads."""
 
     def __init__(self, state: State, snapshots: Snapshots) -> None:
         self._state = state
@@ -70,7 +70,7 @@ class Leader:
             self.follow(peer)
 
     def disconnected(self, peer: int) -> None:
-        """Note that a peer is no longer reachable: whatever was in flight is lost, and a learner has to ask again."""
+        """Note that a peer is no longer reachable: all messages in flight are lost, and a learner has to ask again."""
         if peer not in self._state.voters():
             self.unfollow(peer)
         elif peer in self.followers:
@@ -114,10 +114,11 @@ class Leader:
             follower.heartbeat_due_ms = state.now_ms + state.settings.heartbeat_ms
 
     def _end_for_followers(self) -> int:
-        """Return one past the last entry that followers may be sent: a change of the voters that is not on this disk.
+        """Return one past the last entry that followers may be sent.
 
-        If this disk lost it, only the voters it removes might still have it: they would not campaign, and no other
-        node, whose log is shorter, would get their votes.
+        A change of the voters is not sent before it is on this disk. If the disk lost it, only the voters that it
+        removes might still have it: they would not campaign, and no other node, whose log is shorter, would get their
+        votes.
         """
         log = self._state.log
         changed_at = log.voters[-1][0]
@@ -147,7 +148,7 @@ class Leader:
         state = self._state
         if state.now_ms < follower.refused_until_ms:
             follower.probe(state.log.first_index)
-            follower.sent(self._round, 0, state.now_ms)  # nothing; after the patience it is tried again
+            follower.sent(self._round, 0, state.now_ms)  # nothing is sent: this only delays the next attempt
             return
         snapshot = self._snapshots.for_followers()
         if snapshot is None:
@@ -286,8 +287,7 @@ class Leader:
             self.continue_resigning()
 
     def continue_resigning(self) -> None:
-        """If this leader resigns: hand over to a voter that has everything; if there is none for too long, just stop
-        leading."""
+        """Hand over to a voter that has the whole log, if this leader resigns; if none has it in time, stop leading."""
         state = self._state
         if self.resigning_until_ms is None:
             return

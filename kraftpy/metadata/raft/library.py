@@ -5,9 +5,10 @@ sockets, threads, clock, files and pickles. `RaftLibrary` names the library's st
 overrides what the library does with peers, disks, clocks and chance. The import fails if the library's version is
 another one, or lacks a name that is overridden, called, read or written here.
 
-The library keeps: terms, roles, counting and giving votes, a new leader's first entry, matching and appending,
-rolling back, the commit rule, stepping down, the order of applying. The other modules of this package do the rest, and
-make harmless whatever they pass to the library. D16 and the like are numbers of docs/explanation/raft-library.md.
+The library keeps terms and roles, grants and counts votes, appends a new leader's first entry, matches, appends and
+truncates entries, applies the commit rule, steps down, and applies entries in order. The other modules of this package
+do the rest, and make every message harmless before they pass it to the library. D16 and the like are numbers of
+docs/explanation/raft-library.md.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Nothing:
 
 _NOT_IMPORTED = {
     "cryptography": None,  # slow to import, and for its transport only
-    "pysyncobj.win_inet_pton": ModuleType("pysyncobj.win_inet_pton"),  # it makes everybody's socket.inet_ntop Windows'
+    "pysyncobj.win_inet_pton": ModuleType("pysyncobj.win_inet_pton"),  # it replaces socket.inet_ntop by that of Windows
 }
 NOW_S: ContextVar[float] = ContextVar("NOW_S", default=0.0)
 """The library's clock: the time of the `Quorum` that is processing an input."""
@@ -129,7 +130,7 @@ def check_names(subject: object, names: frozenset[str]) -> None:
 
 
 class Events(Protocol):
-    """What the library asks of us, and reports to us."""
+    """The questions that the library asks us, and the events that it reports."""
 
     def may_campaign(self) -> bool:
         """Return whether to campaign now that the election deadline has passed."""
@@ -182,7 +183,7 @@ class _Hardened(library.SyncObj):  # type: ignore[misc]
     _SyncObj__raftCommitIndex: int
 
     events: Events | None = None
-    """None while the library is being constructed, which asks for a timeout."""
+    """None during construction, when the library asks for a timeout already."""
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802
         """Return whether to campaign; the library calls this before it does."""
@@ -274,7 +275,7 @@ class RaftLibrary:
         self._raft._SyncObj__raftElectionDeadline = 0.0
 
     def connect_events(self, events: Events) -> None:
-        """Set what the library reports to."""
+        """Set the receiver of the library's questions and events."""
         self._raft.events = events
 
     def _send(self, peer: int, body: dict[str, Any]) -> bool:
@@ -343,7 +344,7 @@ class RaftLibrary:
 
     @property
     def is_transfer_target(self) -> bool:
-        """Whether the leader has asked this server to take over."""
+        """True if the leader has asked this server to take over."""
         return bool(self._raft._SyncObj__transferInProgress)
 
     def forget_transfer(self) -> None:
@@ -370,7 +371,7 @@ class RaftLibrary:
         self._raft._SyncObj__raftMatchIndex[Node(peer)] = index
 
     def follow(self, peer: int) -> None:
-        """Make sure that the library has an entry for a peer in each of a leader's tables."""
+        """Add a peer to the tables that the library's leader reads, unless they have it."""
         self._raft._SyncObj__raftMatchIndex.setdefault(Node(peer), 0)
         self._raft._SyncObj__lastResponseTime.setdefault(Node(peer), NOW_S.get())
 

@@ -1,8 +1,8 @@
 """Cluster membership (§6): one voter is added or removed at a time (§4.1 of Ongaro's dissertation).
 
-The voters are those of the newest entry that sets them, committed or not, so a truncation takes a change back by
-itself. A server that is to be added catches up as a learner first; a removed one is sent on as a learner, so that it
-sees its removal (D28, D29).
+The voters are those of the newest entry that sets them, committed or not, so truncation reverts a change. A server
+catches up as a learner before it is added (D29). A removed server is still sent entries, as a learner, so that it
+learns of its removal (D28).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a leader knows of each follower, and how much may be in flight to it.
+"""The progress of each follower, as its leader knows it, and the limits on what is in flight to it.
 
 A follower is probed with one message at a time until it is known where its log agrees with the leader's; then several
-messages are in flight, or a snapshot if the leader no longer has the entries that it lacks.
+messages are in flight, or a snapshot if the leader no longer has the entries that the follower lacks.
 """
 
 from __future__ import annotations

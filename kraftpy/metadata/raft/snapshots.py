@@ -1,7 +1,7 @@
 """Log compaction (§7): when to take a snapshot of the state machine, and the snapshot that followers are sent.
 
-Invariants: a snapshot covers only entries that are applied and on this disk, and a newer one covers more. No two
-snapshots are written to disk at a time: neither while one is saved nor while a leader's is installed is one due.
+Invariants: a snapshot covers only entries that are applied and on this disk, and each covers more than the one before.
+Snapshots are written to disk one at a time: none is due while another is saved or a leader's is installed.
 
 A snapshot is captured at once and encoded later, in a thread: with many partitions, encoding takes a tenth of a second.
 """
@@ -41,18 +41,18 @@ class Snapshots:
         self._for_followers: tuple[Snapshot, int] | None = None
         """The snapshot encoded for followers, and when it was last sent."""
         self.is_wanted = False
-        """Whether followers wait for a snapshot to be captured and encoded."""
+        """True if followers wait for a snapshot to be captured and encoded."""
 
     # -- our own
 
     @property
     def is_saving(self) -> bool:
-        """Whether a snapshot of this server is being written to disk."""
+        """True if a snapshot of this server is being written to disk."""
         return self._saving_index is not None
 
     @property
     def is_due(self) -> bool:
-        """Whether the log has grown enough since the last snapshot, and one can be taken now."""
+        """True if the log has grown enough since the last snapshot, and one can be taken now."""
         settings = self._state.settings
         has_grown = (
             self._state.last_applied - self._last_index >= settings.snapshot_after_entries

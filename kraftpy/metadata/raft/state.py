@@ -1,4 +1,4 @@
-"""The paper's state of one server (its Figure 2), and what the parts of a server share: peers, clock and outbox.
+"""The state of one server in the paper's terms (Figure 2), with its peers, clock and outbox, which its parts share.
 
 The library and the log hold the state; here it has the paper's names. `now_ms` only moves forward, and is the library's
 clock as well (`NOW_S`) while an input is processed.
@@ -16,8 +16,8 @@ from kraftpy.metadata.raft.log import RaftLog
 
 BATCH_BYTES = 256 << 10
 CHUNK_BYTES = 512 << 10
-UNITS_A_TICK = 1_000
-"""After so much work on committed entries, some 10 to 40 ms, the rest of them waits for the next tick."""
+UNITS_PER_TICK = 1_000
+"""The units of work on committed entries between two ticks, 10 to 40 ms; further entries wait for the next tick."""
 
 
 class Chance(Protocol):
@@ -114,7 +114,7 @@ class State:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this server leads its term."""
+        """True if this server leads its term."""
         return self.library.role is Role.LEADER
 
     @property
@@ -133,7 +133,7 @@ class State:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this server has a vote."""
+        """True if this server has a vote."""
         return self.id in self.log.voters[-1][1]
 
     def is_majority(self, servers: set[int]) -> bool:

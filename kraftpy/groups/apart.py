@@ -1,0 +1,49 @@
+"""Decisions about a group that pause while a large computation is done apart from the coordinator.
+
+A decision is a generator. It yields `Work`, and is sent the result. Small work is done on the spot. For large work the
+group's `Decision` is kept, the shell is asked to call the function in a thread (`Compute`), and the decision goes on
+when the result comes (`Computed`). Until then the group is changing: everything else about it waits in its queue, while
+other groups are served.
+
+A function that is done apart touches nothing that the coordinator may change meanwhile: it works on the decision's own
+draft. What it looks up of topics may change while it runs; then the group looks at the topics again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from kraftpy.groups.events import GroupResponse, Request
+    from kraftpy.groups.step import Step
+
+UNITS_AT_ONCE: Final = 3_000
+"""Work up to this size, about 10 ms, is done on the spot. A unit is a partition, task, topic or member."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A computation that takes about this many units."""
+
+    units: int
+    function: Callable[[], Any]
+
+
+Deciding = Generator[Work, Any, T]
+"""A decision with its result."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Decision:
+    """A paused decision: the draft, the requests that were decided on it, and the rest of the decision."""
+
+    token: int
+    draft: Any
+    answers: list[tuple[Request, GroupResponse]]
+    steps: Deciding[bool]
+    step: Step
+    """The step in which it began. It is renewed when the decision goes on."""
