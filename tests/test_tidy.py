@@ -17,14 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("kraftpy", "pyspark_kraftpy", "chaos")
 
 MOST_LINES = 600
+MOST_METHODS = 40
 MOST_FUNCTION_LINES = 80
-
-LONG_FILES = {
-    "tests/client/test_client_with_broker.py": "one test after another",
-    "tests/quorum/simulation.py": "the world, the two kinds of node in it, and the command",
-    "tests/quorum/test_library_defects.py": "one defect after another",
-}
-"""Files above `MOST_LINES`, each with the answer to "why is it not two?"."""
 
 LONG_FUNCTIONS = {
     "kraftpy/broker/broker.py:__init__": "the parts of a node, each after those it is made of",
@@ -128,10 +122,18 @@ def test_no_module_is_dead() -> None:
     assert modules - used - PUBLIC.keys() == set()
 
 
-def test_long_files_have_been_asked_about() -> None:
-    long = {file for file in python_files() if (ROOT / file).read_text(encoding="utf-8").count("\n") > MOST_LINES}
-    assert long - LONG_FILES.keys() == set(), "split it, or say in LONG_FILES why not"
-    assert LONG_FILES.keys() - long == set(), "not long any more: strike it"
+@pytest.mark.parametrize("file", python_files())
+def test_a_long_file_or_class_says_why_it_is_one(file: str) -> None:
+    """Its docstring has a sentence "One file because ..." or "One class because ..."; else it is to be split."""
+    module = tree(file)
+    if (ROOT / file).read_text(encoding="utf-8").count("\n") > MOST_LINES:
+        assert "One file because" in " ".join((ast.get_docstring(module) or "").split()), f"{file} is long"
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+            if methods > MOST_METHODS:
+                reason = " ".join((ast.get_docstring(node) or "").split())
+                assert "One class because" in reason, f"{file}: {node.name} has {methods} methods"
 
 
 def test_long_functions_have_been_asked_about() -> None:
@@ -187,6 +189,16 @@ def test_nothing_is_left_to_do() -> None:
     assert found == []
 
 
+@functools.cache
+def script_patterns(file: str) -> list[str]:
+    """Return the patterns of script names that a test module has."""
+    return [
+        node.value
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".script")
+    ]
+
+
 def test_every_script_is_run() -> None:
     """Beside each script, or one directory up, is a test module that collects scripts by a pattern it matches."""
     scripts = [Path(name) for name in tracked() if name.endswith(".script")]
@@ -197,11 +209,7 @@ def test_every_script_is_run() -> None:
             name for name in python_files("tests/") if Path(name).parent in (script.parent, script.parent.parent)
         ]
         patterns = [
-            node.value
-            for name in runners
-            if Path(name).name.startswith("test_")
-            for node in ast.walk(tree(name))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".script")
+            pattern for name in runners if Path(name).name.startswith("test_") for pattern in script_patterns(name)
         ]
         if not any(script.match(pattern) for pattern in patterns):
             orphans.append(str(script))

@@ -1,4 +1,7 @@
-"""The whole client against our own broker, in a process of its own; crossed with confluent-kafka."""
+"""The whole client against our own broker, in a process of its own; crossed with confluent-kafka.
+
+One file because the tests are independent of each other, and all use the same broker process.
+"""
 
 from __future__ import annotations
 

@@ -5,15 +5,16 @@
     python tests/fuzz/fuzz.py --seed 7 --from 4096 --to 4200 --shrink hang    fewest plots that still do it
 
 Each request is a function of the seed and an index (`plots`); ids that nodes give out are put in. A run has rounds of
-`ROUND` requests, each against new nodes; a round that kills a node, or has it hang, ends there, and the next begins
-behind it. While it lasts an honest client (`honest`) is served, nodes' memory is watched, and how much they log. After
-it: memory is back; no group and no transaction is stuck; all that was acknowledged can be read; the nodes stop in
-bounded time, though clients go on asking, start again, with strangers at their links, and still have everything; and
-their logs hold no traceback, no incident and nothing that a client wrote (`verdicts`).
+`ROUND` requests, each against new nodes; a round that kills a node, or makes it hang, ends there, and the next begins
+behind it. During a round an honest client (`honest`) must be served, and the nodes' memory and the size of their logs
+are watched. After it, memory must be back; no group and no transaction may be stuck; everything acknowledged must be
+readable; the nodes must stop in bounded time while clients continue to send requests, start again with strangers at
+their links, and still have everything; and their logs must hold no traceback, no incident and nothing that a client
+wrote (`verdicts`).
 
-The bounds are wide, for a machine may be slow: nothing here judges speed but `--judge-latency`. It judges the answers
-of the honest client, which a busy machine delays too, and the steps of each node's event loop: none may take more than
-`STEP_MS` of the CPU time of its thread (`loop_probe`), which no other process adds to.
+The bounds are wide because a machine may be slow: nothing here judges speed except `--judge-latency`. It judges the
+answers of the honest client, which a busy machine delays too, and the steps of each node's event loop: none may take
+more than `STEP_MS` of the CPU time of its thread (`loop_probe`), which no other process adds to.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python tests/fuzz/guided.py regexes --seconds 3600
     python tests/fuzz/guided.py --write-seeds          the corpus of every target, from its legal inputs
 
-An input that a target does not survive is kept in `found/` of the directory where this runs, and belongs into the
-corpus once it is mended; inputs in `open/` beside the corpus are known and wait for that. Without atheris
-`tests/fuzz/test_corpus.py` replays the corpus all the same.
+An input that breaks a target is kept in `found/` of the present directory, and belongs in the corpus once the bug is
+fixed. Inputs in `open/` beside the corpus are known and wait for a fix. Without atheris, `tests/fuzz/test_corpus.py`
+still replays the corpus.
 """
 
 from __future__ import annotations

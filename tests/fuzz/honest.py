@@ -3,12 +3,12 @@
     python tests/fuzz/honest.py 127.0.0.1:9092 /tmp/acknowledged
 
 Every `PAUSE_SECONDS` it produces a record, fetches, asks for metadata and for API versions, and sends the heartbeat of
-a group's member, each on a connection of its own with one request under way. Each acknowledged record is appended to
-the file: its offset and number. Twice a second it prints, as JSON, for how long its oldest request has waited;
-after a line on its standard input it prints how long requests took and what went wrong, and ends.
+a group's member, each on a connection of its own with one request in flight. It appends the offset and number of each
+acknowledged record to the file. Twice a second it prints, as JSON, how long its oldest request has waited; after a line
+on its standard input it prints how long requests took and which errors it had, and ends.
 
-As any client it tries again: on a new connection, and after the errors of a cluster that changes its leaders. So a
-request is late where no attempt was answered; other errors are counted, by operation and error.
+Like any client it retries: on a new connection, and after the errors of a cluster that changes its leaders. So a
+request is late if no attempt was answered; other errors are counted, by operation and error.
 """
 
 from __future__ import annotations

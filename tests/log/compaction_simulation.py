@@ -2,17 +2,17 @@
 
 One seed is one history, on a disk that loses power: plain, idempotent and transactional producers with keys,
 tombstones and every codec; rolls, flushes, deletions of records, retention; cleanings with maps of all sizes while time
-passes, cut off anywhere by a kill or a power cut, with checkpoints that got lost; restarts. The model is the list of
-all that was written and what became of each transaction.
+passes, interrupted anywhere by a kill or a power cut, with lost checkpoints; restarts. The model is the list of
+everything written, with the outcome of each transaction.
 
-What has to hold after each step (rules of section 6):
+The invariants after each step (rules of section 6):
 * 39: nothing changes at or behind the last stable offset, in the segment being written, or before its smallest lag;
-* 40: every record there was written just so; the last record of each key is there, a tombstone for as long as
-  `delete.retention.ms` after its first cleaning; a reader of committed records has the values a dict has;
+* 40: every record there is as it was written; the last record of each key is there, a tombstone until
+  `delete.retention.ms` after its first cleaning; a reader of committed records ends up with the values of a dict;
 * 40, 41: below the end of a finished cleaning there is one record of each key, and no aborted record;
 * 41: a marker is there as long as a batch of its transaction is; every producer and the last stable offset are what
   they were before: duplicates are known, no transaction opens again;
-* 42: a log that was cut off anywhere opens, without holes, and all this holds of it.
+* 42: a log that was interrupted anywhere opens, without holes, and keeps these invariants.
 At the end a follower copies the log, and every look-up by offset and by time is compared with a walk.
 """
 

@@ -1,4 +1,4 @@
-"""The power fails at any moment of a log's life, and the disk keeps what it likes: what was promised is there.
+"""The power fails at any moment of a log's life, and the disk keeps an arbitrary part: every promise still holds.
 
 One integer is one history of one partition on a `MemoryDisk`, opened, checkpointed and stopped as a broker does it:
 appends of idempotent and transactional producers, markers, copies of a leader, rolls, flushes in their three parts,
@@ -6,15 +6,15 @@ checkpoints, DeleteRecords, retention, truncation, compaction in its parts, clea
 step, or of the recovery itself, the power fails (`MemoryDisk.crash`). Each such moment is a crash point, after which:
 
 * the log opens, and every record that a flush had reported durable is there, byte for byte (rule 43);
-* nothing is there that was not written, or was durably cut off before;
-* no record is missing before another one: compaction may have taken only what a later record of its key, an aborted
-  transaction or a delete horizon lets go (rules 40, 42);
-* log start and recovery point are not beyond what was written down; a log start that was acknowledged has not fallen;
-* what recovery did not have to scan was believed rightly (rule 44): producer states and leader epochs are those that
-  replaying the whole history gives.
+* no record is there that was never written, or was durably truncated before;
+* no record is missing before another one, unless compaction may remove it: a later record has its key, its transaction
+  was aborted, or a delete horizon has passed (rules 40, 42);
+* log start and recovery point are not beyond what was stored; a log start that was acknowledged has not fallen;
+* recovery was right to trust what it did not have to scan (rule 44): producer states and leader epochs equal those from
+  a replay of the whole history.
 
-    python tests/log/power_loss.py --points 10000          # a line that moves, then a summary
-    python tests/log/power_loss.py --first 17 --points 1 -v  # one history, told
+    python tests/log/power_loss.py --points 10000          # a progress line, then a summary
+    python tests/log/power_loss.py --first 17 --points 1 -v  # one history, step by step
 """
 
 from __future__ import annotations

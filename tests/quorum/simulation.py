@@ -1,18 +1,20 @@
 """A deterministic simulation of the quorum, ours and the stock library's, under faults; `make sim` runs many seeds.
 
 One process, one clock that is moved by hand, one random number generator: a seed is a run. Nodes are killed and
-started, paused, cut off from each other; links break and come back, and what an old connection still held may arrive
+started, paused, cut off from each other; links break and come back, and messages on an old connection may arrive
 after the new one is up; sends are slow, batches and snapshots small; with ours, disks lose what was not synced, tear
 the last write, and take their time, and voters are added and removed. After the chaos everything is repaired, and has
 to converge.
 
-The oracle. Every node applies a prefix of one sequence of commands, none twice, whatever snapshots it was given; no
+The oracle. Every node applies a prefix of one sequence of commands, none twice, also after snapshots; no
 term has two leaders; a command that was acknowledged (applied on the leader that took it, in the term it was taken) is
 on every node in the end. Counted apart: SAFETY (the oracle was broken), FAILSTOP (a node stopped itself), LIVENESS (not
-converged in the healing window). A run of ours that has not converged is given ten times the window: it is explained if
-it converges then, and a failure if not.
+converged in the healing window). A run of ours that has not converged gets ten times the window: it is explained if it
+converges then, and a failure if not.
 
-The stock library has a perfect disk here and its voters do not change: what it breaks, it breaks without those.
+The stock library has a perfect disk here and its voters do not change: its violations need neither.
+
+One file because the simulated world, the two kinds of node in it and the command that runs them are read together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Each defect of the Raft library, by its number in docs/explanation/raft-library.md: only the stock library has it.
 
 If an override closes the defect, a third test takes the override away and sees the defect again.
+
+One file because it follows the numbered list on that page, one defect after another.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs `*.script` files: the leader's and the follower's specification.
 
-A script is paragraphs: comments (`#`), commands, `---`, and what happened, a line for each effect or answer. What a
-paragraph does not tell did not happen.
+A script is paragraphs: comments (`#`), commands, `---`, and the results, a line for each effect or answer. A paragraph
+lists all of its results.
 
-Of a leader (broker 1; time starts at 1000):
+Commands for a leader (broker 1; time starts at 1000):
 
     lead end= hw= replicas=1,2,3 isr=1,2,3 [min=1] [epoch=1] [pe=1] [recovering=1]
     brokers 1:11 2:12 ...                  who may be in an ISR, with broker epochs; 1:11 2:12 3:13 at first
@@ -18,7 +18,7 @@ Of a leader (broker 1; time starts at 1000):
     low START
     state | progress
 
-Of a follower (of broker 9), with a real log:
+Commands for a follower of broker 9, with a real log:
 
     log [start=] [hw=] COUNT@EPOCH ...     a log of such runs; COUNT 0: an epoch without records
     follow EPOCH                           a new leader epoch

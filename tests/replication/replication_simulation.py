@@ -1,19 +1,19 @@
-"""A partition's replicas under everything that goes wrong, from one seed.
+"""A partition's replicas under every kind of failure, from one seed.
 
-More of them: `python tests/replication/replication_simulation.py --seeds 5000 [--replicas 5] [--without RULE]`.
+More seeds: `python tests/replication/replication_simulation.py --seeds 5000 [--replicas 5] [--without RULE]`.
 
 Real logs on disks that lose what was not synced, real leaders, followers, fetch plans and fetch sessions; a network
 that delays, loses, reorders across reconnects and repeats; a controller that is trusted (`trusted_controller`). Nodes
 are killed with and without loss and in the middle of anything they do to their disk, stopped cleanly, cut off;
 leadership moves; replicas are reassigned; retention moves the log's start.
 
-The oracle (`Violation`): what is below a high watermark, on whatever node and at whatever time, never changes; what was
-acknowledged (acks=all) is below one and stays where it was acknowledged, in order and once; a leader's high watermark
-never falls within its epoch; leader epochs never fall along a log; in the end all logs are byte for byte the same, with
-the same epochs and producers, and everybody is in sync. A run that does not get there in time is a failure as well.
+The oracle (`Violation`): records below a high watermark never change, on any node at any time; acknowledged records
+(acks=all) are below one and stay at their offsets, in order and once; a leader's high watermark never falls within its
+epoch; leader epochs never fall along a log; in the end all logs are byte for byte the same, with the same epochs and
+producers, and every replica is in sync. A run that does not get there in time is a failure as well.
 
 No more replicas lose data at a time than `min.insync.replicas - 1` promises to bear (KIP-966): a node that lost some is
-`tainted` until it has been in the ISR again. Where nobody is left who may lead, an operator elects the best log of
+`tainted` until it has been in the ISR again. If no replica is left that may lead, an operator elects the best log of
 those that lost nothing.
 
 `RULES` can be switched off one by one, to see that the oracle notices.
