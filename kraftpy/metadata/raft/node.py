@@ -173,7 +173,7 @@ class Raft:
 
     @property
     def has_more_to_apply(self) -> bool:
-        """Whether committed entries wait for the next tick."""
+        """True if committed entries wait for the next tick."""
         return not self.may_apply() and self.state.last_applied < self.state.commit_index
 
     def apply(self, entry: bytes) -> None:
