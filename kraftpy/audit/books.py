@@ -65,7 +65,7 @@ class TierTotals:
 
     @property
     def balances(self) -> bool:
-        """Whether no record was lost or duplicated."""
+        """True if no record was lost or duplicated."""
         return not self.lost and not self.duplicated
 
 
@@ -79,7 +79,7 @@ class Books:
 
     @property
     def balance(self) -> bool:
-        """Whether no record was lost or duplicated anywhere."""
+        """True if no record was lost or duplicated anywhere."""
         return all(each.balances for each in self.totals)
 
 

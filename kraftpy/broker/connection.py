@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def has_next_request(self) -> bool:
-        """Whether a request waits for the one that is being answered."""
+        """True if a request waits for the one that is being answered."""
         return bool(self._frames)
 
     @property

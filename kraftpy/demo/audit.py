@@ -31,7 +31,7 @@ class Count:
 
     @property
     def agrees(self) -> bool:
-        """Whether the place has everything it should, once, and more than nothing."""
+        """True if the place has everything it should, once, and more than nothing."""
         return self.count == self.distinct == self.expected > 0
 
 
@@ -43,7 +43,7 @@ class Audit:
 
     @property
     def balances(self) -> bool:
-        """Whether there are counts, and all of them agree."""
+        """True if there are counts, and all of them agree."""
         return bool(self.counts) and all(count.agrees for count in self.counts)
 
 

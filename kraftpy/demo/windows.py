@@ -97,7 +97,7 @@ def from_silver(silver: Path) -> tuple[list[Window], int]:
 
 
 def has_rows(table: Path) -> bool:
-    """Whether a table has rows: one that was never written to may have no files, and then no columns."""
+    """Return whether a table has rows: one that was never written to may have no files, and then no columns."""
     return any(table.glob("*.parquet"))
 
 

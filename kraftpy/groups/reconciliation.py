@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 
 class Assigned(Protocol):
-    """What a member is assigned: partitions or tasks."""
+    """The units that a member is assigned: partitions or tasks."""
 
     def __and__(self, other: Any, /) -> Self: ...
 

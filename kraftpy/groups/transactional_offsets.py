@@ -55,7 +55,7 @@ _Offsets = dict[TopicPartition, tuple[int, OffsetCommitValue]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """What an ended transaction commits or drops in one group."""
+    """The offsets that an ended transaction commits or drops in one group."""
 
     group_id: str
     offsets: _Offsets

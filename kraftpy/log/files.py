@@ -127,7 +127,7 @@ class LazyFile:
 
     @property
     def may_pin(self) -> bool:
-        """Whether there is room for one more pinned file."""
+        """True if there is room for one more pinned file."""
         limit = self._cache.max_pinned
         return limit is None or self.pins > 0 or self._cache.pinned < limit
 

@@ -248,7 +248,7 @@ class PartitionMetadata(NamedTuple):
 
     topic_id: TopicId
     synced_before_ack: bool = False
-    """Whether every record that this replica acknowledged, since its log was empty, had been synced before."""
+    """True if every record that this replica acknowledged, since its log was empty, had been synced before."""
 
 
 def read_partition_metadata(directory: Directory) -> PartitionMetadata | None:

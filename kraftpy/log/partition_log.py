@@ -87,7 +87,7 @@ class PartitionLog:
         self.limits = BatchLimits()
         """Bounds on a producer's batch; the owner sets them."""
         self.checks_reads = True
-        """Whether reads are verified (`verifying`); if not, a reader may be given damaged bytes."""
+        """True if reads are verified (`verifying`); if not, a reader may be given damaged bytes."""
         self.rebuilt_indexes = 0
         """The number of sealed segments whose indexes were found damaged and rebuilt."""
         self.is_closed = False
@@ -166,7 +166,7 @@ class PartitionLog:
 
     @property
     def promises_synced(self) -> bool:
-        """Whether the directory promises that every record this replica acknowledged had been synced by then."""
+        """True if the directory promises that every record this replica acknowledged had been synced by then."""
         return self.metadata is not None and self.metadata.synced_before_ack
 
     def promise(self, *, synced_before_ack: bool) -> None:
@@ -201,7 +201,7 @@ class PartitionLog:
         return prepared(*checked(records, self.config, self.limits, header), demand, self.config, self.limits)
 
     def is_prepared(self, batch: Prepared | None) -> bool:
-        """Whether `append` can take the batch as it is: the topic's settings may have changed since `prepare`."""
+        """Return whether `append` can take the batch as it is: the settings may have changed since `prepare`."""
         demand = self.demand
         return demand is None or (batch is not None and batch.demand == demand)
 
@@ -495,7 +495,7 @@ class PartitionLog:
 
     @property
     def is_failed(self) -> bool:
-        """Whether a flush failed: the log then takes no more records until it has been recovered."""
+        """True if a flush failed: the log then takes no more records until it has been recovered."""
         return self.durability.is_failed
 
     def begin_flush(self) -> FlushJob | None:

@@ -210,12 +210,12 @@ class Segment:
 
     @property
     def needs_closing(self) -> bool:
-        """Whether the file may end in a torn tail, or the index is not on disk."""
+        """True if the file may end in a torn tail, or the index is not on disk."""
         return self._was_written or bool(self.index.offsets)
 
     @property
     def is_short(self) -> bool:
-        """Whether the index is in memory and has no entries: reading the whole segment costs no more than its end."""
+        """True if the index is in memory and has no entries: reading the whole segment costs no more than its end."""
         offsets = self.index.offsets
         return offsets is not None and not offsets
 

@@ -51,7 +51,7 @@ class SegmentIndex:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether the entries are held in memory; otherwise lookups read the files."""
+        """True if the entries are held in memory; otherwise lookups read the files."""
         return self.offsets is not None
 
     def hold(self, offsets: OffsetIndex, times: TimeIndex) -> None:

@@ -159,7 +159,7 @@ class Leader:
 
     @property
     def is_under_min_insync_replicas(self) -> bool:
-        """Whether the committed ISR is too small.
+        """True if the committed ISR is too small.
 
         Then acks=all is refused before the append (NOT_ENOUGH_REPLICAS), and the high watermark does not advance.
         """
@@ -167,7 +167,7 @@ class Leader:
 
     @property
     def has_enough_acks(self) -> bool:
-        """Whether an acks=all append that the high watermark has reached is a success (rule 17).
+        """True if an acks=all append that the high watermark has reached is a success (rule 17).
 
         If not, the answer is NOT_ENOUGH_REPLICAS_AFTER_APPEND.
         """
@@ -413,7 +413,7 @@ class Leader:
         )
 
     def _is_eligible(self, follower: _Follower) -> bool:
-        """Whether the follower's broker may be in an ISR at all (rule 13)."""
+        """Return whether the follower's broker may be in an ISR at all (rule 13)."""
         epoch = self._brokers.get(follower.broker_id)
         if epoch is None or follower.broker_epoch is None:
             return False

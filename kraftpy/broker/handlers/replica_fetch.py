@@ -121,7 +121,7 @@ class _Reading:
             self._changed_keys.is_over = True
 
     def _is_hurried(self) -> bool:
-        """Whether the follower has sent another request meanwhile."""
+        """Return whether the follower has sent another request meanwhile."""
         return self._connection is not None and self._connection.has_next_request
 
     async def read_or_wait(self) -> None:
@@ -201,7 +201,7 @@ class _Reading:
                 self._changed_keys.put_back(key)
 
     def _is_awaited(self, key: PartitionKey) -> bool:
-        """Whether the leader needs to know that this follower still follows."""
+        """Return whether the leader needs to know that this follower still follows."""
         return self._broker.replicas.confirmations.is_awaited(key, self._fetched.session)
 
     def _read_partition(self, partition: FetchedPartition) -> PartitionData:

@@ -179,7 +179,7 @@ def _check_fetch(request: ShareFetchRequest) -> None:
 
 @dataclass(slots=True)
 class _Taken:
-    """What a fetch has from one partition: an error, or acquired records."""
+    """The part of a fetch that comes from one partition: an error, or acquired records."""
 
     error: KafkaError | None = None
     held: HeldPartition | None = None

@@ -43,7 +43,7 @@ class Checkpoints:
 
     @property
     def lacks_a_deletion(self) -> bool:
-        """Whether the files may still name a deleted partition."""
+        """True if the files may still name a deleted partition."""
         return self._deletions != self._deletions_written
 
     async def write(self) -> None:

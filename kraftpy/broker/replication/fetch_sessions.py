@@ -62,7 +62,7 @@ class FetchedPartition:
         return (self.topic, self.topic_id, self.partition)
 
     def must_send(self, answer: PartitionData) -> bool:
-        """Whether an incremental response must include this partition; if so, remember what is sent."""
+        """Return whether an incremental response must include this partition; if so, remember what is sent."""
         changed = (
             bool(answer.records)
             or answer.error_code != ErrorCode.NONE
@@ -77,7 +77,7 @@ class FetchedPartition:
         return changed
 
     def has_moved(self, answer: PartitionData) -> bool:
-        """Whether the high watermark or log start offset differs from what was last sent."""
+        """Return whether the high watermark or log start offset differs from what was last sent."""
         return (
             answer.high_watermark != self.sent_high_watermark or answer.log_start_offset != self.sent_log_start_offset
         )
@@ -126,11 +126,11 @@ class FetchContext:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether another request has used the session meanwhile: then this one's response must not touch it."""
+        """True if another request has used the session meanwhile: then this one's response must not touch it."""
         return self.session is not None and self.session.epoch != self.epoch
 
     def include(self, partition: FetchedPartition, answer: PartitionData) -> bool:
-        """Whether the response includes a partition; call it once for each, when its answer is final."""
+        """Return whether the response includes a partition; call it once for each, when its answer is final."""
         changed = partition.must_send(answer)
         if self.session is not None and answer.records:
             self.session.served(partition.key)
@@ -276,7 +276,7 @@ class FetchSessions:
         return session
 
     def _has_room(self, count: int, now: Millis, growing: Session | None = None) -> bool:
-        """Whether `count` more partitions may be remembered, if necessary by evicting unused sessions."""
+        """Return whether `count` more partitions may be remembered, if necessary by evicting unused sessions."""
         if self._partitions + count <= self._most_partitions:
             return True
         for session in sorted(self._sessions.values(), key=lambda session: session.used_at):

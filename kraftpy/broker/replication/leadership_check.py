@@ -64,7 +64,7 @@ class Confirmations:
         """The number of the last catch-up that ended; `_begun` is that of the last that began."""
 
     def is_awaited(self, key: PartitionKey, session: Session | None) -> bool:
-        """Whether to answer this follower of the partition at once, because its confirmation is still missing."""
+        """Return whether to answer this follower at once, because its confirmation of the leadership is missing."""
         return session is not None and any(
             question.key == key and session.follower_id not in question.confirmed for question in self._open
         )
@@ -91,7 +91,7 @@ class Confirmations:
                 question.answered.add(session.id)
 
     async def confirm(self, replica: Replica, leadership: int, deadline: float) -> bool:
-        """Whether this broker still leads the partition in this leadership, as of this call or later.
+        """Return whether this broker still leads the partition in this leadership, as of this call or later.
 
         Returns False if it does not, or if that is unknown at the deadline, in the event loop's time.
         """
@@ -140,7 +140,7 @@ class Confirmations:
         return await asyncio.gather(*(self.confirm(replica, leadership, deadline) for replica, leadership in led))
 
     async def _is_up_to_date(self, deadline: float) -> bool:
-        """Whether all that was decided before this call has been applied here; False if unknown at the deadline."""
+        """Return whether everything decided before this call is applied here; False if unknown at the deadline."""
         begun = self._begun
         try:
             async with asyncio.timeout_at(deadline), self._catching_up:

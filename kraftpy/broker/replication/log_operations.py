@@ -125,7 +125,7 @@ class LogOperations:
 
     @property
     def is_truncating(self) -> bool:
-        """Whether a truncation has exclusive use of the log."""
+        """True if a truncation has exclusive use of the log."""
         return self.truncation is not None
 
     async def truncation_ended(self) -> None:

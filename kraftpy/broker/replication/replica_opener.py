@@ -120,7 +120,7 @@ class ReplicaOpener:
     # --- what may be opened ------------------------------------------------------------------
 
     def _may_open(self, wanted: Wanted) -> bool:
-        """Whether a partition may be opened, or created if it is nowhere; if not, mark it offline."""
+        """Return whether a partition may be opened, or created if it is nowhere; if not, mark it offline."""
         disk = self._disks.holding(wanted.key)
         if disk is not None:
             others = [
@@ -300,5 +300,5 @@ class ReplicaOpener:
 
 
 def _is_short(opened: Replica | Exception) -> bool:
-    """Whether the process lacked resources, and the log is not at fault."""
+    """Return whether the process lacked resources, and the log is not at fault."""
     return isinstance(opened, OSError) and failure_of(opened) is Failure.RESOURCES

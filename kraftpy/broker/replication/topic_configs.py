@@ -128,6 +128,6 @@ class TopicConfigs:
 
 
 def _lacks_promise(replica: Replica) -> bool:
-    """Whether the log must promise to sync before it acknowledges, by its settings, but has not promised it yet."""
+    """Return whether the log's settings require the promise to sync before acknowledging, and it is not made yet."""
     log = replica.log
     return replica.syncs.comes_before_ack and not (log.promises_synced or log.metadata is None or log.is_closed)

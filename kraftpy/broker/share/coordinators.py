@@ -136,7 +136,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
         return Result(error_code=answer) if isinstance(answer, ErrorCode) else answer
 
     def _is_known(self, command: Command) -> bool:
-        """Whether the command's partition exists, or need not: the state of a deleted partition can still be read."""
+        """Return whether the command's partition exists or need not: a deleted partition's state can still be read."""
         match command:
             case Initialize() | Read() | Write():
                 topic = self._metadata.image.topic_by_id(command.key.topic_id)

@@ -68,7 +68,7 @@ class HeldPartition:
 
     @property
     def is_led(self) -> bool:
-        """Whether this broker has led the partition without interruption."""
+        """True if this broker has led the partition without interruption."""
         return self.replica.leading is not None and self.replica.leadership == self.leadership
 
 

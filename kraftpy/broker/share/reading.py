@@ -48,7 +48,7 @@ def read_pieces(replica: Replica, offset: int, max_bytes: int, *, read_committed
 def _has_committed(
     header: BatchHeader, batch: memoryview, waiting: list[AbortedTransaction], aborted: set[int]
 ) -> bool:
-    """Whether a batch holds committed records. Updates `aborted`, the producers whose transaction ends in an abort."""
+    """Return whether a batch holds committed records. Updates `aborted`, the producers whose transaction is aborted."""
     while waiting and waiting[-1].first_offset <= header.next_offset - 1:
         aborted.add(waiting.pop().producer_id)
     if not header.is_control:

@@ -71,7 +71,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def has_group(self, group_id: str) -> bool:
-        """Whether any member of the group has a session on this broker."""
+        """Return whether any member of the group has a session on this broker."""
         return any(key.group_id == group_id for key in self._sessions)
 
     def open(self, key: SessionKey, connection: Hashable) -> ShareSession:

@@ -61,7 +61,7 @@ def coordinator_key(key: ShareKey) -> str:
 
 
 def is_coordinator_key(text: str) -> bool:
-    """Whether the text is a share partition's coordinator key. The group id may contain colons."""
+    """Return whether the text is a share partition's coordinator key. The group id may contain colons."""
     group_id, topic_id, partition = ["", "", *text.rsplit(":", 2)][-3:]
     try:
         is_topic_id = len(urlsafe_b64decode(topic_id + "==")) == _TOPIC_ID_BYTES

@@ -81,7 +81,7 @@ class CleaningProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process."""
+        """True if there is a process."""
         return self._process is not None
 
     async def end(self) -> None:

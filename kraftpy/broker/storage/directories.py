@@ -89,7 +89,7 @@ class LogDirectories:
         return self.opened[0].child(METADATA_DIRECTORY)
 
     def is_needed(self, path: str) -> bool:
-        """Whether the node cannot go on without this directory: it has the metadata, or there is no other."""
+        """Return whether the node cannot go on without this directory: it has the metadata, or there is no other."""
         return path == self.paths[0] or all(other == path or other in self.failures for other in self.paths)
 
     # --- start -------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class LogDirectories:
             raise DirectoryError(f"log.dirs: {place}: {_INCARNATIONS}: {error}") from error
 
     def _lacks_any(self) -> bool:
-        """Whether a directory that is not here may hold partitions that are not found."""
+        """Return whether a directory that is not here may hold partitions that are not found."""
         ids = self._first.get(_ALL_IDS)
         return bool(self.failures or self._new) or ids is None or not {*ids.split(",")} <= {*self._ids.values()}
 

@@ -29,7 +29,7 @@ _STRAY = "-stray"
 
 
 def costs_the_directory(error: OSError) -> bool:
-    """Whether a failure takes its log directory out of use, not only the request that met it."""
+    """Return whether a failure takes its log directory out of use, not only the request that met it."""
     return failure_of(error) is Failure.DISK
 
 

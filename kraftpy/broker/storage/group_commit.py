@@ -48,7 +48,7 @@ class Log(Protocol):
 
     @property
     def is_taken(self) -> bool:
-        """Whether something holds the log or waits to; it calls `Rounds.let_go` when it is done."""
+        """True if something holds the log or waits to; it calls `Rounds.let_go` when it is done."""
         ...
 
     @property

@@ -107,7 +107,7 @@ class Offline:
         self._in_doubt.update(keys)
 
     def may_begin(self, wanted: Wanted) -> bool:
-        """Whether a partition that has no directory here may be created, empty."""
+        """Return whether a partition that has no directory here may be created, empty."""
         return wanted.key not in self._in_doubt and self.broker_id not in wanted.partition.offline_replicas
 
     def mark_shortened(self, number: Number) -> None:
@@ -164,5 +164,5 @@ class Offline:
 
 
 def _counts_on(broker_id: BrokerId, partition: Partition) -> bool:
-    """Whether the replica might be elected because of the records it had."""
+    """Return whether the replica might be elected because of the records it had."""
     return broker_id in partition.isr or broker_id in partition.eligible_leader_replicas

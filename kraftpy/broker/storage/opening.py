@@ -91,7 +91,7 @@ class Opening:
                 future.cancel()
             for future in futures:
                 if not future.cancelled():
-                    future.exception()  # wait; whoever closes this no longer cares how it ended
+                    future.exception()  # wait; the outcome no longer matters once this is closed
 
     async def tell(self, say: Callable[[str], None] = logger.warning) -> None:
         """Report the progress regularly, until cancelled."""

@@ -49,7 +49,7 @@ class LogSyncs:
 
     @property
     def comes_before_ack(self) -> bool:
-        """Whether the topic has its records synced before they are acknowledged (`kraftpy.flush.before.ack`)."""
+        """True if the topic has its records synced before they are acknowledged (`kraftpy.flush.before.ack`)."""
         return self._log.config.kraftpy_flush_before_ack
 
     @property
@@ -63,7 +63,7 @@ class LogSyncs:
         return self._log.recovery_point if self._log.config.kraftpy_flush_before_ack else None
 
     def is_due(self, end_offset: int) -> bool:
-        """Whether everything before an offset must be synced before it is acknowledged, and is not yet."""
+        """Return whether everything before an offset must be synced before it is acknowledged, and is not yet."""
         log = self._log
         if log.config.kraftpy_flush_before_ack:
             return log.recovery_point < end_offset
@@ -103,7 +103,7 @@ class LogSyncs:
 
     @property
     def is_taken(self) -> bool:
-        """Whether something keeps syncs away, or waits to."""
+        """True if something keeps syncs away, or waits to."""
         return self._taking.locked()
 
     def begin_sync(self) -> FlushJob | None:

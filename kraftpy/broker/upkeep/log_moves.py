@@ -83,7 +83,7 @@ class _Move:
         self.has_complained = False
 
     def goes_on(self) -> bool:
-        """Whether it is neither done nor given up: check again after each await."""
+        """Return whether it is neither done nor given up: check again after each await."""
         return not self.is_over
 
 
@@ -250,7 +250,7 @@ class LogMoves:
                 self._clear(move)
 
     def _is_pointless(self, move: _Move) -> bool:
-        """Whether the replica or the directory is gone."""
+        """Return whether the replica or the directory is gone."""
         held = self._replicas.held(move.replica.topic_partition)
         return held is not move.replica or move.disk.failure is not None
 

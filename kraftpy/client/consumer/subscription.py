@@ -1,4 +1,4 @@
-"""What a consumer reads: topics by name, topics by a pattern, or partitions that the application assigned itself.
+"""The choice of what a consumer reads: topics by name, by pattern, or partitions that the application assigned itself.
 
 Invariant: it is never two of these at once. To change from `assign` to `subscribe` or back, unsubscribe first.
 """
