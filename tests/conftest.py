@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,32 @@ from kraftpy.testing.server_process import ServerProcess
 
 BrokerFactory = Callable[..., EmbeddedBroker]
 
-LONGEST = ("tests/spark",)
+LONGEST = (
+    "tests/spark",
+    "tests/fuzz/test_fuzz.py",
+    "tests/cluster/test_failures.py",
+    "tests/chaos/test_chaos_simulated_world.py",
+    "tests/broker/test_crash.py",
+    "tests/broker/test_bad_disks.py",
+    "tests/test_readme.py",
+    "tests/broker/test_cleaning_process.py",
+    "tests/compat/test_public_share.py",
+    "tests/chaos/test_chaos_simulation.py",
+    "tests/replication/test_replication_simulation.py",
+    "tests/chaos/test_chaos_ledger.py",
+    "tests/chaos/test_chaos_hostile.py",
+    "tests/cluster/test_cluster_transactions.py",
+    "tests/cluster/test_cluster.py",
+    "tests/compat/test_clients.py",
+    "tests/compat/test_public_consumer_protocol.py",
+    "tests/cluster/test_quorum_nodes.py",
+    "tests/cluster/test_damaged_copy.py",
+    "tests/cluster/test_pytest_plugin.py",
+    "tests/broker/test_hostile_settings.py",
+    "tests/test_packaging.py",
+    "tests/client/test_client_transactions.py",
+    "tests/protocol/test_wire_fuzz.py",
+)
 """The groups of tests that take longest, in the order in which they start when workers run side by side."""
 
 
@@ -37,12 +62,11 @@ def pytest_collection_finish() -> None:
     _freeze()
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Collect what a file leaves behind: a resource that it left open is reported in this file, and in no later one."""
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Collect what a file leaves behind: a resource that it left open is an error of this file, and of no later one."""
     yield
-    if nextitem is None or nextitem.path != item.path:
-        _freeze()
+    _freeze()
 
 
 def _freeze() -> None:
@@ -59,6 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the groups that take longest first, after pytest-randomly has shuffled: no worker starts a long one when the
     others have nothing left to do."""
     if hasattr(config, "workerinput"):
+        gone = [group for group in LONGEST if not (config.rootpath / group).exists()]
+        assert not gone, f"rename them in LONGEST too: {gone}"
         place = {group: place for place, group in enumerate(LONGEST)}
         items.sort(key=lambda item: place.get(_group(item.nodeid), len(place)))
 
@@ -144,13 +170,19 @@ class _Logs:
 
     def __init__(self) -> None:
         self._looked_at: dict[Path, int] = {}
+        self._ended: dict[Path, int] = {}
         self.found: list[str] = []
 
-    def look(self) -> None:
-        """Note the lines of unexpected errors that are new."""
-        for log, begin in list(self._looked_at.items()):
-            if not log.exists():
+    def look(self, logs: Sequence[Path] | None = None) -> None:
+        """Note the lines of unexpected errors that are new in these logs, or in those of all nodes that run."""
+        for log in list(self._looked_at) if logs is None else self._looked_at.keys() & logs:
+            begin = self._looked_at[log]
+            try:
+                size = log.stat().st_size
+            except FileNotFoundError:
                 del self._looked_at[log]
+                continue
+            if size == begin:
                 continue
             with log.open("rb") as file:
                 file.seek(begin)
@@ -161,7 +193,14 @@ class _Logs:
 
     def watch(self, log: Path) -> None:
         """A node writes here from now on."""
-        self._looked_at.setdefault(log, log.stat().st_size if log.exists() else 0)
+        size = log.stat().st_size if log.exists() else 0
+        self._looked_at.setdefault(log, min(self._ended.pop(log, size), size))
+
+    def end(self, log: Path) -> None:
+        """Look a last time at the log of a node that has ended: too many have to be looked at after each test."""
+        self.look([log])
+        if log in self._looked_at:
+            self._ended[log] = self._looked_at.pop(log)
 
 
 _logs = _Logs()
@@ -179,7 +218,7 @@ def _watched_logs() -> Iterator[None]:
         try:
             return wait(self, timeout)
         finally:
-            _logs.look()
+            _logs.end(self._log)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServerProcess, "__init__", begin_and_watch)

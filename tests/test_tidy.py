@@ -189,6 +189,16 @@ def test_nothing_is_left_to_do() -> None:
     assert found == []
 
 
+@functools.cache
+def script_patterns(file: str) -> list[str]:
+    """Return the patterns of script names that a test module has."""
+    return [
+        node.value
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".script")
+    ]
+
+
 def test_every_script_is_run() -> None:
     """Beside each script, or one directory up, is a test module that collects scripts by a pattern it matches."""
     scripts = [Path(name) for name in tracked() if name.endswith(".script")]
@@ -199,11 +209,7 @@ def test_every_script_is_run() -> None:
             name for name in python_files("tests/") if Path(name).parent in (script.parent, script.parent.parent)
         ]
         patterns = [
-            node.value
-            for name in runners
-            if Path(name).name.startswith("test_")
-            for node in ast.walk(tree(name))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".script")
+            pattern for name in runners if Path(name).name.startswith("test_") for pattern in script_patterns(name)
         ]
         if not any(script.match(pattern) for pattern in patterns):
             orphans.append(str(script))

@@ -13,11 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-if TYPE_CHECKING:
-    from kraftpy.groups.events import GroupResponse, Request
-    from kraftpy.groups.step import Step
+from typing import Any, Final, TypeVar
 
 UNITS_AT_ONCE: Final = 3_000
 """Work up to this size, about 10 ms, is done on the spot. A unit is a partition, task, topic or member."""
@@ -39,11 +35,16 @@ Deciding = Generator[Work, Any, T]
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """A paused decision: the draft, the requests that were decided on it, and the rest of the decision."""
+    """A decision that may pause, and what it has come to.
+
+    The types of its parts are those of `change_queue`: modules below that one need only know that there is a decision.
+    """
 
     token: int
     draft: Any
-    answers: list[tuple[Request, GroupResponse]]
+    answers: list[tuple[Any, Any]]
+    """The requests that were decided on the draft, each with its response."""
     steps: Deciding[bool]
-    step: Step
+    """The rest of the decision."""
+    step: Any
     """The step in which it began. It is renewed when the decision goes on."""

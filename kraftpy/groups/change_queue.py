@@ -165,7 +165,7 @@ class ChangeQueue(ABC, Generic[D, P]):
 
     def _go_on(self, group: Group, decision: Decision, resume: Callable[[], Work]) -> ChangeQueue[Any, Any] | None:
         """Go on with a decision, and have its result stored. If it has to pause, nothing follows for now."""
-        step = decision.step
+        step: Step = decision.step
         while True:
             try:
                 work = resume()

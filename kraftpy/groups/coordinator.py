@@ -193,9 +193,9 @@ class GroupCoordinator:
 
     def _replay_appended(self, in_flight: InFlight) -> None:
         purpose = in_flight.purpose
-        if isinstance(purpose, StoreConsumerGroup | StoreStreamsGroup):
-            queue = self._consumers if isinstance(purpose, StoreConsumerGroup) else self._streams
-            if queue.take_over(self.groups[purpose.group_id]):
+        if isinstance(purpose, StoreConsumerGroup | StoreStreamsGroup | StoreShareGroup):
+            group = self.groups[purpose.group_id]
+            if any(queue.take_over(group) for queue in self._queues):
                 for key, value in in_flight.records:
                     self._registry.count(key, value)
                 return

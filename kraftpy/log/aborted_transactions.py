@@ -124,18 +124,18 @@ class AbortedTransactions:
 def decode(data: bytes) -> list[EndedTransaction]:
     """Decode a `.txnindex`. Raises CorruptFile if its contents are impossible."""
     if len(data) % _ENTRY.size:
-        raise CorruptFile(f"{len(data)} bytes are not whole entries of {_ENTRY.size}")
+        raise CorruptFile(f"{len(data)} bytes are not a multiple of {_ENTRY.size}")
     found: list[EndedTransaction] = []
     for version, *fields in _ENTRY.iter_unpack(data):
         ended = EndedTransaction(*fields)
         if version != _VERSION:
-            raise CorruptFile(f"an entry of version {version}")
+            raise CorruptFile(f"an entry of unknown version {version}")
         if (
             not 0 <= ended.first_offset < ended.last_offset
             or not 0 <= ended.last_stable_offset <= ended.last_offset + 1
         ):
-            raise CorruptFile(f"an entry that contradicts itself: {ended}")
+            raise CorruptFile(f"an entry with impossible offsets: {ended}")
         found.append(ended)
     if any(one.last_offset >= other.last_offset for one, other in pairwise(found)):
-        raise CorruptFile("entries that are out of order")
+        raise CorruptFile("entries out of order")
     return found

@@ -404,7 +404,7 @@ def _read_batches(file: File, source: Source, buffer_bytes: int, spend: Spend) -
             or position + size > source.size
             or header.last_offset_delta < 0
         ):
-            raise CorruptBatch(f"{source.name} at byte {position}: no batch")
+            raise CorruptBatch(f"{source.name} at byte {position}: not a batch header")
         if at + size > len(window):
             window, start, at = file.read(position, min(max(buffer_bytes, size), source.size - position)), position, 0
             spend(len(window))
@@ -416,7 +416,7 @@ def _read_batches(file: File, source: Source, buffer_bytes: int, spend: Spend) -
         if header.base_offset < expected or header.last_offset >= source.end_offset:
             raise CorruptBatch(
                 f"{source.name} at byte {position}: offsets {header.base_offset} to {header.last_offset} "
-                f"where {expected} to {source.end_offset - 1} are left"
+                f"instead of {expected} to {source.end_offset - 1}"
             )
         yield header, batch
         expected, position = header.next_offset, position + size

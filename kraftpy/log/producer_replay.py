@@ -154,9 +154,9 @@ def _headers(segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHea
         if at + HEADER_BYTES > len(window):
             window, start, at = file.read(position, min(_REPLAY_BYTES, end - position)), position, 0
         if len(window) < HEADER_BYTES:
-            raise CorruptSegment(segment.log.name, position, "no batch header")
+            raise CorruptSegment(segment.log.name, position, "not a batch header")
         header = read_header(window, at)
         if header.magic != MAGIC or header.size_bytes < HEADER_BYTES or position + header.size_bytes > end:
-            raise CorruptSegment(segment.log.name, position, "no batch header")
+            raise CorruptSegment(segment.log.name, position, "not a batch header")
         yield position, header
         position += header.size_bytes

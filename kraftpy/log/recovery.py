@@ -374,7 +374,7 @@ class _Loader:
         expected = segment.base_offset
         for placed in segment.walk(0, _REPLAY_BYTES):
             if placed.base_offset < expected or placed.last_offset >= end_offset:
-                reason = f"offsets {placed.base_offset} to {placed.last_offset} where {expected} should be"
+                reason = f"offsets {placed.base_offset} to {placed.last_offset} instead of {expected} on"
                 raise _OutOfOrder(segment.log.name, placed.position, reason)
             expected = placed.last_offset + 1
             segment.index_batch(placed.last_offset, placed.max_timestamp, placed.position, self.interval)

@@ -86,7 +86,7 @@ def scan(
             window, at = memoryview(read(position, min(_READ_BYTES, size - position))), 0
             held = len(window)
             if held < HEADER_BYTES:
-                failure = f"{held} bytes are no batch"
+                failure = f"{held} bytes are too few for a batch header"
                 break
         (
             batch_offset,
@@ -102,10 +102,10 @@ def scan(
         ) = unpack(window, at)
         batch_bytes = length + _PREFIX_BYTES
         if magic != MAGIC or batch_bytes < HEADER_BYTES or delta < 0:
-            failure = "no batch header"
+            failure = "not a batch header"
             break
         if position + batch_bytes > size:
-            failure = f"a batch of {batch_bytes} bytes, {size - position} are there"
+            failure = f"a batch of {batch_bytes} bytes, but only {size - position} are left"
             break
         following = at + batch_bytes
         if following > held and at:
@@ -129,7 +129,7 @@ def scan(
             goes_on_at = _offset_at(file, window, following, next_position) if next_position < size else None
             is_beyond = last_offset >= limit or last_offset - base_offset > MAX_RELATIVE_OFFSET
             if is_beyond or (goes_on_at is not None and end_offset <= goes_on_at <= last_offset):
-                failure = f"offset {batch_offset} where {end_offset} should be"
+                failure = f"offset {batch_offset} instead of {end_offset}"
                 break
         if epoch != previous_epoch:
             if 0 <= epoch < previous_epoch:

@@ -63,12 +63,12 @@ def walk(
         if at + _WALK.size > len(chunk):
             chunk, start, at = file.read(position, min(chunk_bytes, end - position)), position, 0
             if len(chunk) < _WALK.size:
-                raise CorruptSegment(name, position, f"{len(chunk)} bytes are no batch")
+                raise CorruptSegment(name, position, f"{len(chunk)} bytes are too few for a batch header")
         base_offset, length, leader_epoch, magic, delta, max_timestamp = _WALK.unpack_from(chunk, at)
         size = length + _PREFIX_BYTES
         if magic != MAGIC or size < HEADER_BYTES or delta < 0 or position + size > end:
             raise CorruptSegment(
-                name, position, f"magic {magic}, {size} bytes of {end - position}, offset delta {delta}"
+                name, position, f"not a batch header: magic {magic}, {size} of {end - position} bytes, delta {delta}"
             )
         yield BatchPosition(position, size, base_offset, base_offset + delta, leader_epoch, max_timestamp)
         position += size
@@ -328,7 +328,7 @@ class Segment:
             if placed.position == start:
                 near = start + placed.size + FAR_BYTES
             elif placed.position > near and not self.index.is_in_memory and not self._is_index_rebuilt:
-                raise CorruptSegment(self.log.name, start, "no index entry is near")
+                raise CorruptSegment(self.log.name, start, "the nearest index entry is too far away")
             expected = placed.last_offset + 1
         return None
 
@@ -451,14 +451,16 @@ class Segment:
         """Yield the batches from an index entry on. CorruptSegment if it names another, or they are out of order."""
         expected = self.base_offset
         if position and position >= self.size:
-            raise CorruptSegment(self.log.name, position, "an index entry leads beyond the end")
+            raise CorruptSegment(self.log.name, position, "an index entry points beyond the end")
         for placed in self.walk(position):
             if position and placed.position == position:
                 if placed.last_offset != last_offset:
                     raise CorruptSegment(self.log.name, position, "an index entry names another batch")
                 expected = placed.base_offset
             if placed.base_offset < expected:
-                raise CorruptSegment(self.log.name, placed.position, f"base offset {placed.base_offset}")
+                raise CorruptSegment(
+                    self.log.name, placed.position, f"base offset {placed.base_offset} is below {expected}"
+                )
             expected = placed.last_offset + 1
             yield placed
 

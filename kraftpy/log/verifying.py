@@ -192,29 +192,29 @@ def _batch_at(segment: SegmentFile, position: int, expected: int) -> tuple[Intac
     """Return the batch at `position`; or None and the reason, in words, why there is no intact one."""
     head = segment.file.read(position, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
-        return None, f"{len(head)} bytes are no batch"
+        return None, f"{len(head)} bytes are too few for a batch header"
     base_offset, length, leader_epoch, magic, crc, _, delta = _HEAD.unpack_from(head)
     size, last_offset = length + _PREFIX_BYTES, base_offset + delta
     if not any(head):
-        return None, "zeros"
+        return None, "zeros instead of a batch"
     if magic != MAGIC:
         return None, f"magic {magic} is unknown"
     if length < _SMALLEST_LENGTH or position + size > segment.size:
-        return None, f"a batch of {size} bytes, {segment.size - position} are there"
+        return None, f"a batch of {size} bytes, but only {segment.size - position} are left"
     data = segment.file.read(position, size)
     if crc32c(memoryview(data)[_COVERED_FROM:]) != crc:
         return None, f"the CRC of {size} bytes does not match"
     if base_offset < expected:
-        return None, f"base offset {base_offset} where {expected} should be"
+        return None, f"base offset {base_offset} instead of {expected}"
     if delta < 0 or last_offset >= segment.end_offset:
         return None, f"offsets {base_offset} to {last_offset} in a segment that ends at {segment.end_offset}"
     if base_offset > expected:
         following = segment.file.read(position + size, _BASE.size)
         if position + size < segment.size and not _is_before(following, 0, last_offset):
-            return None, f"base offset {base_offset} where {expected} should be"
+            return None, f"base offset {base_offset} instead of {expected}"
     epoch = segment.epochs.range_of(last_offset)[0]
     if leader_epoch != epoch and epoch >= 0 and leader_epoch != -1:
-        return None, f"leader epoch {leader_epoch} where {epoch} should be"
+        return None, f"leader epoch {leader_epoch} instead of {epoch}"
     max_timestamp = int.from_bytes(head[35:43], "big", signed=True)
     return IntactBatch(position, size, base_offset, last_offset, max_timestamp, data), ""
 

@@ -77,7 +77,7 @@ class Broker:
 
     @property
     def is_active(self) -> bool:
-        """Whether it may be elected and join ISRs: not fenced, in controlled shutdown or leaving."""
+        """True if it may be elected and join ISRs: not fenced, in controlled shutdown or leaving."""
         return not self.fenced and not self.in_controlled_shutdown and not self.is_leaving
 
     def endpoint(self, listener: str) -> Endpoint | None:
@@ -112,7 +112,7 @@ class Partition:
 
     @property
     def has_leader(self) -> bool:
-        """Whether the partition has a leader."""
+        """True if the partition has a leader."""
         return self.leader != NO_LEADER
 
     @property
@@ -122,7 +122,7 @@ class Partition:
 
     @property
     def is_reassigning(self) -> bool:
-        """Whether a reassignment is in progress."""
+        """True if a reassignment is in progress."""
         return bool(self.adding_replicas or self.removing_replicas)
 
     @property
@@ -333,7 +333,7 @@ class Image:
 
     @property
     def has_eligible_leader_replicas(self) -> bool:
-        """Whether partitions keep eligible leader replicas (KIP-966)."""
+        """True if partitions keep eligible leader replicas (KIP-966)."""
         return self._features.get(ELR_FEATURE, 0) > 0
 
     # -- replay

@@ -360,7 +360,7 @@ class Quorum:
 
     @property
     def snapshot_wanted(self) -> bool:
-        """Whether nodes that are behind wait for a snapshot."""
+        """True if nodes that are behind wait for a snapshot."""
         return self._raft.snapshots.is_wanted
 
     def capture_snapshot(self) -> Captured:

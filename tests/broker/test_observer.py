@@ -19,7 +19,7 @@ from kraftpy.metadata.codec import unpack
 from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum_messages import pack_snapshot
-from kraftpy.metadata.raft.state import UNITS_A_TICK
+from kraftpy.metadata.raft.state import UNITS_PER_TICK
 from kraftpy.testing.memory_files import MemoryDisk
 
 BOUND_SECONDS = 30.0
@@ -177,7 +177,7 @@ async def test_others_run_while_an_observer_that_is_behind_applies_what_it_lacks
         def apply(self, index: int, term: int, data: bytes | memoryview) -> int:
             super().apply(index, term, data)
             applied[turn] += 1
-            return UNITS_A_TICK // 2 - 1
+            return UNITS_PER_TICK // 2 - 1
 
     async def count() -> None:
         nonlocal turn

@@ -14,9 +14,11 @@ from replicating import running
 
 from kraftpy.broker.handlers import replica_fetch
 from kraftpy.broker.replication import fetchers as fetching
+from kraftpy.broker.replication.fetch_sessions import FetchedPartition
+from kraftpy.broker.waiting import ChangedKeys
 from kraftpy.config import load
-from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.messages.fetch import FetchRequest
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.fetch import FetchRequest, PartitionData
 from kraftpy.replication.fetch_plan import FetchLimits, PartitionKey
 from kraftpy.types import BrokerId, TopicId
 
@@ -121,3 +123,70 @@ async def test_what_a_follower_still_has_is_noted_in_slices(monkeypatch: pytest.
     counting.cancel()
     assert sum(noted.values()) == PARTITIONS
     assert max(noted.values()) <= AT_ONCE
+
+
+def test_many_changes_at_a_time_are_answered_a_bounded_number_at_a_time_and_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Partitions with a lasting error are reported in each answer, and still keep out no other."""
+    monkeypatch.setattr(replica_fetch, "_MOST_ANSWERED", AT_ONCE)
+    keys = [("", b"1" * 16, number) for number in range(PARTITIONS)]
+    changed: ChangedKeys[Any] = ChangedKeys()
+    partitions = {key: SimpleNamespace(key=key, topic_id=key[1], partition=key[2]) for key in keys}
+    session = SimpleNamespace(swept_at=0.0, partitions=partitions, changed_keys=changed)
+
+    def leader_by_id(topic_id: TopicId, partition: int) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "gone")
+
+    broker: Any = SimpleNamespace(
+        config=load("", {}, []).config,
+        fetchers=SimpleNamespace(throttles=None),
+        replicas=SimpleNamespace(leader_by_id=leader_by_id),
+    )
+    fetched: Any = SimpleNamespace(session=session)
+    answered: list[int] = []
+    waiting = keys
+    for _ in range(PARTITIONS // AT_ONCE):
+        reading = replica_fetch._Reading(broker, FetchRequest(max_wait_ms=0, min_bytes=1), fetched, None)
+        reading._read(waiting)
+        assert len(reading.answers) <= AT_ONCE
+        answered += [number for _, _, number in reading.answers]
+        waiting = changed.take()
+        assert sorted(waiting) == keys
+    assert answered == list(range(PARTITIONS))
+
+
+def test_what_has_no_room_in_an_answer_does_not_wait_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer goes out at once, even if nothing in it is new, so that the next one has the rest."""
+    monkeypatch.setattr(replica_fetch, "_MOST_ANSWERED", AT_ONCE)
+    broker: Any = SimpleNamespace(
+        config=load("", {}, []).config,
+        fetchers=SimpleNamespace(throttles=None),
+        replicas=SimpleNamespace(confirmations=SimpleNamespace(is_awaited=lambda key, session: False)),
+    )
+
+    def nothing_new(self: object, partition: FetchedPartition) -> PartitionData:
+        return PartitionData(partition_index=partition.partition, high_watermark=0, log_start_offset=0, records=b"")
+
+    monkeypatch.setattr(replica_fetch._Reading, "_read_partition", nothing_new)
+    partitions = [
+        FetchedPartition(
+            topic="",
+            topic_id=TopicId(b"1" * 16),
+            partition=number,
+            fetch_offset=0,
+            max_bytes=1,
+            current_leader_epoch=0,
+            last_fetched_epoch=-1,
+            sent_high_watermark=0,
+            sent_log_start_offset=0,
+        )
+        for number in range(AT_ONCE + 1)
+    ]
+    by_key = {partition.key: partition for partition in partitions}
+    fetched: Any = SimpleNamespace(session=SimpleNamespace(partitions=by_key, changed_keys=ChangedKeys(), swept_at=0.0))
+    for count, must_answer in ((AT_ONCE, False), (AT_ONCE + 1, True)):
+        reading = replica_fetch._Reading(broker, FetchRequest(max_wait_ms=0, min_bytes=1), fetched, None)
+        reading._read(list(by_key)[:count])
+        assert reading._must_answer is must_answer
+        assert not reading._has_news

@@ -29,7 +29,12 @@ def story_of(
     story: list[tuple[float, str, str]] = []
     fault = Fault(id=0, kind=kind, target=target, at_ms=10_000, lasts_ms=lasts_ms, settings=settings)
     outcome = simulation.run(
-        seed, minutes, calls_per_second=6.0, faults=[fault], trace=lambda *what: story.append(what)
+        seed,
+        minutes,
+        calls_per_second=6.0,
+        calm_seconds=10.0,
+        faults=[fault],
+        trace=lambda *what: story.append(what),
     )
     assert outcome.problems == []
     assert {verdict.checker: dict(verdict.counts) for verdict in outcome.verdicts if not verdict.valid} == {}
@@ -66,7 +71,7 @@ def test_a_failed_sync_ends_the_node_with_a_line_and_a_restart_brings_it_back() 
 
 @pytest.mark.parametrize("of", ["active segment", "sealed segment"])
 def test_a_damaged_copy_is_fetched_anew(of: str) -> None:
-    for seed in range(102, 108):  # in some there is no such segment yet, or no client reads it any more
+    for seed in range(103, 109):  # in some there is no such segment yet, or no client reads it any more
         outcome, story = story_of(Kind.CORRUPTION, seed, of=of)
         node = hit(outcome).removeprefix("node")
         if any("was fetched anew" in text and f"on node {node} " in text for _, _, text in story):

@@ -17,7 +17,7 @@ from kraftpy.metadata import quorum
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Journal
 from kraftpy.metadata.quorum_messages import MAX_SNAPSHOT_CHUNK_BYTES, command_in, unpack_snapshot
 from kraftpy.metadata.raft import library
-from kraftpy.metadata.raft.state import UNITS_A_TICK
+from kraftpy.metadata.raft.state import UNITS_PER_TICK
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 
@@ -280,7 +280,7 @@ def test_a_node_that_is_behind_applies_a_bounded_number_of_entries_a_tick(monkey
 
     def heavy(index: int, term: int, data: bytes) -> int:
         known(index, term, data)
-        return UNITS_A_TICK // 2 - 1
+        return UNITS_PER_TICK // 2 - 1
 
     monkeypatch.setattr(behind.machine, "apply", heavy)
     cluster.isolate(behind.id)

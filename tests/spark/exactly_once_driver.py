@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StringType
+from session_of_tests import SHORT_LIVED
 
 SECONDS_PER_ROW = 0.004
 ROWS_PER_DEATH = 151
@@ -38,6 +39,7 @@ def main(bootstrap: str, topic: str, directory: Path, how_long: str) -> None:
         SparkSession.builder.master("local[2,4]")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.local.dir", str(directory / "blocks"))
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from kraftpy.spark.java import Java
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Compile little and collect in one thread: a JVM of tests ends before more would be worth its time."""
 _QUIET = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -53,7 +55,7 @@ def spark_session(java: Java, scratch: Path, *, jars: Sequence[Path] = ()) -> It
         "spark.app.name": "kraftpy tests",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dlog4j2.configurationFile={quiet.as_uri()}",
         "spark.local.dir": str((scratch / "blocks").resolve()),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

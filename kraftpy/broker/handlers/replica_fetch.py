@@ -171,6 +171,7 @@ class _Reading:
         replica.fetched(self._follower, self._follower_epoch, partition.fetch_offset, partition.log_start_offset)
 
     def _read(self, keys: Iterable[PartitionKey]) -> None:
+        left_over: list[PartitionKey] = []
         for key in keys:
             partition = self._partitions.get(key)
             if partition is None:  # forgotten
@@ -182,7 +183,7 @@ class _Reading:
             if before is not None:
                 self._total_bytes -= len(before[1].records or b"")
             if self._total_bytes >= self._budget or len(self.answers) >= _MOST_ANSWERED:
-                self._changed_keys.put_back(key)
+                left_over.append(key)
                 continue
             answer = self._read_partition(partition)
             self._total_bytes += len(answer.records or b"")
@@ -194,6 +195,10 @@ class _Reading:
                 self._must_answer = True
             elif partition.has_moved(answer):
                 self._has_news = True
+        if left_over:  # first in the next answer, before those in this one that are reported again
+            self._must_answer = True
+            for key in (*left_over, *self._changed_keys.take()):
+                self._changed_keys.put_back(key)
 
     def _is_awaited(self, key: PartitionKey) -> bool:
         """Whether the leader needs to know that this follower still follows."""

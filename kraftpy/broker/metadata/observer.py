@@ -23,7 +23,7 @@ from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
 from kraftpy.metadata.quorum_messages import BadMessageError, command_in, pack_snapshot, unpack_snapshot
-from kraftpy.metadata.raft.state import UNITS_A_TICK, StateMachine
+from kraftpy.metadata.raft.state import UNITS_PER_TICK, StateMachine
 from kraftpy.ports import Directory
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Observer:
                 if self._journal is not None:
                     self._journal.append(term, data)
                 units += self._apply(index, term, data)
-                if units >= UNITS_A_TICK:
+                if units >= UNITS_PER_TICK:
                     units = 0
                     await asyncio.sleep(0)
         voters = dict(map(tuple, answer["voters"]))

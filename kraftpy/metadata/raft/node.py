@@ -17,7 +17,7 @@ from kraftpy.metadata.raft.library import QuorumStoppedError, RaftLibrary, Role
 from kraftpy.metadata.raft.log import RaftLog
 from kraftpy.metadata.raft.membership import Membership
 from kraftpy.metadata.raft.snapshots import Snapshots
-from kraftpy.metadata.raft.state import UNITS_A_TICK, Chance, Message, RaftSettings, State, StateMachine
+from kraftpy.metadata.raft.state import UNITS_PER_TICK, Chance, Message, RaftSettings, State, StateMachine
 
 
 class Raft:
@@ -169,11 +169,11 @@ class Raft:
 
     def may_apply(self) -> bool:
         """Return whether to apply another committed entry before the next tick."""
-        return self._applied_units < UNITS_A_TICK
+        return self._applied_units < UNITS_PER_TICK
 
     @property
     def has_more_to_apply(self) -> bool:
-        """Whether committed entries wait for the next tick."""
+        """True if committed entries wait for the next tick."""
         return not self.may_apply() and self.state.last_applied < self.state.commit_index
 
     def apply(self, entry: bytes) -> None:

@@ -41,7 +41,7 @@ class Snapshots:
         self._for_followers: tuple[Snapshot, int] | None = None
         """The snapshot encoded for followers, and when it was last sent."""
         self.is_wanted = False
-        """Whether followers wait for a snapshot to be captured and encoded."""
+        """True if followers wait for a snapshot to be captured and encoded."""
 
     # -- our own
 

@@ -16,8 +16,8 @@ from kraftpy.metadata.raft.log import RaftLog
 
 BATCH_BYTES = 256 << 10
 CHUNK_BYTES = 512 << 10
-UNITS_A_TICK = 1_000
-"""After so much work on committed entries, some 10 to 40 ms, the rest of them waits for the next tick."""
+UNITS_PER_TICK = 1_000
+"""The units of work on committed entries between two ticks, 10 to 40 ms; further entries wait for the next tick."""
 
 
 class Chance(Protocol):
