@@ -1,18 +1,17 @@
-"""A topic's settings: defaults from the broker, overrides, alterations, and how they are described."""
+"""A topic's settings: defaults from the broker, overrides, and how they are described."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from kraftpy.config import (
-    AlterOperation,
     BrokerConfig,
     ConfigError,
     ConfigType,
     TopicConfig,
-    alter_topic_config,
     topic_config,
-    validate_topic_config,
 )
 from kraftpy.config.describe import (
     ConfigSource,
@@ -87,49 +86,18 @@ def test_the_internal_segment_size_has_no_lower_bound_and_comes_first() -> None:
         ),
     ],
 )
-def test_one_setting_is_checked(name: str, value: str | None, complaint: str | None) -> None:
-    assert validate_topic_config(name, value) == complaint
+def test_one_setting_is_checked(name: str, value: Any, complaint: str | None) -> None:
+    problem = None
+    try:
+        topic_config({name: value}, DEFAULT)
+    except ConfigError as error:
+        problem = str(error)
+    assert problem == complaint
 
 
 def test_compaction_lags_are_checked_together() -> None:
     with pytest.raises(ConfigError, match=r"above max\.compaction\.lag\.ms=1"):
         topic_config({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, DEFAULT)
-
-
-@pytest.mark.parametrize(
-    ("before", "operation", "name", "value", "after"),
-    [
-        ({}, "SET", "retention.ms", "5", {"retention.ms": "5"}),
-        ({"retention.ms": "5"}, "SET", "retention.ms", "6", {"retention.ms": "6"}),
-        ({"retention.ms": "5"}, "DELETE", "retention.ms", None, {}),
-        ({}, "DELETE", "retention.ms", None, {}),
-        ({}, "APPEND", "cleanup.policy", "compact", {"cleanup.policy": "delete,compact"}),
-        ({"cleanup.policy": "compact"}, "APPEND", "cleanup.policy", "compact", {"cleanup.policy": "compact"}),
-        ({"cleanup.policy": "compact,delete"}, "SUBTRACT", "cleanup.policy", "compact", {"cleanup.policy": "delete"}),
-    ],
-)
-def test_settings_are_altered_one_operation_at_a_time(
-    before: dict[str, str], operation: str, name: str, value: str | None, after: dict[str, str]
-) -> None:
-    unchanged = dict(before)
-    assert alter_topic_config(before, name, AlterOperation[operation], value, DEFAULT) == after
-    assert before == unchanged
-
-
-@pytest.mark.parametrize(
-    ("operation", "name", "value", "complaint"),
-    [
-        ("SET", "retention.ms", None, "no value was given"),
-        ("SET", "retention.ms", "x", "expected an integer"),
-        ("APPEND", "retention.ms", "1", "cannot append to it, it is not a list"),
-        ("SUBTRACT", "retention.ms", "1", "cannot subtract from it, it is not a list"),
-        ("APPEND", "cleanup.policy", "shred", "expected a list of compact, delete"),
-        ("DELETE", "qqqq", None, "is not a topic setting"),
-    ],
-)
-def test_a_bad_alteration_is_refused(operation: str, name: str, value: str | None, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        alter_topic_config({}, name, AlterOperation[operation], value, DEFAULT)
 
 
 def test_a_topic_setting_is_described_with_where_it_comes_from() -> None:

@@ -17,18 +17,14 @@ from kraftpy.config.settings import ConfigError, ConfigType, Setting
 from kraftpy.config.sources import Loaded, load
 from kraftpy.config.topic import (
     TOPIC_SETTINGS,
-    AlterOperation,
     TopicConfig,
-    alter_topic_config,
     topic_config,
-    validate_topic_config,
 )
 
 __all__ = [
     "BROKER_SETTINGS",
     "TOPIC_SETTINGS",
     "Address",
-    "AlterOperation",
     "BrokerConfig",
     "ConfigError",
     "ConfigType",
@@ -39,8 +35,6 @@ __all__ = [
     "TopicConfig",
     "Voter",
     "WrittenSetting",
-    "alter_topic_config",
     "load",
     "topic_config",
-    "validate_topic_config",
 ]

@@ -1,26 +1,24 @@
-"""A topic's settings: defaults from the broker, per-topic overrides, and their validation and alteration.
+"""A topic's settings: defaults from the broker, per-topic overrides, and their validation.
 
-An override is stored as the client's text; `topic_config` returns the values. Validation follows KIP-339 (incremental
-alter) and the validators of Kafka 4.3. The broker that receives a request applies `check_topic_config`. Overrides that
-were stored by an earlier version, or under other broker settings, are read through `usable_topic_overrides`.
+An override is stored as the client's text; `topic_config` returns the values. Validation follows the validators of
+Kafka 4.3. The broker that receives a request applies `check_topic_config`. Overrides that were stored by an earlier
+version, or under other broker settings, are read through `usable_topic_overrides`. `metadata.configs` alters them
+(KIP-339).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.config.settings import (
     ConfigError,
-    ConfigType,
     Setting,
     Value,
     check_length,
     nearest,
     parse_table,
-    render,
     shortened,
 )
 from kraftpy.config.topic_settings import SYNONYMS, TOPIC_TABLE
@@ -93,24 +91,6 @@ class TopicConfig:
         return "compact" in self.cleanup_policy
 
 
-class AlterOperation(IntEnum):
-    """The operations of IncrementalAlterConfigs (KIP-339), by their wire codes."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-def validate_topic_config(name: str, value: str | None) -> str | None:
-    """Return a one-line message if a topic setting is invalid, or None."""
-    try:
-        _parse(name, value)
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
 def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicConfig:
     """Return the settings of a topic with these overrides on this broker. Raises ConfigError for an invalid one."""
     values: dict[str, Any] = topic_default_values(broker)
@@ -180,42 +160,6 @@ def synonym_value(broker: BrokerConfig, synonym: str) -> Value:
     if unit in ("hours", "minutes") and isinstance(value, int):
         return -1 if value < 0 else value * _MS_PER[unit]
     return value
-
-
-def alter_topic_config(
-    overrides: Mapping[str, str], name: str, operation: AlterOperation, value: str | None, broker: BrokerConfig
-) -> dict[str, str]:
-    """Return the overrides after one operation of IncrementalAlterConfigs. Raises ConfigError.
-
-    APPEND and SUBTRACT start from the effective value, default or not, and keep the order of the list.
-    """
-    altered = dict(overrides)
-    setting = _known(name)
-    if operation is AlterOperation.DELETE:
-        altered.pop(name, None)
-        return altered
-    if value is None:
-        raise ConfigError(f"{name}: no value was given")
-    if operation is not AlterOperation.SET:
-        if setting.type is not ConfigType.LIST:
-            verb = "append to" if operation is AlterOperation.APPEND else "subtract from"
-            raise ConfigError(f"{name}: cannot {verb} it, it is not a list")
-        current = overrides.get(name)
-        in_force = topic_default_values(broker)[name] if current is None else setting.parse(current)
-        value = _edit_list(operation, in_force, value)
-    _parse(name, value)
-    altered[name] = value
-    return altered
-
-
-def _edit_list(operation: AlterOperation, in_force: Value, text: str) -> str:
-    items = list(in_force) if isinstance(in_force, tuple) else []
-    given = [item.strip() for item in text.split(",") if item.strip()]
-    if operation is AlterOperation.APPEND:
-        items += [item for item in given if item not in items]
-    else:
-        items = [item for item in items if item not in given]
-    return render(tuple(items)) or ""
 
 
 def _check_usable(name: str, value: Value) -> None:

@@ -17,7 +17,7 @@ from kraftpy.config.listeners import parse_listeners, parse_protocol_map
 from kraftpy.config.quorum import parse_voters
 from kraftpy.config.settings import ConfigError, parse_table, render
 from kraftpy.config.sources import parse_properties
-from kraftpy.config.topic import AlterOperation, alter_topic_config, topic_config, validate_topic_config
+from kraftpy.config.topic import topic_config
 from kraftpy.config.topic_settings import TOPIC_TABLE
 
 ALLOWED = (ConfigError,)
@@ -42,18 +42,11 @@ def one(data: bytes) -> None:
         case 2 | 3:
             names = sorted(_TOPIC_SETTINGS)
             name = names[data[1] % len(names)]
-            if (problem := validate_topic_config(name, text)) is not None:
-                raise ConfigError(problem)
             topic_config({name: text}, _BROKER)
         case 4:
             names = sorted(_BROKER_SETTINGS)
             value = _BROKER_SETTINGS[names[data[1] % len(names)]].parse(text)
             render(value)
-        case 5:
-            names = sorted(_TOPIC_SETTINGS)
-            overrides = {"cleanup.policy": "delete"}
-            operation = list(AlterOperation)[data[1] % len(AlterOperation)]
-            alter_topic_config(overrides, names[data[1] % len(names)], operation, text, _BROKER)
         case 6:
             parse_properties(text)
         case _:
