@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kraftpy.metadata.elections import Rules
 from kraftpy.metadata.image import Image, Partition
 from kraftpy.metadata.records import NO_LEADER
 from kraftpy.types import BrokerId, TopicId
@@ -60,7 +61,7 @@ def check_partition(topic: str, partition: Partition, image: Image) -> None:
     if partition.leader == NO_LEADER:
         can_lead = [member for member in can_lead if member not in moving]
         assert not can_lead, "somebody could lead, and is not about to"
-        if image.allows_unclean_election(topic):
+        if Rules(image).allows_unclean(topic):
             waiting = [each for each in replicas if each not in offline and each not in moving]
             assert not any(image.is_active(replica) for replica in waiting)
     else:
