@@ -67,7 +67,7 @@ def combine(known: Iterable[StateBatch], said: Iterable[StateBatch], start_offse
 
     O(n log n) for n batches, however they overlap; much faster if they are in order and none overlap.
     """
-    batches = [each for each in (*known, *said) if each.last_offset >= start_offset]
+    batches = [each for each in (*known, *said) if each.last_offset >= max(each.first_offset, start_offset)]
     if all(before.last_offset < after.first_offset for before, after in pairwise(batches)):
         return _joined(batches, start_offset)
     edges = {max(each.first_offset, start_offset) for each in batches} | {each.last_offset + 1 for each in batches}

@@ -28,6 +28,7 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share import partitions as share_partitions
 from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
+from kraftpy.broker.slicing import Slices
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter, Marking
 from kraftpy.config import load
 from kraftpy.log import deletion
@@ -301,7 +302,8 @@ async def test_markers_are_written_whatever_a_peer_answers_first(answer: Any) ->
     peer, written = Peer(answer), asyncio.Event()
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
         tasks = Tasks(group, incidents)
-        sender = MarkerSender(BrokerId(1), lambda: image, cast(MarkerWriter, None), cast(Any, peer), tasks)
+        peers, writer = cast(Any, peer), cast(MarkerWriter, None)
+        sender = MarkerSender(BrokerId(1), lambda: image, writer, peers, tasks, Slices())
         marker = WritableTxnMarker(
             producer_id=1, producer_epoch=1, transaction_result=True, topics=[], coordinator_epoch=1
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kraftpy.share.batches import TELLABLE, DeliveryState, StateBatch, combine
@@ -39,6 +39,7 @@ def slowly(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]
 
 
 @given(BATCHES, BATCHES, st.integers(0, 40))
+@example(known=[], said=[StateBatch(1, 0, DeliveryState.AVAILABLE, 0)], start_offset=0)
 def test_of_two_batches_the_one_that_is_further_on_holds(
     known: list[StateBatch], said: list[StateBatch], start_offset: int
 ) -> None:
