@@ -13,6 +13,7 @@ from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share import partitions as module
 from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
+from kraftpy.broker.slicing import Slices
 from kraftpy.broker.transactions.markers import MarkerSender, Marking
 from kraftpy.config import BrokerConfig
 from kraftpy.config.group import group_settings
@@ -201,7 +202,8 @@ async def test_markers_are_asked_for_until_they_are_written(outcome: Any) -> Non
         incidents = Incidents(Complaints())
         writer: Any = Writer([outcome])
         nobody: Any = None
-        sender = MarkerSender(BrokerId(1), lambda: image, writer, nobody, Tasks(group, incidents))
+        tasks = Tasks(group, incidents)
+        sender = MarkerSender(BrokerId(1), lambda: image, writer, nobody, tasks, Slices())
         told: list[frozenset[TopicPartition]] = []
         done = asyncio.Event()
 
