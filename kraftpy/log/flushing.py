@@ -168,6 +168,7 @@ class Durability:
         "_directory",
         "_has_renamed",
         "_stored_epochs",
+        "checkpointed",
         "is_failed",
         "job",
         "names_changed",
@@ -180,6 +181,8 @@ class Durability:
     def __init__(self, directory: Directory, recovery_point: int, *, epochs_are_stored: bool) -> None:
         self._directory = directory
         self.recovery_point = recovery_point
+        self.checkpointed = recovery_point
+        """The highest recovery point that a checkpoint may hold. A failed append lowers only the other one."""
         self.sealed: list[Segment] = []
         """Segments whose index is in memory and not yet on disk."""
         self.transactions: dict[int, bytes] = {}
@@ -248,6 +251,7 @@ class Durability:
             self.names_changed = True
             return
         self.recovery_point = max(self.recovery_point, job.end_offset)
+        self.checkpointed = max(self.checkpointed, self.recovery_point)
         if job.epochs is not None:
             self._stored_epochs = job.epochs_version
         for write in job.indexes:
@@ -303,6 +307,20 @@ class Durability:
             del self.transactions[base_offset]
         if self.job is not None:
             self.job.end_offset = min(self.job.end_offset, last_base_offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Note that the log was emptied and continues at `offset`. The owner writes its checkpoints."""
+        self.recovery_point = self.checkpointed = offset
+
+    def truncate_recovery_point(self, end_offset: int) -> bool:
+        """Note the log's new end; return whether a checkpoint may hold a recovery point beyond it, and must be written.
+
+        Otherwise a recovery would trust what is appended there later, unsynced.
+        """
+        has_fallen = end_offset < self.checkpointed
+        self.lower_recovery_point(end_offset)
+        self.checkpointed = min(self.checkpointed, end_offset)
+        return has_fallen
 
     def lower_recovery_point(self, offset: int) -> None:
         """Note that the log was written to or truncated at `offset` and must be synced again from there.

@@ -419,8 +419,8 @@ class PartitionLog:
         """Drop, durably, the batch that holds `offset` and everything after it. Blocks for a sync; used in failovers.
 
         The truncation must be durable because later appends could otherwise reach the disk before it, and a crash could
-        leave records of two histories side by side. Returns True if the recovery point or the log start fell: the owner
-        must then write its checkpoints before anything is appended. An offset at or beyond the end still drops leader
+        leave records of two histories side by side. Returns True if a checkpoint may hold a later recovery point or log
+        start: the owner must then write its checkpoints before anything is appended. An offset at or beyond the end still drops leader
         epochs that began there (of a leader that wrote nothing). An OSError leaves the log half truncated
         (`is_half_truncated`): it takes no records until this call is repeated, or `truncate_fully_and_start_at` called,
         successfully.
@@ -438,11 +438,10 @@ class PartitionLog:
         self.epochs.truncate_from_end(end_offset)
         self.producers = self.snapshots.reload(self.segments, end_offset, self._last_write_at, previous=self.producers)
         self.directory.sync()
-        has_fallen = end_offset < self.recovery_point or end_offset < self.log_start_offset
-        self.durability.lower_recovery_point(end_offset)
+        must_checkpoint = self.durability.truncate_recovery_point(end_offset) or end_offset < self.log_start_offset
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.is_half_truncated = False
-        return has_fallen
+        return must_checkpoint
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and continue at `offset`. A follower outside its leader's range does this. Blocks.
@@ -457,7 +456,8 @@ class PartitionLog:
         self.segments.append(first)
         self._truncated_at(offset)
         self.durability.truncated(-1)  # files that a running job still writes no longer belong to this log
-        self.log_start_offset = self.durability.recovery_point = offset
+        self.log_start_offset = offset
+        self.durability.restart_at(offset)
         self.epochs.clear()
         self.producers = ProducerStates()
         self.snapshots.forget_due()

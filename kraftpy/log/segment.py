@@ -337,7 +337,7 @@ class Segment:
         return batches_from(self._as_file(end_offset, epochs), self.index.anchors(), offset)
 
     def _as_file(self, end_offset: int, epochs: Epochs) -> SegmentFile:
-        return SegmentFile(self.log.get(), self.log.name, self.size, self.base_offset, end_offset, epochs)
+        return SegmentFile(self.log, self.log.name, self.size, self.base_offset, end_offset, epochs)
 
     def rebuild_index(self, end_offset: int, epochs: Epochs, interval_bytes: int) -> bool:
         """Rebuild the index entries of a sealed segment by reading all intact batches, and hold them in memory.

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from kraftpy.log.files import LazyFile
 from kraftpy.ports import Buffer, File
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC
@@ -149,9 +150,12 @@ class Anchor(NamedTuple):
 
 
 class SegmentFile(NamedTuple):
-    """A segment's file and the facts needed to verify its contents."""
+    """A segment's file and the facts needed to verify its contents.
 
-    file: File
+    The file is taken from `log` for each read: whatever else is read meanwhile (an index) may have had it closed.
+    """
+
+    log: LazyFile
     name: str
     size: int
     base_offset: int
@@ -190,7 +194,7 @@ def batches_from(
 
 def _batch_at(segment: SegmentFile, position: int, expected: int) -> tuple[IntactBatch | None, str]:
     """Return the batch at `position`; or None and the reason, in words, why there is no intact one."""
-    head = segment.file.read(position, HEADER_BYTES)
+    head = segment.log.get().read(position, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
         return None, f"{len(head)} bytes are too few for a batch header"
     base_offset, length, leader_epoch, magic, crc, _, delta = _HEAD.unpack_from(head)
@@ -201,7 +205,7 @@ def _batch_at(segment: SegmentFile, position: int, expected: int) -> tuple[Intac
         return None, f"magic {magic} is unknown"
     if length < _SMALLEST_LENGTH or position + size > segment.size:
         return None, f"a batch of {size} bytes, but only {segment.size - position} are left"
-    data = segment.file.read(position, size)
+    data = segment.log.get().read(position, size)
     if crc32c(memoryview(data)[_COVERED_FROM:]) != crc:
         return None, f"the CRC of {size} bytes does not match"
     if base_offset < expected:
@@ -209,7 +213,7 @@ def _batch_at(segment: SegmentFile, position: int, expected: int) -> tuple[Intac
     if delta < 0 or last_offset >= segment.end_offset:
         return None, f"offsets {base_offset} to {last_offset} in a segment that ends at {segment.end_offset}"
     if base_offset > expected:
-        following = segment.file.read(position + size, _BASE.size)
+        following = segment.log.get().read(position + size, _BASE.size)
         if position + size < segment.size and not _is_before(following, 0, last_offset):
             return None, f"base offset {base_offset} instead of {expected}"
     epoch = segment.epochs.range_of(last_offset)[0]
@@ -237,7 +241,7 @@ def _next_intact(segment: SegmentFile, damaged: int, expected: int, anchors: lis
             break
     start, chunk = damaged + 1, b""
     while start + HEADER_BYTES <= goal:
-        chunk = segment.file.read(start, min(_SCAN_BYTES + HEADER_BYTES, goal - start))
+        chunk = segment.log.get().read(start, min(_SCAN_BYTES + HEADER_BYTES, goal - start))
         at = chunk.find(MAGIC, _MAGIC_AT)
         while at >= 0 and at - _MAGIC_AT + HEADER_BYTES <= len(chunk):
             base_offset, length, _, _, _, _, delta = _HEAD.unpack_from(chunk, at - _MAGIC_AT)

@@ -7,9 +7,11 @@ no crash happens to hit it. Rules 43, 44 and 45.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from log_model import NOW, compact, config, numbered, open_log
 
 from kraftpy.log import layout
@@ -150,6 +152,18 @@ def test_a_second_segment_never_outlives_a_first_that_nobody_synced() -> None:
         log.roll(NOW)
         log.append(numbered(2, 1), leader_epoch=0, now=NOW)
     assert found.first("sync /") < found.first(f"write {layout.file_name(2, layout.LOG)}")
+
+
+def test_a_truncation_has_checkpoints_written_even_if_a_failed_append_came_before_it() -> None:
+    """The checkpoint on disk still trusts what is to be truncated: a recovery would not scan what replaces it."""
+    disk = MemoryDisk()
+    log = made(disk, 4)
+    log.flush()
+    disk.fail("write", errno.ENOSPC, name=".log")
+    with pytest.raises(OSError, match="No space left"):
+        log.append(numbered(4, 1), leader_epoch=0, now=NOW)
+    assert log.truncate_to(2)
+    assert not log.truncate_to(2), "the owner was told once"
 
 
 def test_a_truncation_takes_the_newest_first_and_is_durable_before_the_next_write() -> None:
