@@ -420,10 +420,10 @@ class PartitionLog:
 
         The truncation must be durable because later appends could otherwise reach the disk before it, and a crash could
         leave records of two histories side by side. Returns True if a checkpoint may hold a later recovery point or log
-        start: the owner must then write its checkpoints before anything is appended. An offset at or beyond the end still drops leader
-        epochs that began there (of a leader that wrote nothing). An OSError leaves the log half truncated
-        (`is_half_truncated`): it takes no records until this call is repeated, or `truncate_fully_and_start_at` called,
-        successfully.
+        start: the owner must then write its checkpoints before anything is appended. An offset at or beyond the end
+        still drops leader epochs that began there (of a leader that wrote nothing). An OSError leaves the log half
+        truncated (`is_half_truncated`): it takes no records until this call is repeated, or
+        `truncate_fully_and_start_at` called, successfully.
         """
         if offset >= self.log_end_offset and not self.is_half_truncated:
             self.epochs.truncate_from_end(offset)
