@@ -39,12 +39,12 @@ MANY_LEADERS: dict[str, object] = {
 @pytest.mark.parametrize(
     ("rule", "near", "weather"),
     [
-        ("truncate by epochs", 5, {}),
+        ("truncate by epochs", 82, {}),
         ("maximal isr", 25, {}),
-        ("acks of the isr", 6, {}),
-        ("min isr holds the high watermark", 26, {}),
+        ("acks of the isr", 21, {}),
+        ("min isr holds the high watermark", 46, {}),
         ("late answers", 105, {}),
-        ("broker epochs", 90, FAST_RESTARTS),
+        ("broker epochs", 133, FAST_RESTARTS),
         ("epoch start", 53, MANY_LEADERS),
     ],
 )
