@@ -111,7 +111,7 @@ def test_a_coordinator_that_is_cut_off_tells_no_stale_offsets() -> None:
         lasts_ms=15_000,
         settings={"shape": "target"},
     )
-    outcome = simulation.run(61, 0.5, faults=[fault], calls_per_second=10)
+    outcome = simulation.run(61, 0.5, faults=[fault], calls_per_second=10, calm_seconds=10.0)
     (groups,) = [verdict for verdict in outcome.verdicts if verdict.checker == "groups"]
     assert groups.examined > 0
     assert (groups.counts, groups.allowed_counts) == ({}, {})
@@ -129,7 +129,7 @@ def test_a_leader_that_waits_for_one_follower_does_not_hurry_the_others(monkeypa
 
     monkeypatch.setattr(Confirmations, "asked", counted)
     fault = Fault(id=0, kind=Kind.PAUSE, target="one", at_ms=8_000, lasts_ms=6_000, settings={})
-    outcome = simulation.run(61, 0.4, faults=[fault], calls_per_second=10)
+    outcome = simulation.run(61, 0.4, faults=[fault], calls_per_second=10, calm_seconds=10.0)
     assert outcome.problems == []
     assert any(op.f == "committed" and op.type is Type.OK for op in outcome.ops), "nobody asked for a confirmation"
     assert max(fetches.values()) < 300, "as often as the network lets it, it would be more than a thousand"
