@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
-from crc32c import crc32c
 
 from chaos.generator import TOPIC_PREFIX
 from chaos.history import Key, Recorder, Type, value_of
 from chaos.replica_logs import of_transaction
 from chaos.workloads import hostile
+from kraftpy.protocol.checksum import crc32c
 from kraftpy.protocol.record_batch import iter_records, read_header
 from kraftpy.protocol.records import CorruptBatch
 from kraftpy.types import BrokerId, TopicPartition

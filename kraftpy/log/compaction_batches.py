@@ -13,9 +13,8 @@ import struct
 from collections.abc import Container, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from kraftpy.log.key_map import WHOLE_KEY_BYTES, short_key
+from kraftpy.protocol.checksum import crc32c
 from kraftpy.protocol.compression import Compression, compress
 from kraftpy.protocol.record_batch import (
     HEADER_BYTES,

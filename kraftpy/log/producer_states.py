@@ -30,10 +30,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import xxhash
-from crc32c import crc32c
 
 from kraftpy.log.aborted_transactions import AbortedTransactions, EndedTransaction
 from kraftpy.log.layout import CorruptFile
+from kraftpy.protocol.checksum import crc32c
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import BatchHeader, ControlRecord, ControlType
 from kraftpy.types import Millis

@@ -17,10 +17,9 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from kraftpy.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kraftpy.ports import File
+from kraftpy.protocol.checksum import crc32c
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC
 
 MAX_OFFSET: Final = (1 << 63) - 1

@@ -20,10 +20,9 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from crc32c import crc32c
-
 from kraftpy.log.files import LazyFile
 from kraftpy.ports import Buffer, File
+from kraftpy.protocol.checksum import crc32c
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC
 

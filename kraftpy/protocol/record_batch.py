@@ -27,9 +27,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, NoReturn
 
-from crc32c import crc32c
-
 from kraftpy.ports import Buffer
+from kraftpy.protocol.checksum import crc32c
 from kraftpy.protocol.compression import Compression, compress, copied, decompress
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.records import (
