@@ -8,8 +8,8 @@ state, so the history splits there without further effort.
 
 These rules keep the search small without changing its answer:
 
-- An operation of unknown fate stays open forever. Of two configurations that differ only in such operations, the one
-  that has used fewer can do all that the other can, and only it is kept. Equal ones are used in the order of their
+- An operation of unknown fate stays open forever. If two configurations differ only in such operations, the one that
+  has used fewer can do all that the other can, and only it is kept. Equal ones are used in the order of their
   invocations, so that only their number counts.
 - An operation that only reads takes effect as soon as it can.
 - A model may say from when on no observer can distinguish two operations of unknown fate, or two states.

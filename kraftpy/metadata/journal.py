@@ -311,15 +311,6 @@ class Journal:
                 self._cuts_written = self._cuts_made
                 self._replace_file(index, term, entries)
 
-    def set_vote(self, term: int, voted_for: str | None) -> None:
-        """Make a term and this node's vote in it durable, before any peer learns of them. Blocking."""
-        self._check_usable()
-        self._check_vote(term, voted_for)
-        self._newest_vote = (term, voted_for)
-        with self._writing():
-            self._unwritten_votes.clear()
-            self._write_vote(self._vote._replace(term=term, voted_for=voted_for))
-
     # -- the journal file
 
     def _check_usable(self) -> None:

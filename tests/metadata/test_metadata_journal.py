@@ -229,13 +229,15 @@ def test_a_vote_is_kept_and_given_once_in_a_term() -> None:
     disk = MemoryDisk()
     journal = opened(disk)
     assert (journal.term, journal.voted_for) == (0, None)
-    journal.set_vote(3, None)
-    journal.set_vote(3, "node-2")
-    journal.set_vote(3, "node-2")
+    journal.note_vote(3, None)
+    journal.sync()
+    journal.note_vote(3, "node-2")
+    journal.note_vote(3, "node-2")
+    journal.sync()
     with pytest.raises(ValueError, match="vote"):
-        journal.set_vote(3, "node-1")
+        journal.note_vote(3, "node-1")
     with pytest.raises(ValueError, match="vote"):
-        journal.set_vote(2, None)
+        journal.note_vote(2, None)
     disk.crash(random.Random(0), Loss.EVERYTHING)
     again = opened(disk)
     assert (again.term, again.voted_for) == (3, "node-2")
@@ -314,7 +316,8 @@ class Model:
                 journal = self.check(disk)
             case "vote":
                 self.votes.append(self.votes[-1] + 1)
-                journal.set_vote(self.votes[-1], "me")
+                journal.note_vote(self.votes[-1], "me")
+                self.sync(journal)
                 self.votes = self.votes[-1:]
             case _:
                 pass

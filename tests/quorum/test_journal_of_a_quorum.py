@@ -29,7 +29,7 @@ def test_a_noted_vote_is_durable_after_the_next_sync() -> None:
     with pytest.raises(ValueError, match="vote of term 3 for 2"):
         journal.note_vote(3, "1")
     with pytest.raises(ValueError, match="vote"):
-        journal.set_vote(2, None)
+        journal.note_vote(2, None)
     journal.sync()
     assert (journal.term, journal.voted_for, journal.is_dirty) == (3, "2", False)
     disk.crash(random.Random(0), Loss.EVERYTHING)

@@ -759,7 +759,8 @@ def test_d25_ours_repairs_it_in_a_few_rounds() -> None:
         journal.load()
         for data, _, term in diverged(node_id):
             journal.append(term, data)
-        journal.set_vote(2, None)
+        journal.note_vote(2, None)
+        journal.sync()
         journal.close()
     for node_id in THREE:
         cluster.start(node_id)

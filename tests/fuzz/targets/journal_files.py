@@ -76,7 +76,7 @@ def _files() -> dict[str, bytes]:
         if number == len(commands_applied.FIRST):
             journal.sync()
             journal.save_snapshot(number, 1, pack_snapshot(0, {1: "h:1"}, machine.snapshot()))
-    journal.set_vote(1, "1")
+    journal.note_vote(1, "1")
     journal.sync()
     journal.close()
     return _read(directory)
