@@ -199,6 +199,28 @@ def script_patterns(file: str) -> list[str]:
     ]
 
 
+def starts_its_own_cluster(file: str) -> bool:
+    """Return whether a function that is no fixture of a module or session starts a `kraftpy.testing.Cluster`."""
+    module = tree(file)
+    if not any(isinstance(node, ast.ImportFrom) and node.module == "kraftpy.testing" for node in module.body):
+        return False
+    functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    own = [it for it in functions if not any("scope=" in ast.unparse(decorator) for decorator in it.decorator_list)]
+    calls = (node for it in own for node in ast.walk(it) if isinstance(node, ast.Call))
+    return any(ast.unparse(call.func) == "Cluster" for call in calls)
+
+
+def test_a_test_with_its_own_cluster_says_why() -> None:
+    """Starting one takes most of a second, so tests share one unless they break it or need another kind of it."""
+    files = [file for file in python_files("tests/") if Path(file).name.startswith("test_")]
+    silent = [
+        file
+        for file in files
+        if starts_its_own_cluster(file) and "own cluster" not in (ast.get_docstring(tree(file)) or "")
+    ]
+    assert silent == []
+
+
 def test_every_script_is_run() -> None:
     """Beside each script, or one directory up, is a test module that collects scripts by a pattern it matches."""
     scripts = [Path(name) for name in tracked() if name.endswith(".script")]

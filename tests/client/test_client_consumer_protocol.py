@@ -1,4 +1,7 @@
-"""Our consumer with `group_protocol="consumer"` (KIP-848) against our own broker, and beside librdkafka."""
+"""Our consumer with `group_protocol="consumer"` (KIP-848) against our own broker, and beside librdkafka.
+
+The test that kills a node has its own cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Our admin client on share groups (KIP-932), against one broker, and against three, one of which dies."""
+"""Our admin client on share groups (KIP-932), against one broker, and against three, one of which dies.
+
+The test in which a node dies has its own cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Our share consumers while each node dies: every record is accepted, and no client spins meanwhile."""
+"""Our share consumers while each node dies: every record is accepted, and no client spins meanwhile.
+
+Each test has its own cluster, because nodes of it die.
+"""
 
 from __future__ import annotations
 

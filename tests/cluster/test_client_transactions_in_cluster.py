@@ -1,6 +1,8 @@
 """Our producer and consumer read, transform and write in transactions, while each node dies: each input comes out once.
 
 The checker is the count of every value in the output that committed readers see.
+
+Each test has its own cluster, because nodes of it die.
 """
 
 from __future__ import annotations

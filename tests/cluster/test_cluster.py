@@ -1,4 +1,7 @@
-"""`Cluster` itself: what it starts, ends, keeps and says."""
+"""`Cluster` itself: what it starts, ends, keeps and says.
+
+Each test has its own cluster, because the start and the end of one are its subject.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ and the work continues without it; then it comes back.
 
 `make test` runs a round of each fault; `make test-long` runs 200 of them in a random order, or as many as
 KRAFTPY_ROUNDS says; KRAFTPY_SEED repeats an order.
+
+Each test has its own cluster, because nodes of it die.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Clients reach it all the while, as those do that share its side of a cut. Until it hears of its successor it believes in
 its own office; what keeps it from answering is that no follower confirms it
 (`kraftpy.broker.replication.leadership_check`).
+
+Each test has its own cluster, because it leaves nodes cut off and elections behind.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 It does not answer that an offset is past the log's end: a consumer with such an offset of its group, and metadata from
 before, would read everything again. And it hands out nothing to a share group: its successor may have been told that it
 is done.
+
+Each test has its own cluster, because it leaves nodes cut off and elections behind.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Nothing that was acknowledged is lost by it, whether the copy is a follower's or the leader's; a copy that is the only
 one in sync is not thrown away.
+
+Each test has its own cluster, because it damages files.
 """
 
 from __future__ import annotations

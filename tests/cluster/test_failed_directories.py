@@ -1,4 +1,7 @@
-"""A node's log directory fails, or is replaced by an empty one: others lead, clients keep working, it comes back."""
+"""A node's log directory fails, or is replaced by an empty one: others lead, clients keep working, it comes back.
+
+Each test has its own cluster, because it takes disks away from it.
+"""
 
 from __future__ import annotations
 

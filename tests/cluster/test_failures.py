@@ -2,6 +2,8 @@
 
 pytest-randomly seeds everything random, and prints its seed. `KRAFTPY_CLUSTER_ROUNDS` asks for more rounds of
 random failures than the three of an ordinary run.
+
+Each test has its own cluster, because it kills nodes at chance moments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A client that poses as a broker: it acknowledges no records, and writes no states of share groups (CVE-2018-1288)."""
+"""A client that poses as a broker: it acknowledges no records, and writes no states of share groups (CVE-2018-1288).
+
+It has its own cluster, because a follower is frozen.
+"""
 
 from __future__ import annotations
 

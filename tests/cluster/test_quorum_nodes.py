@@ -1,4 +1,7 @@
-"""Real nodes: a quorum of them elects, agrees, and survives kills, pauses, restarts and cuts."""
+"""Real nodes: a quorum of them elects, agrees, and survives kills, pauses, restarts and cuts.
+
+Each test has its own cluster, because voters are killed, cut off and moved.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clients that hold all of `max.connections` keep no follower out, also on a listener that both share."""
+"""Clients that hold all of `max.connections` keep no follower out, also on a listener that both share.
+
+It has its own cluster, because clients take all of its connections.
+"""
 
 from __future__ import annotations
 

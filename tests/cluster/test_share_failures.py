@@ -1,4 +1,7 @@
-"""Members of a share group take and acknowledge records while nodes die: what may come of it, and what may not."""
+"""Members of a share group take and acknowledge records while nodes die: what may come of it, and what may not.
+
+It has its own cluster, because nodes die.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A rolling restart of a group of static members causes no rebalance (KIP-345), in either protocol, on three nodes."""
+"""A rolling restart of a group of static members causes no rebalance (KIP-345), in either protocol, on three nodes.
+
+It has its own cluster, because every node is restarted.
+"""
 
 from __future__ import annotations
 

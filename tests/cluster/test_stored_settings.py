@@ -1,4 +1,7 @@
-"""A stored setting that cannot be used costs no node of three, whichever of them leads the partition."""
+"""A stored setting that cannot be used costs no node of three, whichever of them leads the partition.
+
+It has its own cluster, because a stored setting that cannot be used is put into the metadata for good.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A stranger became a node if there was no secret, ended a voter by naming another cluster, and put a command into the
 metadata log that no node could start with again.
+
+Each test has its own cluster, because its quorum is attacked, with a secret and without.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""confluent-kafka with `group.protocol=consumer` (KIP-848): members come and go, topics grow, brokers die."""
+"""confluent-kafka with `group.protocol=consumer` (KIP-848): members come and go, topics grow, brokers die.
+
+The test in which brokers die has its own cluster.
+"""
 
 from __future__ import annotations
 

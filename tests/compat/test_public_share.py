@@ -2,6 +2,8 @@
 
 Its share consumer is a preview, and says so when it is made. It has no requests of administrators for share groups:
 those go through our command.
+
+The test in which brokers die has its own cluster.
 """
 
 from __future__ import annotations

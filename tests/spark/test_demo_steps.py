@@ -1,4 +1,7 @@
-"""The demo's steps on a few thousand events: the replay while a node is gone, the group; and the whole of it."""
+"""The demo's steps on a few thousand events: the replay while a node is gone, the group; and the whole of it.
+
+The test in which a node dies has its own cluster.
+"""
 
 from __future__ import annotations
 

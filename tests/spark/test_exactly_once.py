@@ -4,6 +4,8 @@ Each of them is killed in turn, in the middle of a batch; in the end librdkafka 
 
 `make test` kills one of each; `make test-long` has 50 kills in a random order, or as many as KRAFTPY_ROUNDS says, and
 tells of each; KRAFTPY_SEED repeats an order.
+
+It has its own cluster, because brokers are killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`Cluster.chaos`: what a seed decides, what it leaves behind, what it says, and a client that lives through it."""
+"""`Cluster.chaos`: what a seed decides, what it leaves behind, what it says, and a client that lives through it.
+
+A test that leaves nodes dead has its own cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cuts between nodes and between nodes and clients, both ways and one way, as clients that are not ours see them."""
+"""Cuts between nodes and between nodes and clients, both ways and one way, as clients that are not ours see them.
+
+A test with other settings or fewer nodes has its own cluster.
+"""
 
 from __future__ import annotations
 

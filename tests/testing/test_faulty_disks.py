@@ -1,4 +1,7 @@
-"""Disks that are slow, that hang, that are full and that fail, under clients that are not ours."""
+"""Disks that are slow, that hang, that are full and that fail, under clients that are not ours.
+
+A test that ends a node, or waits for lagging followers, has its own cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests that are dropped, delayed, held and refused, as clients that are not ours live through it."""
+"""Requests that are dropped, delayed, held and refused, as clients that are not ours live through it.
+
+A test with another number of nodes has its own cluster.
+"""
 
 from __future__ import annotations
 
