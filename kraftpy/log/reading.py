@@ -129,14 +129,10 @@ def _locate(log: PartitionLog, request: ReadRequest) -> tuple[Segment, int, int,
         else:
             stop, next_offset = last.position, last.base_offset
     if stop - start > max_bytes:
-        boundary, boundary_offset = segment.last_boundary(start, start + max_bytes)
-        if boundary == start:
-            if not min_one_batch:
-                return None
-            boundary = start + segment.batch_at(start).size
-            is_at_end = boundary >= segment.size
-            boundary_offset = segment_end_offset if is_at_end else segment.batch_at(boundary).base_offset
-        stop, next_offset = boundary, min(boundary_offset, segment_end_offset)
+        stop, boundary_offset = segment.last_boundary(start, start + max_bytes, min_one_batch=min_one_batch)
+        if stop == start:
+            return None
+        next_offset = segment_end_offset if boundary_offset is None else min(boundary_offset, segment_end_offset)
     if stop <= start or base_offset > offset:
         # The batch reaches beyond the limit or lies behind a gap, or a damaged header makes it seem so.
         raise _Inconclusive(segment.log.name, start, f"no batch of offset {offset}")

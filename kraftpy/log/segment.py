@@ -381,16 +381,17 @@ class Segment:
             del self._hints[next(iter(self._hints))]
         self._hints[offset] = position
 
-    def last_boundary(self, start: int, limit: int) -> tuple[int, int]:
-        """Return the last batch boundary not beyond `limit` (within the segment), and the base offset there.
+    def last_boundary(self, start: int, limit: int, *, min_one_batch: bool) -> tuple[int, int | None]:
+        """Return the last batch boundary not beyond `limit`, and the base offset there; None at the segment's end.
 
-        `start` is the position of a batch; if that batch does not fit, the boundary is `start` itself.
+        `start` is the position of a batch. If that batch does not fit, the boundary is its end with `min_one_batch`,
+        and `start` itself without.
         """
         position = max(start, self.index.entry_before(limit, self.size)[1])
         for placed in self.walk(position):
-            if placed.position + placed.size > limit:
+            if placed.position + placed.size > limit and (placed.position != start or not min_one_batch):
                 return placed.position, placed.base_offset
-        raise CorruptSegment(self.log.name, limit, "the segment ends before it should")
+        return self.size, None
 
     def batch_at(self, position: int) -> BatchPosition:
         """Return the batch that begins at `position`."""
