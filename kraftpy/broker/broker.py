@@ -29,6 +29,7 @@ from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
 from kraftpy.broker.groups.settings import GroupSettingsNow
+from kraftpy.broker.handlers.table import CONTROLLER_APIS
 from kraftpy.broker.health import health_of
 from kraftpy.broker.metadata.config_changes import ConfigRoom
 from kraftpy.broker.metadata.controller import Controller
@@ -56,7 +57,6 @@ from kraftpy.broker.upkeep.directory_reports import ReplicaReports
 from kraftpy.broker.upkeep.log_moves import LogMoves
 from kraftpy.broker.upkeep.maintenance import Maintenance
 from kraftpy.config import BrokerConfig, Listener
-from kraftpy.config.quorum import Voter
 from kraftpy.log.layout import CorruptFile
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import AllocateProducerIds
@@ -284,7 +284,11 @@ class Broker:
             raise StartupError(f"log.dirs: {error}", is_damage=True) from error
         except KafkaError as error:
             raise StartupError(f"log.dirs: {error.message}", is_damage=True) from error
+        for listener in self.config.controller_listeners:
+            assert self.links is not None
+            self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
         if not self.config.is_broker:
+            self._background.append(self.tasks.keep_running(self.maintenance.idle_connections, name="idle connections"))
             return
         self.fetchers.start()
         for shards in self.shards:
@@ -377,34 +381,11 @@ class Broker:
                     bound.close()
                 raise StartupError(f"listeners: cannot listen on {listener}: {_reason(error)}") from error
             self.controller_address.append(Listener(listener.name, listener.host or socket.gethostname(), port))
-        if (problem := self._why_untrusted()) is not None:
-            if self.links is not None:
-                await self.links.stop()
+        if self.links is not None and (problem := self.links.why_untrusted(self.config)) is not None:
+            await self.links.stop()
             for bound in self._servers:
                 bound.close()
             raise StartupError(problem)
-
-    def _why_untrusted(self) -> str | None:
-        """Explain why other nodes cannot be trusted: a quorum beyond this machine needs a secret. None if they can.
-
-        A node that is its own quorum may have an unused controller listener, as in Kafka's examples for a single node.
-        Without a secret it accepts no connection from beyond this machine (`Links.forbids_links_to`).
-        """
-        if self.links is None or self.links.is_protected or self.config.is_own_quorum:
-            return None
-        from kraftpy.broker.metadata.secret import is_remote_address
-
-        quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
-        addresses = [voter.address if isinstance(voter, Voter) else voter for voter in quorum]
-        where = self.links.remote_listener()
-        if where is None:
-            where = next((address.host for address in addresses if is_remote_address(address.host)), None)
-        if where is None:
-            return None
-        return (
-            f"kraftpy.quorum.secret is not set, and {where} is beyond this machine: set the same secret on every node "
-            "of the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
-        )
 
     def _let_many_wait(self, server: asyncio.Server) -> None:
         """Set the backlog here, because asyncio also uses it as the number of connections to accept in one go."""
@@ -486,8 +467,9 @@ class Broker:
     # --- connections -------------------------------------------------------------------------
 
     def _connection(self, listener: str) -> Connection:
+        is_for_controllers = listener in self.config.controller_listener_names
         return Connection(
-            functools.partial(self._answer, listener),
+            functools.partial(self._answer_administrator if is_for_controllers else self._answer, listener),
             tasks=self.tasks,
             memory=self.request_memory,
             complaints=self.complaints,
@@ -506,6 +488,12 @@ class Broker:
             if not self.connection_limits.must_prove(connection):
                 return response
         raise ProtocolError("max.connections is reached, and this connection has not proved to be a broker's")
+
+    async def _answer_administrator(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
+        """Answer a request that arrived on a controller listener, which serves fewer APIs."""
+        if int.from_bytes(frame[:2], "big") not in CONTROLLER_APIS:
+            raise ProtocolError(f"API {int.from_bytes(frame[:2], 'big')} is not served on {listener}")
+        return await self._answer(listener, frame, connection)
 
     def _connection_opened(self, connection: Connection) -> bool:
         if self._is_stopping:

@@ -13,6 +13,7 @@ from kraftpy.broker.broker_proof import SOFTWARE, who_asks
 from kraftpy.broker.handlers.table import served
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
+from kraftpy.config.quorum import Address, parse_address
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kraftpy.metadata.features import SUPPORTED
 from kraftpy.protocol.apis import APIS
@@ -39,10 +40,13 @@ from kraftpy.protocol.messages.update_features import (
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kraftpy.broker.connection_limits import ConnectionLimits
     from kraftpy.broker.handlers.services import HasControllerId, HasMetadata, HasProof
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId
+    from kraftpy.config import Listener
 
     class Broker(HasClock, HasConfig, HasControllerId, HasImage, HasMetadata, HasNodeId, HasProof, Protocol):
         """The part of a broker that these handlers need."""
@@ -51,10 +55,16 @@ if TYPE_CHECKING:
         def connection_limits(self) -> ConnectionLimits:
             """The limits on connections."""
 
+        @property
+        def controller_address(self) -> Sequence[Listener]:
+            """The addresses at which this node is reached as a controller."""
+
 
 _LEVEL_ZERO_VERSION = 4
 _BROKERS = 1
 _CONTROLLERS = 2
+_NOBODY = -1
+_ENDPOINTS = {_BROKERS: "BROKER", _CONTROLLERS: "CONTROLLER"}
 
 
 async def api_versions(broker: Broker, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
@@ -71,7 +81,7 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
             found = broker.proof.proved(context.connection)
         if found is not None:
             broker.connection_limits.proved(context.connection)
-    response = api_versions_response(ErrorCode.NONE)
+    response = api_versions_response(ErrorCode.NONE, by_controllers=_is_at_controller(broker, context))
     image = broker.image
     # Older clients reject a minimum level of 0 (KIP-1022).
     lowest = 0 if context.api_version >= _LEVEL_ZERO_VERSION else 1
@@ -88,9 +98,12 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
     return response
 
 
-def api_versions_response(error_code: ErrorCode) -> ApiVersionsResponse:
-    """Return the table of handlers as a response."""
-    keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in served()]
+def api_versions_response(error_code: ErrorCode, *, by_controllers: bool = False) -> ApiVersionsResponse:
+    """Return the table of handlers as a response, or the part of it that a controller listener serves."""
+    keys = [
+        ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last)
+        for key in served(by_controllers=by_controllers)
+    ]
     return ApiVersionsResponse(error_code=error_code, api_keys=keys)
 
 
@@ -103,15 +116,21 @@ def _is_software_name(name: str) -> bool:
 async def describe_cluster(
     broker: Broker, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """Describe the cluster's id, controller and brokers; fenced ones only on request (KIP-1073)."""
-    if request.endpoint_type != _BROKERS:
-        known = request.endpoint_type == _CONTROLLERS
-        return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="this is a broker listener; it describes brokers",
-            cluster_id=broker.image.cluster_id or "",
-            brokers=[],
+    """Describe the cluster's id, controller and brokers; fenced ones only on request (KIP-1073).
+
+    On a controller listener, describe the controllers instead: every node that votes in the quorum (KIP-919).
+    """
+    here = _CONTROLLERS if _is_at_controller(broker, context) else _BROKERS
+    if request.endpoint_type not in _ENDPOINTS:
+        return _refused(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}")
+    if request.endpoint_type != here:
+        return _refused(
+            ErrorCode.INVALID_REQUEST if context.api_version == 0 else ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            f"The request was sent to an endpoint of type {_ENDPOINTS[here]}, but we wanted an endpoint of type "
+            f"{_ENDPOINTS[request.endpoint_type]}",
         )
+    if here == _CONTROLLERS:
+        return _describe_controllers(broker, context.listener)
     view = View(broker.image, context.listener)
     return DescribeClusterResponse(
         cluster_id=broker.image.cluster_id or "",
@@ -121,6 +140,32 @@ async def describe_cluster(
                 broker_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack, is_fenced=seen.is_fenced
             )
             for seen in (view.brokers if request.include_fenced_brokers else view.live_brokers)
+        ],
+    )
+
+
+def _refused(error_code: ErrorCode, message: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=error_code, error_message=message, cluster_id="", brokers=[])
+
+
+def _is_at_controller(broker: Broker, context: RequestContext) -> bool:
+    return context.listener in broker.config.controller_listener_names
+
+
+def _describe_controllers(broker: Broker, listener: str) -> DescribeClusterResponse:
+    """Describe the quorum's voters, at their controller listeners; each of them forwards changes to the active one."""
+    addresses = {voter: parse_address("voters", text) for voter, text in broker.metadata.voters.items() if text}
+    for own in broker.controller_address:
+        if own.name == listener and broker.node_id not in addresses:
+            addresses[broker.node_id] = Address(own.host, own.port)
+    leader = broker.metadata.leader_id
+    return DescribeClusterResponse(
+        endpoint_type=_CONTROLLERS,
+        cluster_id=broker.image.cluster_id or "",
+        controller_id=_NOBODY if leader is None else leader,
+        brokers=[
+            DescribeClusterBroker(broker_id=node_id, host=address.host, port=address.port)
+            for node_id, address in sorted(addresses.items())
         ],
     )
 

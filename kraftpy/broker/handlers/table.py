@@ -72,7 +72,29 @@ HANDLERS: dict[int, str] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: "share_groups:delete_share_group_offsets",
 }
 
+CONTROLLER_APIS = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+    }
+)
+"""The APIs that a controller listener serves to clients (KIP-919), as Kafka's does."""
 
-def served() -> list[ApiKey]:
-    """Return every API that this broker serves, by key."""
-    return [ApiKey(key) for key in sorted(HANDLERS)]
+
+def served(*, by_controllers: bool = False) -> list[ApiKey]:
+    """Return every API that this node serves on a listener for clients, or on a controller listener, by key."""
+    return [ApiKey(key) for key in sorted(HANDLERS) if not by_controllers or key in CONTROLLER_APIS]

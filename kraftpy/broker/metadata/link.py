@@ -19,6 +19,10 @@ read is disconnected when more than `max_buffered_bytes` are waiting; with `_MAX
 ones are refused. Both sides send something at least `TICKS_OF_SILENCE` times within the allowed silence; a link that
 receives nothing for that long is closed.
 
+A connection whose first frame begins with a zero byte is not a node's, because a hello is a msgpack map: it is one of
+Kafka's clients, which administers the cluster through this listener (KIP-919). The node takes it over
+(`Links.take_over`), with all that has arrived.
+
 `VERSION` is the version of this protocol. Nodes of different versions do not connect, and both log that.
 """
 
@@ -76,8 +80,17 @@ class _State(Enum):
 class Link(asyncio.Protocol):
     """One connection, from its first byte to its last."""
 
-    def __init__(self, links: Links, *, is_caller: bool, expected: int | None = None, is_knock: bool = False) -> None:
+    def __init__(
+        self,
+        links: Links,
+        *,
+        is_caller: bool,
+        expected: int | None = None,
+        is_knock: bool = False,
+        listener: str = "",
+    ) -> None:
         self._links = links
+        self._listener = listener
         self._is_caller = is_caller
         self._expected = expected
         self._is_knock = is_knock
@@ -121,6 +134,9 @@ class Link(asyncio.Protocol):
         """Process every frame that is complete."""
         self._buffer += data
         self._silent_ticks = 0
+        if self._state is _State.HELLO and not self._is_caller and self._is_of_a_client():
+            self._hand_over()
+            return
         try:
             while not self._is_closed and (frame := self._next_frame()) is not None:
                 if self._state is _State.OPEN:
@@ -137,6 +153,20 @@ class Link(asyncio.Protocol):
         self.close("the connection is lost" if exc is None else str(exc))
         self._buffer.clear()
         self._transport = None
+
+    def _is_of_a_client(self) -> bool:
+        """Return whether a frame of Kafka's protocol has begun: it opens with an API key below 256."""
+        return len(self._buffer) > _SIZE.size and self._buffer[_SIZE.size] == 0
+
+    def _hand_over(self) -> None:
+        """Leave this connection, and what has arrived on it, to the part of the node that serves clients."""
+        transport, received = self._transport, bytes(self._buffer)
+        self._buffer.clear()
+        self._transport = None
+        self._state = _State.OVER
+        self.close("it is a client's")
+        if transport is not None:
+            self._links.take_over(self._listener, transport, received)
 
     def _next_frame(self) -> bytes | None:
         if len(self._buffer) < _SIZE.size:

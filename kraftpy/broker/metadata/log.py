@@ -149,6 +149,14 @@ class MetadataLog:
         return self._leader[1]
 
     @property
+    def voters(self) -> Mapping[int, str]:
+        """The quorum's voters that this node knows, with the `host:port` of each, which is empty if it has none."""
+        source = self._source
+        if isinstance(source, Voter):
+            return {} if source.quorum is None else source.quorum.voters
+        return {} if source is None else source.voters
+
+    @property
     def is_leader(self) -> bool:
         """True if this node is the active controller: it leads, and its image is up to date."""
         return self._active_term is not None

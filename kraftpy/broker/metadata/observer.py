@@ -59,7 +59,7 @@ class Observer:
         self._snapshot_due_at = SNAPSHOT_AFTER_ENTRIES
         self._applied_bytes = 0  # since the snapshot
         self._last_term = 0
-        self._voters: dict[int, str] = {}
+        self.voters: dict[int, str] = {}
         self._running: asyncio.Task[None] | None = None
         self.leader_id: int | None = None
         self.term = -1
@@ -147,7 +147,7 @@ class Observer:
         """Return the leader, or else the next voter to ask, since a voter with a full disk does not know the leader."""
         if self.leader_id is not None and self._links.is_connected(self.leader_id):
             return self.leader_id
-        connected = [peer for peer in self._links.peers if not self._voters or peer in self._voters]
+        connected = [peer for peer in self._links.peers if not self.voters or peer in self.voters]
         for peer in connected:
             if peer not in tried:
                 return peer
@@ -175,8 +175,8 @@ class Observer:
                     units = 0
                     await asyncio.sleep(0)
         voters = dict(map(tuple, answer["voters"]))
-        if voters and voters != self._voters:
-            self._voters = voters
+        if voters and voters != self.voters:
+            self.voters = voters
             self._set_voters(voters)
         self.leader_id = None if answer["leader"] < 0 else answer["leader"]
         self.term = answer["term"]
@@ -187,7 +187,7 @@ class Observer:
             await self._on_disk(lambda journal: journal.sync())
             if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
                 self._snapshot_due_at, self._applied_bytes = self.applied_index + SNAPSHOT_AFTER_ENTRIES, 0
-                index, term, voters = self.applied_index, self._last_term, self._voters
+                index, term, voters = self.applied_index, self._last_term, self.voters
                 encode = self._machine.capture()
                 await self._on_disk(
                     lambda journal: journal.save_snapshot(index, term, pack_snapshot(index, voters, encode()))

@@ -35,7 +35,7 @@ from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
 from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.metadata.secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
-from kraftpy.config import Address, Listener
+from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ Receiver = Callable[[int, Body], None]
 """Receives a one-way message: the peer and the body, whose shape has been checked."""
 Handler = Callable[[int, Body], Awaitable[Body]]
 """Answers a request: the peer and the body, whose shape has been checked. Any exception refuses the request."""
+NewClient = Callable[[], asyncio.BufferedProtocol]
+"""Makes the protocol that serves a client's connection."""
 OnConnection = Callable[[int, bool], None]
 """Called when the link to a peer comes up or goes down."""
 
@@ -102,6 +104,8 @@ class Links:
         self._receivers: dict[str, Receiver] = {}
         self._handlers: dict[str, Handler] = {}
         self._on_connection: list[OnConnection] = []
+        self._new_client: dict[str, NewClient] = {}
+        """By the name of the controller listener; empty until the node serves clients there."""
         self._servers: list[asyncio.Server] = []
         self._ticking: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -161,6 +165,10 @@ class Links:
         """Register a callback for links that come up or go down, ordered with the messages that arrive on them."""
         self._on_connection.append(callback)
 
+    def serve_clients(self, listener: str, new_client: NewClient) -> None:
+        """Serve the clients of a controller listener from now on (KIP-919); until then, they are disconnected."""
+        self._new_client[listener] = new_client
+
     def disconnect(self, peer: int) -> None:
         """Close the link to a peer; it may be established again."""
         if (connection := self._up.get(peer)) is not None:
@@ -178,6 +186,24 @@ class Links:
         hosts = [str(each.getsockname()[0]) for server in self._servers for each in server.sockets]
         return next((host for host in hosts if not is_loopback(host)), None)
 
+    def why_untrusted(self, config: BrokerConfig) -> str | None:
+        """Explain why other nodes cannot be trusted: a quorum beyond this machine needs a secret. None if they can.
+
+        A node that is its own quorum may have an unused controller listener, as in Kafka's examples for a single node.
+        Without a secret it accepts no connection from beyond this machine (`forbids_links_to`).
+        """
+        if self.is_protected or config.is_own_quorum:
+            return None
+        hosts = [voter.address.host for voter in config.controller_quorum_voters]
+        hosts = hosts or [address.host for address in config.controller_quorum_bootstrap_servers]
+        where = self.remote_listener() or next(filter(is_remote_address, hosts), None)
+        if where is None:
+            return None
+        return (
+            f"kraftpy.quorum.secret is not set, and {where} is beyond this machine: set the same secret on every node "
+            "of the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
+        )
+
     def forbids_links_to(self, host: str) -> bool:
         """Return whether links to an address are forbidden: other machines require a secret."""
         return self._secret is None and not is_loopback(host)
@@ -185,7 +211,11 @@ class Links:
     async def listen(self, listener: Listener) -> int:
         """Bind an address on which `start` will accept connections; return the port. Raises OSError."""
         server = await asyncio.get_running_loop().create_server(
-            lambda: Link(self, is_caller=False), listener.host or None, listener.port, backlog=128, start_serving=False
+            lambda: Link(self, is_caller=False, listener=listener.name),
+            listener.host or None,
+            listener.port,
+            backlog=128,
+            start_serving=False,
         )
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
@@ -218,6 +248,7 @@ class Links:
     async def stop(self) -> None:
         """Close everything."""
         self._is_closed = True
+        self._new_client.clear()
         for server in self._servers:
             server.close()
         self._on_connection.clear()
@@ -292,6 +323,22 @@ class Links:
         for caller in [*self._callers.values(), *self._bootstrap.values()]:
             if caller.peer == peer:
                 caller.retry_soon()
+
+    def take_over(self, listener: str, transport: asyncio.Transport, received: bytes) -> None:
+        """Have the node serve the connection of a client, which has sent these bytes so far."""
+        if (new_client := self._new_client.get(listener)) is None:
+            transport.abort()
+            return
+        client = new_client()
+        transport.set_protocol(client)
+        client.connection_made(transport)
+        rest = memoryview(received)
+        while rest and not transport.is_closing():
+            room = memoryview(client.get_buffer(len(rest)))
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            client.buffer_updated(count)
+            rest = rest[count:]
 
     def note_refusal(self, connection: Link, kind: str, reason: str) -> None:
         """Log that a connection ended before it became a link: each kind of reason once a minute per address."""
