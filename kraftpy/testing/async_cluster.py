@@ -127,6 +127,11 @@ class AsyncCluster:
         """The addresses of all brokers, separated by commas, whether they are running or not."""
         return self.blocking.bootstrap_servers
 
+    @property
+    def bootstrap_controllers(self) -> str:
+        """The addresses of all controllers, for administrators (`bootstrap.controllers`, KIP-919)."""
+        return self.blocking.bootstrap_controllers
+
     def address(self, node: int) -> str:
         """Return the host and port at which clients reach this broker."""
         return self.blocking.address(node)

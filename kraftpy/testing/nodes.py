@@ -211,6 +211,11 @@ class Cluster(Faulty, Questions):
         """The addresses of all brokers, separated by commas, whether they are running or not."""
         return ",".join(self.address(node) for node in self.brokers)
 
+    @property
+    def bootstrap_controllers(self) -> str:
+        """The addresses of all controllers, for administrators (`bootstrap.controllers`, KIP-919)."""
+        return ",".join(f"{HOST}:{self._wiring.ports[node].controllers}" for node in self.controllers)
+
     def address(self, node: int) -> str:
         """Return the host and port at which clients reach this broker."""
         assert node in self.brokers, f"node {node} serves no clients"

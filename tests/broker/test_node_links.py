@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -467,3 +467,41 @@ async def test_a_connection_that_was_accepted_before_a_stop_and_is_made_after_it
             with contextlib.suppress(ConnectionResetError):
                 assert await loop.sock_recv(peer, 1) == b""
     assert one._half_open == {}
+
+
+async def test_a_client_is_served_only_while_the_node_serves_clients(make: Make) -> None:
+    """KIP-919: a request of Kafka's protocol on a controller listener is no attempt to be a node."""
+    served = make(1)
+    address = await listening(served)
+    await served.start({})
+    request = frame(struct.pack(">hhih", 18, 0, 1, -1))
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request)
+    assert await closed_by_the_other_side(reader)
+    writer.close()
+
+    class Client(asyncio.BufferedProtocol):
+        def __init__(self) -> None:
+            self.buffer, self.heard = bytearray(3), b""
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = cast("asyncio.Transport", transport)
+
+        def get_buffer(self, sizehint: int) -> bytearray:
+            return self.buffer
+
+        def buffer_updated(self, count: int) -> None:
+            self.heard += self.buffer[:count]
+            if self.heard == 2 * request:
+                self.transport.write(b"whole")
+
+    served.serve_clients("CONTROLLER", Client)
+    reader, writer = await asyncio.open_connection(*address)
+    for byte in request:  # what decides may come byte by byte
+        writer.write(bytes([byte]))
+        await writer.drain()
+    writer.write(request)
+    async with asyncio.timeout(BOUND_SECONDS):
+        assert await reader.readexactly(5) == b"whole"
+    writer.close()
+    assert served.peers == []
