@@ -144,7 +144,10 @@ async def update_features(
     )
     response = UpdateFeaturesResponse()
     try:
-        decision = await decided_within(broker.metadata, command, request.timeout_ms)
+        if request.timeout_ms > 0:
+            decision = await decided_within(broker.metadata, command, request.timeout_ms)
+        else:  # Kafka gives this request the time that it needs
+            decision = await broker.metadata.submit(command)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response

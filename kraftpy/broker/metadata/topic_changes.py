@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kraftpy.broker.internal_topics import settings_of
+from kraftpy.broker.metadata.client_commands import check_timeout
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.commands import CreatePartitions, CreateTopics, DeleteTopics, NewPartitions, NewTopic
@@ -51,8 +52,13 @@ async def change_topics(
     """Carry out the command in parts; return each topic's result, in order.
 
     `timeout_ms` limits the whole request (None: only `MetadataLog.submit` does). Topics that could not be decided get
-    REQUEST_TIMED_OUT, or the error that `MetadataLog.submit` raises.
+    REQUEST_TIMED_OUT, or the error that `MetadataLog.submit` raises. With no time at all, nothing is done.
     """
+    if timeout_ms is not None:
+        try:
+            check_timeout(timeout_ms)
+        except KafkaError as no_time:
+            return [_failed(topic, no_time) for topic in command.topics]
     if len(command.topics) > MAX_TOPICS_PER_REQUEST:
         too_many = KafkaError(
             ErrorCode.POLICY_VIOLATION,
@@ -64,7 +70,7 @@ async def change_topics(
         return list(decide(command, metadata.image).result or ())
     parts = _parts(command, metadata.image)
     loop = asyncio.get_running_loop()
-    deadline = None if timeout_ms is None else loop.time() + max(timeout_ms, 0) / 1000
+    deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
     results: list[TopicResult | None] = [None] * len(command.topics)
     validated = 0
     failure: KafkaError | None = None
