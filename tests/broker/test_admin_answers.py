@@ -12,9 +12,12 @@ from broker_wire import ask, connect, create_topic
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages import alter_configs as replacing
+from kraftpy.protocol.messages import incremental_alter_configs as changing
 from kraftpy.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kraftpy.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kraftpy.protocol.messages.metadata import MetadataRequest
 from kraftpy.testing.cluster import EmbeddedBroker
 
@@ -77,3 +80,196 @@ def test_a_request_without_time_does_nothing(
     assert [result.error_code for results in several for result in results] == [ErrorCode.REQUEST_TIMED_OUT] * 4
     found = partitions_of(asking)
     assert (found.get(topic), f"{topic}-new" in found) == (1, False)
+
+
+# --- settings ---
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+OF_TOPIC, OF_BROKER, OF_GROUP = 2, 4, 32
+
+
+def described(asking: socket.socket, kind: int, name: str, keys: list[str] | None) -> Any:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    (result,) = ask(asking, ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=[resource])).results
+    return result
+
+
+def changed(asking: socket.socket, kind: int, name: str, key: str, value: str | None, operation: int = SET) -> Any:
+    config = changing.AlterableConfig(name=key, config_operation=operation, value=value)
+    resource = changing.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+    request = changing.IncrementalAlterConfigsRequest(resources=[resource])
+    (result,) = ask(asking, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+    return result.error_code, result.error_message
+
+
+def value_of(asking: socket.socket, topic: str, key: str) -> str:
+    (config,) = described(asking, OF_TOPIC, topic, [key]).configs
+    value: str = config.value
+    return value
+
+
+@pytest.mark.parametrize("kind", [OF_TOPIC, OF_BROKER, OF_GROUP])
+def test_no_keys_mean_all_of_them(kraftpy_server: EmbeddedBroker, asking: socket.socket, topic: str, kind: int) -> None:
+    create_topic(asking, topic)
+    name = {OF_TOPIC: topic, OF_BROKER: "1", OF_GROUP: "any"}[kind]
+    every = described(asking, kind, name, None)
+    assert (every.error_code, len(every.configs) > 10) == (ErrorCode.NONE, True)
+    assert described(asking, kind, name, []) == every
+    assert described(asking, kind, name, ["no.such"]).configs == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error", "message"),
+    [
+        (OF_TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: the empty string is not allowed"),
+        (
+            OF_TOPIC,
+            "sp ace",
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "Topic name is invalid: 'sp ace' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'",
+        ),
+        (OF_TOPIC, "no.such", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'no.such' does not exist."),
+        (OF_BROKER, "x", ErrorCode.INVALID_REQUEST, "Broker id must be an integer, but it is: x"),
+        (
+            OF_BROKER,
+            "2",
+            ErrorCode.INVALID_REQUEST,
+            "Unexpected broker id, expected 1 or empty string, but received 2",
+        ),
+        (OF_BROKER, "01", ErrorCode.NONE, ""),
+        (OF_BROKER, "+1", ErrorCode.NONE, ""),
+        (OF_GROUP, "", ErrorCode.INVALID_REQUEST, "Group name must not be empty"),
+    ],
+)
+def test_names_of_resources(asking: socket.socket, kind: int, name: str, error: ErrorCode, message: str) -> None:
+    found = described(asking, kind, name, None)
+    assert (found.error_code, found.error_message) == (error, message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error", "message"),
+    [
+        (OF_TOPIC, "", ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed."),
+        (
+            OF_TOPIC,
+            "sp ace",
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "Topic name is invalid: 'sp ace' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'",
+        ),
+        (OF_BROKER, "x", ErrorCode.INVALID_REQUEST, "Node id must be an integer, but it is: x"),
+        (OF_BROKER, "2", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1, but received 2"),
+        (OF_GROUP, "", ErrorCode.INVALID_REQUEST, "Default group resources are not allowed."),
+        (3, "x", ErrorCode.INVALID_REQUEST, "Unknown resource type 3"),
+    ],
+)
+def test_a_resource_is_checked_before_its_settings(
+    asking: socket.socket, kind: int, name: str, error: ErrorCode, message: str
+) -> None:
+    assert changed(asking, kind, name, "no.such", "1") == (error, message)
+    config = replacing.AlterableConfig(name="no.such", value="1")
+    resource = replacing.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+    request = replacing.AlterConfigsRequest(resources=[resource], validate_only=True)
+    (result,) = ask(asking, ApiKey.ALTER_CONFIGS, 2, request).responses
+    assert (result.error_code, result.error_message) == (error, message)
+
+
+def test_a_key_twice_is_refused_by_both_ways_to_alter(asking: socket.socket, topic: str) -> None:
+    create_topic(asking, topic)
+    old = [replacing.AlterableConfig(name="retention.ms", value=value) for value in ("1", "2")]
+    resource = replacing.AlterConfigsResource(resource_type=OF_TOPIC, resource_name=topic, configs=old)
+    (replaced,) = ask(
+        asking, ApiKey.ALTER_CONFIGS, 2, replacing.AlterConfigsRequest(resources=[resource], validate_only=False)
+    ).responses
+    new = [changing.AlterableConfig(name="retention.ms", config_operation=SET, value=value) for value in ("1", "2")]
+    changes = changing.AlterConfigsResource(resource_type=OF_TOPIC, resource_name=topic, configs=new)
+    (altered,) = ask(
+        asking, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, changing.IncrementalAlterConfigsRequest(resources=[changes])
+    ).responses
+    for result in (replaced, altered):
+        assert (result.error_code, result.error_message) == (
+            ErrorCode.INVALID_REQUEST,
+            "Error due to duplicate config keys",
+        )
+    assert value_of(asking, topic, "retention.ms") == "604800000"
+
+
+THROTTLED = "leader.replication.throttled.replicas"
+
+
+@pytest.mark.parametrize("value", ["0:1,", "0:1,,1:1", ",", "*"])
+def test_throttled_replicas_with_too_many_commas(asking: socket.socket, topic: str, value: str) -> None:
+    create_topic(asking, topic)
+    assert changed(asking, OF_TOPIC, topic, THROTTLED, value) == (ErrorCode.NONE, None)
+    assert value_of(asking, topic, THROTTLED) == value
+
+
+def test_an_empty_value_appended_to_a_list(asking: socket.socket, topic: str) -> None:
+    """Where an entry may be empty, nothing changes; elsewhere it is refused, as is any other empty entry."""
+    create_topic(asking, topic)
+    changed(asking, OF_TOPIC, topic, THROTTLED, "0:1,1:1")
+    for operation in (APPEND, SUBTRACT):
+        assert changed(asking, OF_TOPIC, topic, THROTTLED, "", operation) == (ErrorCode.NONE, None)
+        assert value_of(asking, topic, THROTTLED) == "0:1,1:1"
+    refused = (ErrorCode.INVALID_CONFIG, "Configuration 'cleanup.policy' values must not be empty.")
+    for value in ("", ",compact"):
+        assert changed(asking, OF_TOPIC, topic, "cleanup.policy", value, APPEND) == refused
+    assert changed(asking, OF_TOPIC, topic, "cleanup.policy", "compact,", APPEND) == (ErrorCode.NONE, None)
+    assert value_of(asking, topic, "cleanup.policy") == "delete,compact"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "value", "error", "message"),
+    [
+        (
+            OF_BROKER,
+            "1",
+            "node.id",
+            "9",
+            ErrorCode.INVALID_REQUEST,
+            "Cannot update these configs dynamically: [node.id]",
+        ),
+        (
+            OF_BROKER,
+            "1",
+            "leader.replication.throttled.rate",
+            "-1",
+            ErrorCode.INVALID_REQUEST,
+            "Invalid value -1 for configuration leader.replication.throttled.rate: Value must be at least 0",
+        ),
+        (
+            OF_GROUP,
+            "g",
+            "consumer.session.timeout.ms",
+            "1",
+            ErrorCode.INVALID_CONFIG,
+            "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        (
+            OF_GROUP,
+            "g",
+            "share.assignment.interval.ms",
+            "15001",
+            ErrorCode.INVALID_CONFIG,
+            "share.assignment.interval.ms must be less than or equal to group.share.max.assignment.interval.ms",
+        ),
+        (OF_GROUP, "g", "no.such", "1", ErrorCode.INVALID_CONFIG, "Unknown group config name: no.such"),
+    ],
+)
+def test_refusals_have_kafkas_words(
+    asking: socket.socket, kind: int, name: str, key: str, value: str, error: ErrorCode, message: str
+) -> None:
+    assert changed(asking, kind, name, key, value) == (error, message)
+
+
+def test_a_throttle_is_told_where_it_is_set(asking: socket.socket) -> None:
+    """Kafka's tools take a throttle that is not described as none (-1)."""
+    rate = "leader.replication.throttled.rate"
+    assert described(asking, OF_BROKER, "1", [rate]).configs == []
+    for value in ("1000", "0"):
+        assert changed(asking, OF_BROKER, "1", rate, value) == (ErrorCode.NONE, None)
+        (found,) = described(asking, OF_BROKER, "1", [rate]).configs
+        assert (found.value, found.read_only, found.config_source) == (value, False, 2)
+    assert changed(asking, OF_BROKER, "1", rate, None, DELETE) == (ErrorCode.NONE, None)
+    assert described(asking, OF_BROKER, "1", [rate]).configs == []

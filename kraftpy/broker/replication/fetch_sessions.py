@@ -1,8 +1,9 @@
 """Incremental fetch sessions: the broker remembers what a client fetches and sends only changes (KIP-227).
 
-A session is a dictionary of partitions in the order they are served; one that returned data moves to the end, so that a
-small `max_bytes` starves none. A consumer's may begin empty; one that becomes empty ends. A request names its session and the session's epoch, which must match exactly: this is
-the only protection against a lost or repeated request.
+A session is a dictionary of partitions in the order they are served; one that returned data moves to the end, so that
+a small `max_bytes` starves none. A consumer's may begin empty; one that becomes empty ends. A request names its
+session and the session's epoch, which must match exactly: this is the only protection against a lost or repeated
+request.
 
 Invariants: there are at most `max.incremental.fetch.session.cache.slots` sessions, and those of clients have at most
 `kraftpy.fetch.session.partitions.max` partitions in total. A new session evicts only one unused for `EVICTION_MS` or,
