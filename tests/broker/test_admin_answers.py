@@ -8,17 +8,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from broker_wire import ask, connect, create_topic
+from broker_wire import BOUND_SECONDS, StartBroker, ask, connect, create_topic
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import alter_configs as replacing
 from kraftpy.protocol.messages import incremental_alter_configs as changing
+from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
+from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
+from kraftpy.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kraftpy.testing.cluster import EmbeddedBroker
 
 NO_ID = bytes(16)
@@ -273,3 +279,117 @@ def test_a_throttle_is_told_where_it_is_set(asking: socket.socket) -> None:
         assert (found.value, found.read_only, found.config_source) == (value, False, 2)
     assert changed(asking, OF_BROKER, "1", rate, None, DELETE) == (ErrorCode.NONE, None)
     assert described(asking, OF_BROKER, "1", [rate]).configs == []
+
+
+# --- the cluster ---
+
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+
+
+def updated(asking: socket.socket, feature: str, level: int, kind: int, version: int = 2) -> tuple[int, str | None]:
+    update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=kind)
+    found = ask(asking, ApiKey.UPDATE_FEATURES, version, UpdateFeaturesRequest(feature_updates=[update]))
+    assert version > 1 or bool(found.results) == (found.error_code == ErrorCode.NONE)
+    return found.error_code, found.error_message
+
+
+def levels(asking: socket.socket) -> dict[str, tuple[int, int, int]]:
+    """By feature: the lowest and highest level that is supported, and the level of the cluster."""
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    found = ask(asking, ApiKey.API_VERSIONS, 4, request)
+    now = {feature.name: feature.max_version_level for feature in found.finalized_features}
+    return {each.name: (each.min_version, each.max_version, now.get(each.name, 0)) for each in found.supported_features}
+
+
+def test_features_are_told_as_kafka_tells_them(asking: socket.socket) -> None:
+    assert levels(asking) == {
+        "eligible.leader.replicas.version": (0, 1, 1),
+        "group.version": (0, 1, 1),
+        "kraft.version": (0, 1, 1),
+        "metadata.version": (7, 30, 30),
+        "share.version": (0, 1, 1),
+        "streams.version": (0, 1, 1),
+        "transaction.version": (0, 2, 2),
+    }
+
+
+def test_without_group_version_there_is_no_consumer_protocol(start_broker: StartBroker) -> None:
+    heartbeat = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="a-member",
+        member_epoch=0,
+        rebalance_timeout_ms=5000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    describe = ConsumerGroupDescribeRequest(group_ids=["g"])
+    with connect(start_broker().bootstrap) as asking:
+
+        def served() -> list[int]:
+            joined = ask(asking, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat)
+            (group,) = ask(asking, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe).groups
+            return [joined.error_code, group.error_code]
+
+        assert updated(asking, "group.version", 0, SAFE_DOWNGRADE) == (ErrorCode.NONE, None)
+        assert served() == [ErrorCode.UNSUPPORTED_VERSION] * 2
+        assert updated(asking, "group.version", 1, UPGRADE, 1) == (ErrorCode.NONE, None)
+        ask(asking, ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        end = time.monotonic() + BOUND_SECONDS
+        while (found := served())[0] in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+            assert time.monotonic() < end
+        assert found == [ErrorCode.NONE] * 2
+
+
+@pytest.mark.parametrize(
+    ("feature", "level", "kind", "reason"),
+    [
+        ("metadata.version", 6, UPGRADE, "Local controller only supports versions 7-30"),
+        (
+            "metadata.version",
+            29,
+            UPGRADE,
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade.",
+        ),
+        (
+            "metadata.version",
+            29,
+            SAFE_DOWNGRADE,
+            "Refusing to perform the requested downgrade because it might delete metadata information.",
+        ),
+        ("group.version", 2, UPGRADE, "Local controller only supports versions 0-1"),
+        ("no.such", 1, UPGRADE, "Local controller does not support this feature."),
+        ("no.such", 0, UPGRADE, "Feature no.such not found."),
+        ("share.version", -1, UPGRADE, "A feature version cannot be less than 0."),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_levels_that_no_cluster_can_have(
+    asking: socket.socket, feature: str, level: int, kind: int, reason: str, version: int
+) -> None:
+    before = levels(asking)
+    assert updated(asking, feature, level, kind, version) == (
+        ErrorCode.INVALID_UPDATE_VERSION,
+        "The update failed for all features since the following feature had an error: "
+        f"Invalid update version {level} for feature {feature}. {reason}",
+    )
+    assert levels(asking) == before
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "error", "message"),
+    [
+        (
+            2,
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+        ),
+        (0, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "Unsupported endpoint type 0"),
+        (-1, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "Unsupported endpoint type -1"),
+    ],
+)
+def test_a_broker_describes_brokers_only(
+    asking: socket.socket, endpoint_type: int, error: ErrorCode, message: str
+) -> None:
+    found = ask(asking, ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest(endpoint_type=endpoint_type))
+    assert (found.error_code, found.error_message, found.cluster_id, found.brokers) == (error, message, "", [])

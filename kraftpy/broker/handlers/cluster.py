@@ -15,7 +15,7 @@ from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kraftpy.metadata.features import SUPPORTED
-from kraftpy.protocol.apis import APIS
+from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.api_versions import (
     ApiVersion,
@@ -88,6 +88,13 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
     return response
 
 
+def unsupported_api_versions() -> ApiVersionsResponse:
+    """Return the answer to a version of ApiVersions that is not served: the versions of that API alone (KIP-511)."""
+    api = APIS[ApiKey.API_VERSIONS]
+    own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=api.first, max_version=api.last)
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+
+
 def api_versions_response(error_code: ErrorCode) -> ApiVersionsResponse:
     """Return the table of handlers as a response."""
     keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in served()]
@@ -104,14 +111,11 @@ async def describe_cluster(
     broker: Broker, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
     """Describe the cluster's id, controller and brokers; fenced ones only on request (KIP-1073)."""
+    if request.endpoint_type == _CONTROLLERS:
+        wrong = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        return _undescribed(ErrorCode.MISMATCHED_ENDPOINT_TYPE, wrong)
     if request.endpoint_type != _BROKERS:
-        known = request.endpoint_type == _CONTROLLERS
-        return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="this is a broker listener; it describes brokers",
-            cluster_id=broker.image.cluster_id or "",
-            brokers=[],
-        )
+        return _undescribed(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}")
     view = View(broker.image, context.listener)
     return DescribeClusterResponse(
         cluster_id=broker.image.cluster_id or "",
@@ -123,6 +127,10 @@ async def describe_cluster(
             for seen in (view.brokers if request.include_fenced_brokers else view.live_brokers)
         ],
     )
+
+
+def _undescribed(error: ErrorCode, message: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=error, error_message=message, cluster_id="", brokers=[])
 
 
 async def update_features(
@@ -152,6 +160,8 @@ async def update_features(
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response
     response.error_code, response.error_message = decision.error, shortened(decision.message)
+    if decision.error:  # as in Kafka: then nothing is said of single features
+        return response
     response.results = [
         UpdatableFeatureResult(feature=result.name, error_code=result.error, error_message=shortened(result.message))
         for result in decision.result or ()
