@@ -18,11 +18,12 @@ from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
 from kraftpy.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kraftpy.testing.cluster import EmbeddedBroker
@@ -86,6 +87,44 @@ def test_a_request_without_time_does_nothing(
     assert [result.error_code for results in several for result in results] == [ErrorCode.REQUEST_TIMED_OUT] * 4
     found = partitions_of(asking)
     assert (found.get(topic), f"{topic}-new" in found) == (1, False)
+
+
+# --- topics ---
+
+
+def test_what_is_wrong_with_a_name_is_told_before_its_settings(asking: socket.socket, topic: str) -> None:
+    create_topic(asking, topic)
+    bad = [CreatableTopicConfig(name="no.such", value="1")]
+    named = {
+        topic: ErrorCode.TOPIC_ALREADY_EXISTS,
+        "sp ace": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "__cluster_metadata": ErrorCode.INVALID_REQUEST,
+        f"{topic}-new": ErrorCode.INVALID_CONFIG,
+    }
+    topics = [
+        CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=bad) for name in named
+    ]
+    found = ask(asking, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics)).topics
+    assert {each.name: each.error_code for each in found} == named
+
+
+def test_what_a_request_names_twice_is_refused_once(asking: socket.socket, topic: str) -> None:
+    topic_id = create_topic(asking, topic)
+    new = CreatableTopic(name=f"{topic}-new", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    other = CreatableTopic(name=f"{topic}-other", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    created = ask(asking, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[new, other, new])).topics
+    assert sorted((each.name, each.error_code) for each in created) == [
+        (f"{topic}-new", ErrorCode.INVALID_REQUEST),
+        (f"{topic}-other", ErrorCode.NONE),
+    ]
+    more = [CreatePartitionsTopic(name=topic, count=3, assignments=None)] * 2
+    (grown,) = ask(asking, ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=more, timeout_ms=5000)).results
+    by_id = [DeleteTopicState(name=None, topic_id=topic_id)] * 2
+    by_name = DeleteTopicsRequest(topic_names=[topic, topic], timeout_ms=5000)
+    (first,) = ask(asking, ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=by_id, timeout_ms=5000)).responses
+    (second,) = ask(asking, ApiKey.DELETE_TOPICS, 5, by_name).responses
+    assert [each.error_code for each in (grown, first, second)] == [ErrorCode.INVALID_REQUEST] * 3
+    assert partitions_of(asking)[topic] == 1
 
 
 # --- settings ---
@@ -393,3 +432,22 @@ def test_a_broker_describes_brokers_only(
 ) -> None:
     found = ask(asking, ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest(endpoint_type=endpoint_type))
     assert (found.error_code, found.error_message, found.cluster_id, found.brokers) == (error, message, "", [])
+
+
+@pytest.mark.parametrize("transactional_id", [None, "half"])
+@pytest.mark.parametrize(("producer_id", "producer_epoch"), [(-1, 0), (-1, 5), (5, -1), (-2, -1)])
+@pytest.mark.parametrize("version", [3, 5])
+def test_a_producer_names_its_id_and_epoch_or_neither(
+    asking: socket.socket, transactional_id: str | None, producer_id: int, producer_epoch: int, version: int
+) -> None:
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=60_000,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+    found = ask(asking, ApiKey.INIT_PRODUCER_ID, version, request)
+    assert (found.error_code, found.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
+    if transactional_id is None:
+        request.producer_id = request.producer_epoch = 5
+        assert ask(asking, ApiKey.INIT_PRODUCER_ID, version, request).error_code == ErrorCode.NONE

@@ -15,7 +15,7 @@ from kraftpy.broker.metadata.topic_changes import change_topics
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.commands import ConfigValue, CreateTopics, NewTopic
 from kraftpy.metadata.image import Topic
-from kraftpy.metadata.topics import topic_name_problem
+from kraftpy.metadata.topics import METADATA_TOPIC, topic_name_problem
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicId
@@ -38,10 +38,12 @@ async def auto_create_topics(
     """Create topics with the defaults, and return an error code for each that could not be created.
 
     At most `MOST_AT_ONCE` topics are created; the others get LEADER_NOT_AVAILABLE, on which clients ask again. Invalid
-    names get INVALID_TOPIC_EXCEPTION.
+    names get INVALID_TOPIC_EXCEPTION; the metadata log, which is no topic, is unknown.
     """
     wanted = list(dict.fromkeys(names))
     refused = {name: ErrorCode.INVALID_TOPIC_EXCEPTION for name in wanted if topic_name_problem(name) is not None}
+    if METADATA_TOPIC in wanted:
+        refused[METADATA_TOPIC] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     wanted = [name for name in wanted if name not in refused]
     refused.update(dict.fromkeys(wanted[MOST_AT_ONCE:], ErrorCode.LEADER_NOT_AVAILABLE))
     command = CreateTopics(
