@@ -1,4 +1,7 @@
-"""Creates topics on first use: users' topics with the broker's defaults, internal topics with their own settings.
+"""Creates topics on first use: users' topics with defaults, internal topics with their own settings.
+
+As in Kafka, a default that this broker was given (`num.partitions`, `default.replication.factor`) precedes the active
+controller's.
 
 Left out: creation with other settings, which takes a CreateTopics request.
 """
@@ -69,7 +72,14 @@ async def found_or_created(name: str, metadata: MetadataLog, config: BrokerConfi
 def _new_topic(name: str, config: BrokerConfig) -> NewTopic:
     internal = settings_of(name, config)
     if internal is None:
-        return NewTopic(name=name, topic_id=new_topic_id())
+        return NewTopic(
+            name=name,
+            topic_id=new_topic_id(),
+            partitions=config.num_partitions if "num.partitions" in config.given else -1,
+            replication_factor=(
+                config.default_replication_factor if "default.replication.factor" in config.given else -1
+            ),
+        )
     return NewTopic(
         name=name,
         topic_id=new_topic_id(),

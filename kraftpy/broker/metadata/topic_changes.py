@@ -15,6 +15,7 @@ Left out: a rate (KIP-599).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -59,6 +60,10 @@ async def change_topics(
             check_timeout(timeout_ms)
         except KafkaError as no_time:
             return [_failed(topic, no_time) for topic in command.topics]
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+    if isinstance(command, CreateTopics) and any(_needs_defaults(topic) for topic in command.topics):
+        command = await _with_defaults(command, metadata, deadline)
     if len(command.topics) > MAX_TOPICS_PER_REQUEST:
         too_many = KafkaError(
             ErrorCode.POLICY_VIOLATION,
@@ -69,8 +74,6 @@ async def change_topics(
     if not isinstance(command, DeleteTopics) and partitions_added(command, metadata.image) > MAX_PARTITIONS_PER_REQUEST:
         return list(decide(command, metadata.image).result or ())
     parts = _parts(command, metadata.image)
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
     results: list[TopicResult | None] = [None] * len(command.topics)
     validated = 0
     failure: KafkaError | None = None
@@ -98,6 +101,23 @@ async def change_topics(
         result if result is not None else _failed(command.topics[place], failure)
         for place, result in enumerate(results)
     ]
+
+
+def _needs_defaults(topic: NewTopic) -> bool:
+    return not topic.assignments and -1 in (topic.partitions, topic.replication_factor)
+
+
+async def _with_defaults(command: CreateTopics, metadata: MetadataLog, deadline: float | None) -> CreateTopics:
+    """Return the command with the active controller's defaults, or unchanged if the controller does not tell them."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            defaults = await metadata.quorum.topic_defaults()
+            return replace(
+                command,
+                default_partitions=defaults.partitions,
+                default_replication_factor=defaults.replication_factor,
+            )
+    return command
 
 
 async def _decided(
