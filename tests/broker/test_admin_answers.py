@@ -22,6 +22,7 @@ from kraftpy.protocol.messages.create_topics import CreatableTopic, CreatableTop
 from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
@@ -451,3 +452,47 @@ def test_a_producer_names_its_id_and_epoch_or_neither(
     if transactional_id is None:
         request.producer_id = request.producer_epoch = 5
         assert ask(asking, ApiKey.INIT_PRODUCER_ID, version, request).error_code == ErrorCode.NONE
+
+
+LOG, OTHER = "__cluster_metadata", "other"
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_quorum_is_described_to_who_asks_for_it_alone(asking: socket.socket, version: int) -> None:
+    def described_as(*named: tuple[str, list[int]]) -> Any:
+        topics = [
+            QuorumTopic(topic_name=name, partitions=[QuorumPartition(partition_index=number) for number in numbers])
+            for name, numbers in named
+        ]
+        return ask(asking, ApiKey.DESCRIBE_QUORUM, version, DescribeQuorumRequest(topics=topics))
+
+    found = described_as((LOG, [0]))
+    (state,) = found.topics[0].partitions
+    (voter,) = state.current_voters
+    assert (found.error_code, state.error_code, state.leader_id, voter.replica_id) == (0, 0, 1, 1)
+    assert state.leader_epoch > 0
+    assert 0 < state.high_watermark <= voter.log_end_offset
+    if version >= 1:
+        now = time.time() * 1000
+        assert now - 60_000 < voter.last_fetch_timestamp == voter.last_caught_up_timestamp <= now
+    if version >= 2:
+        assert (found.error_message, state.error_message) == ("", "")
+        assert [node.node_id for node in found.nodes] == [1]
+    for named in (
+        [(LOG, [1])],
+        [(LOG, [0, 0])],
+        [(LOG, [0]), (OTHER, [0])],
+        [(LOG, [0]), (OTHER, [])],
+        [(OTHER, [0])],
+        [(LOG, [])],
+        [],
+    ):
+        refused = described_as(*named)
+        assert (refused.error_code, refused.nodes) == (ErrorCode.NONE, [])
+        assert [
+            (topic.topic_name, each.partition_index, each.error_code, each.leader_id, each.current_voters)
+            for topic in refused.topics
+            for each in topic.partitions
+        ] == [
+            (name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0, []) for name, numbers in named for number in numbers
+        ]
