@@ -65,7 +65,7 @@ def test_variables_of_the_image_itself_are_no_settings() -> None:
 
 
 def test_later_sources_win() -> None:
-    config, warnings = load(
+    config, warnings, _ = load(
         "node.id=1\nnum.partitions=1\nmessage.max.bytes=1\n",
         {"KAFKA_NUM_PARTITIONS": "2", "KAFKA_MESSAGE_MAX_BYTES": "2"},
         ["message.max.bytes=3", "message.max.bytes = 4"],
@@ -77,13 +77,18 @@ def test_later_sources_win() -> None:
     assert warnings == []
 
 
-def test_what_kafka_has_and_we_do_not_use_is_one_warning() -> None:
-    config, warnings = load(
+def test_a_key_given_twice_in_a_file_counts_the_last_time() -> None:
+    assert load("num.partitions=1\nnode.id=2\nnum.partitions=3").config.num_partitions == 3
+
+
+def test_what_kafka_has_and_we_do_not_use_is_one_note() -> None:
+    config, warnings, notes = load(
         "num.network.threads=3\nzookeeper.connect=a:1\nlistener.name.external.ssl.keystore.type=PEM",
         {"KAFKA_SSL_CLIENT_AUTH": "none"},
         ["background.threads=1"],
     )
-    assert warnings == [
+    assert warnings == []
+    assert notes == [
         "num.network.threads is ignored: Kafka has it, but this broker does not use it",
         "zookeeper.connect is ignored: Kafka 4 no longer has it",
         "listener.name.external.ssl.keystore.type is ignored: Kafka has it, but this broker does not use it",
@@ -91,6 +96,35 @@ def test_what_kafka_has_and_we_do_not_use_is_one_warning() -> None:
         "background.threads is ignored: Kafka has it, but this broker does not use it",
     ]
     assert config == BrokerConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("log.unclean.leader.election.enable", "Kafka 4 no longer has it"),
+        ("leader.imbalance.per.broker.percentage", "Kafka 4 no longer has it"),
+        ("auto.include.jmx.reporter", "Kafka 4 no longer has it"),
+        ("super.users", "Kafka has it, but this broker does not use it"),
+        ("config.providers.file.class", "Kafka has it, but this broker does not use it"),
+        ("metrics.jmx.include", "Kafka has it, but this broker does not use it"),
+        ("retention.ms", "it is a setting of topics; for all topics, set log.retention.ms"),
+        ("message.format.version", "it is a setting of topics"),
+        ("leader.replication.throttled.replicas", "it is a setting of topics"),
+        (
+            "consumer.session.timeout.ms",
+            "it is a setting of groups; for all groups, set group.consumer.session.timeout.ms",
+        ),
+        ("share.isolation.level", "it is a setting of groups"),
+        ("bootstrap.servers", "it is a setting of clients"),
+        ("acks", "it is a setting of clients"),
+        ("zookeeper.ssl.no.such", "Kafka 4 no longer has it"),
+        ("confluent.license", "it is no setting of Kafka"),
+    ],
+)
+def test_a_name_that_means_nothing_here_is_one_note(name: str, reason: str) -> None:
+    for sources in ({"properties": f"{name}=1"}, {"overrides": [f"{name}=1"]}):
+        config, warnings, notes = load(**sources)  # type: ignore[arg-type]
+        assert (config, warnings, notes) == (BrokerConfig(), [], [f"{name} is ignored: {reason}"])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +148,7 @@ def test_a_name_like_no_other_is_an_error_without_a_guess() -> None:
 
 
 def test_from_the_environment_it_is_a_warning() -> None:
-    _, warnings = load(None, {"KAFKA_NOD_ID": "1"})
+    _, warnings, _ = load(None, {"KAFKA_NOD_ID": "1"})
     assert warnings == ["KAFKA_NOD_ID is ignored: nod.id is not a setting; did you mean node.id?"]
 
 
@@ -130,22 +164,25 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num.partitions": "0"}, "num.partitions='0' is not allowed: expected an integer of at least 1"),
-        ({"process.roles": "boss"}, "process.roles='boss' is not allowed: expected a list of broker, controller"),
+        ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
+        (
+            {"process.roles": "boss"},
+            "Invalid value boss for configuration process.roles: String must be one of: broker, controller",
+        ),
         ({"process.roles": ""}, "process.roles='' is not allowed: expected a list of broker, controller"),
         ({"log.dirs": "", "log.dir": ""}, "log.dirs='' is not allowed: expected at least one directory"),
         (
             {"log.retention.ms": "0"},
             "log.retention.ms=0 is not allowed: expected an integer of at least 1, or -1 for no limit",
         ),
-        ({"node.id": "1", "broker.id": "2"}, "node.id=1 and broker.id=2 differ: set node.id only"),
+        ({"node.id": "1", "broker.id": "2"}, "You must set `node.id` to the same value as `broker.id`."),
         (
             {"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "9"},
             "group.min.session.timeout.ms is above group.max.session.timeout.ms",
         ),
         (
             {"log.cleaner.min.compaction.lag.ms": "5", "log.cleaner.max.compaction.lag.ms": "4"},
-            "min.compaction.lag.ms=5 is not allowed: it is above max.compaction.lag.ms=4",
+            "conflict topic config setting min.compaction.lag.ms (5) > max.compaction.lag.ms (4)",
         ),
         (
             {"log.cleaner.threads": "3", "log.cleaner.dedupe.buffer.size": "3145727"},
@@ -332,5 +369,6 @@ def test_without_advertised_listeners_clients_are_told_where_it_listens() -> Non
 
 def test_older_names_still_work() -> None:
     config = BrokerConfig.of({"broker.id": "4", "log.dir": "/a,/b"})
-    assert (config.node_id, config.log_dirs) == (4, ("/a", "/b"))
+    assert (config.node_id, config.broker_id, config.log_dirs) == (4, 4, ("/a", "/b"))
+    assert BrokerConfig.of({"node.id": "5"}).broker_id == 5
     assert BrokerConfig.of({"log.dir": "/a", "log.dirs": "/b"}).log_dirs == ("/b",)

@@ -12,12 +12,15 @@ import pytest
 import kraftpy
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting, TopicConfig
 from kraftpy.config.broker import DYNAMIC_ONLY
+from kraftpy.config.broker_settings import INTERNAL_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS, GroupSettings
-from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
-from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS
-from kraftpy.config.settings import parse_table
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, NO_EFFECT_ON_GROUPS
+from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS, why_ignored
+from kraftpy.config.settings import parse_table, render
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
 
+KAFKA_SETTINGS = Path(__file__).parent / "compat" / "kafka_settings.tsv"
+"""Printed by compat/java_settings/PrintSettings.java."""
 EVERY = {**BROKER_SETTINGS, **OTHER_SETTINGS}
 OURS = {
     "kraftpy.batch.max.expanded.bytes",
@@ -56,15 +59,62 @@ PYTHON_TYPES = {
 }
 
 
-def test_every_broker_setting_of_kafka_4_3_is_there_once() -> None:
-    assert len(EVERY.keys() - OURS) == 360 + len(DYNAMIC_ONLY)
+def kafkas(kind: str) -> dict[str, tuple[ConfigType, str | None, bool]]:
+    """The settings of Kafka 4.3.1 of one kind: type, default, and whether they are internal."""
+    lines = [line.split("\t") for line in KAFKA_SETTINGS.read_text().splitlines() if line[:1] not in "#"]
+    return {
+        name: (
+            ConfigType[type_],
+            None if default == "null" else default.removeprefix('"').removesuffix('"'),
+            internal == "internal",
+        )
+        for of, name, type_, default, internal in lines
+        if of == kind
+    }
+
+
+def test_every_broker_setting_of_kafka_is_there_once() -> None:
+    assert EVERY.keys() - OURS == kafkas("broker").keys() | DYNAMIC_ONLY
     assert not BROKER_SETTINGS.keys() & OTHER_SETTINGS.keys()
     assert not EVERY.keys() & DROPPED
+    assert {name for name, (_, _, is_internal) in kafkas("broker").items() if is_internal} == INTERNAL_SETTINGS
 
 
-def test_every_topic_setting_of_kafka_4_3_is_there() -> None:
-    assert len(TOPIC_SETTINGS.keys() - OURS) == 34
+def test_every_topic_and_group_setting_of_kafka_is_there() -> None:
+    assert TOPIC_SETTINGS.keys() - OURS == kafkas("topic").keys()
+    assert GROUP_SETTINGS.keys() == kafkas("group").keys()
     assert TOPIC_SETTINGS.keys() >= NO_EFFECT
+    assert GROUP_SETTINGS.keys() >= NO_EFFECT_ON_GROUPS
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("broker", EVERY), ("topic", TOPIC_SETTINGS), ("group", GROUP_SETTINGS)]
+)
+def test_types_and_defaults_are_kafkas(kind: str, settings: dict[str, Setting]) -> None:
+    for name, (type_, default, _) in kafkas(kind).items():
+        assert settings[name].type is type_, name
+        assert settings[name].kafka_default == default or (not default and not settings[name].kafka_default), name
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "broker",
+        "topic",
+        "group",
+        "producer",
+        "consumer",
+        "admin",
+        "client-metrics",
+        "quota",
+        "former-broker",
+        "former-topic",
+        "former-client",
+    ],
+)
+def test_every_name_of_kafka_is_known_at_the_start(kind: str) -> None:
+    """None of them is refused as if it were a mistake in writing."""
+    assert [name for name in kafkas(kind) if name not in BROKER_SETTINGS and why_ignored(name) is None] == []
 
 
 @pytest.mark.parametrize(
@@ -139,33 +189,79 @@ def test_a_text_is_parsed(line: str, text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "text", "allowed"),
+    ("line", "text", "reason"),
     [
-        ("x int 1", "2147483648", "an integer of 32 bits"),
-        ("x int 1", "7_0", "an integer of 32 bits"),
-        ("x int 1", "٣", "an integer of 32 bits"),
-        ("x int 1", "", "an integer of 32 bits"),
-        ("x int 1 0..9", "10", "an integer from 0 to 9"),
-        ("x int 1 0..", "-1", "an integer of at least 0"),
-        ("x int 1 -1,1..9", "0", "an integer from 1 to 9, or -1"),
-        ("x short 1", "32768", "an integer of 16 bits"),
-        ("x long 1", "9223372036854775808", "an integer of 64 bits"),
-        ("x double 1 0..1", "1.5", "a number from 0 to 1"),
-        ("x double 1", "much", "a number"),
-        ("x double 1", "nan", "a number"),
-        ("x double 1 0..1", "nan", "a number from 0 to 1"),
-        ("x boolean true", "1", "true or false"),
-        ("x string a {a,b}", "B", "one of a, b"),
-        ("x string a non-empty", " ", "a text that is not empty"),
-        ("x list a {a,b}", "c", "a list of a, b"),
-        ("x list a", "a,,b", "a list without empty entries"),
-        ("x list a throttled", "0-1", "* or a list of partition:broker"),
+        ("x int 1", "2147483648", "Not a number of type INT"),
+        ("x int 1", "7_0", "Not a number of type INT"),
+        ("x int 1", "٣", "Not a number of type INT"),
+        ("x int 1", "", "Not a number of type INT"),
+        ("x int 1 0..9", "10", "Value must be no more than 9"),
+        ("x int 1 0..", "-1", "Value must be at least 0"),
+        ("x int 1 -1,1..9", "0", "Value must be between 1 and 9 or equal to -1"),
+        ("x short 1", "32768", "Not a number of type SHORT"),
+        ("x long 1", "9223372036854775808", "Not a number of type LONG"),
+        ("x double 1 0..1", "1.5", "Value must be no more than 1"),
+        ("x double 1 0..1", "-0.5", "Value must be at least 0"),
+        ("x double 1", "much", "Not a number of type DOUBLE"),
+        ("x double 1", "nan", "Not a number of type DOUBLE"),
+        ("x double 1 0..1", "nan", "Not a number of type DOUBLE"),
+        ("x boolean true", "1", "Expected value to be either true or false"),
+        ("x string a {a,b}", "B", "String must be one of: a, b"),
+        ("x string a ~{A,B}", "c", "String must be one of (case insensitive): A, B"),
+        ("x string a non-empty", "", "String must be non-empty"),
+        ("x list a {a,b}", "c", "String must be one of: a, b"),
     ],
 )
-def test_a_text_is_refused_with_what_is_allowed(line: str, text: str, allowed: str) -> None:
+def test_a_text_is_refused_in_kafkas_words(line: str, text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         setting_of(line).parse(text)
-    assert str(refused.value) == f"x='{text}' is not allowed: expected {allowed}"
+    assert str(refused.value) == f"Invalid value {text} for configuration x: {reason}"
+
+
+@pytest.mark.parametrize("text", ["a,,b", "a,", ",a", ","])
+def test_a_list_has_no_empty_entries(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        setting_of("x list a").parse(text)
+    assert str(refused.value) == "Configuration 'x' values must not be empty."
+
+
+@pytest.mark.parametrize(
+    ("text", "replicas"),
+    [
+        ("0:1,", ("0:1",)),
+        ("0:1,,1:2", ("0:1", "1:2")),
+        (",", ()),
+        ("*", ("*",)),
+        ("*,", ("*",)),
+        (" 0:1 , 1:2 ", ("0:1", "1:2")),
+    ],
+)
+def test_throttled_replicas_may_be_listed_with_too_many_commas(text: str, replicas: tuple[str, ...]) -> None:
+    assert setting_of("x list a throttled").parse(text) == replicas
+
+
+@pytest.mark.parametrize("text", ["0-1", "0:x", "1:", ":1", "*,0:1", "٣:1"])
+def test_throttled_replicas_that_are_none(text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"x must be the literal '\*' or a list of replicas in the following format: "
+    ):
+        setting_of("x list a throttled").parse(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.5, "0.5"),
+        (1.0, "1.0"),
+        (1e7, "1.0E7"),
+        (1.5e22, "1.5E22"),
+        (1e-4, "1.0E-4"),
+        (123456.0, "123456.0"),
+        (0.0, "0.0"),
+    ],
+)
+def test_a_number_is_rendered_as_java_does(number: float, text: str) -> None:
+    assert render(number) == text
 
 
 def test_a_password_is_not_shown_in_an_error() -> None:
@@ -217,7 +313,7 @@ def test_the_topic_settings_said_to_have_no_effect_are_those_nobody_reads() -> N
 def test_every_group_setting_is_read() -> None:
     source = _broker_source()
     read = {name for name, setting in GROUP_SETTINGS.items() if re.search(rf"\.{setting.attribute}\b", source)}
-    assert GROUP_SETTINGS.keys() == read
+    assert GROUP_SETTINGS.keys() - read == NO_EFFECT_ON_GROUPS
 
 
 def test_what_is_behind_a_group_setting_are_broker_settings_with_its_default() -> None:

@@ -208,8 +208,7 @@ def _lists(kind: type) -> tuple[tuple[str, bool], ...]:
 
 
 async def _step_down(header: RequestHeader) -> bytes:
-    """Answer a client newer than this broker: our versions and error 35, in a version that every client can read."""
-    from kraftpy.broker.handlers.cluster import api_versions_response
+    """Answer a client newer than this broker: error 35 and its versions of this API, readable for every client."""
+    from kraftpy.broker.handlers.cluster import unsupported_api_versions
 
-    response = api_versions_response(ErrorCode.UNSUPPORTED_VERSION)
-    return encode_response(ApiKey.API_VERSIONS, header.api_version, header.correlation_id, response)
+    return encode_response(ApiKey.API_VERSIONS, header.api_version, header.correlation_id, unsupported_api_versions())

@@ -32,7 +32,7 @@ def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
     """
     try:
         text = None if properties is None else read_text(properties)
-        config, warnings = load(
+        config, warnings, notes = load(
             text, os.environ, overrides, file_name=str(properties), read_file=lambda path: read_text(Path(path))
         )
     except ConfigError as error:
@@ -40,6 +40,8 @@ def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
         raise click.exceptions.Exit(EXIT_SETTINGS) from None
     for warning in warnings:
         print(f"kraftpy: warning: {printable(warning)}", file=sys.stderr)
+    for note in notes:
+        print(f"kraftpy: info: {printable(note)}", file=sys.stderr)
 
     raise click.exceptions.Exit(_import_run()(config))
 

@@ -1,6 +1,6 @@
 """Broker, topic and group settings under Kafka's names: type, default, one line of documentation, and origin.
 
-    config, warnings = load(file_text, os.environ, ["num.partitions=3"])
+    config, warnings, notes = load(file_text, os.environ, ["num.partitions=3"])
     config.log_dirs, config.topic_defaults.retention_ms
     topic_config({"retention.ms": "60000"}, config)
 

@@ -5,7 +5,7 @@ Kafka names; `sources.load` reads a file, the environment and the command line.
 
 Attributes are Kafka's names with dots as underscores. A few are resolved rather than raw: `log_dirs` falls back to
 `log.dir`; `listeners` and `advertised_listeners` are `Listener`s (the server replaces an empty host or a port of 0 by
-the actual one); `node_id` falls back to `broker.id`.
+the actual one); `node_id` and `broker_id` are the same.
 
 Left out: settings changed while the broker runs (KIP-226).
 """
@@ -77,7 +77,7 @@ class BrokerConfig:
 
     # Identity
     node_id: int = _default("node.id")
-    broker_id: int = _default("broker.id")
+    broker_id: int = _default("node.id")
     broker_rack: str | None = _default("broker.rack")
     process_roles: tuple[str, ...] = _default("process.roles")
 
@@ -263,6 +263,15 @@ class BrokerConfig:
     share_coordinator_write_timeout_ms: int = _default("share.coordinator.write.timeout.ms")
 
     # Defaults and bounds of the settings of single groups
+    group_consumer_assignment_interval_ms: int = _default("group.consumer.assignment.interval.ms")
+    group_consumer_max_assignment_interval_ms: int = _default("group.consumer.max.assignment.interval.ms")
+    group_consumer_min_assignment_interval_ms: int = _default("group.consumer.min.assignment.interval.ms")
+    group_share_assignment_interval_ms: int = _default("group.share.assignment.interval.ms")
+    group_share_max_assignment_interval_ms: int = _default("group.share.max.assignment.interval.ms")
+    group_share_min_assignment_interval_ms: int = _default("group.share.min.assignment.interval.ms")
+    group_streams_assignment_interval_ms: int = _default("group.streams.assignment.interval.ms")
+    group_streams_max_assignment_interval_ms: int = _default("group.streams.max.assignment.interval.ms")
+    group_streams_min_assignment_interval_ms: int = _default("group.streams.min.assignment.interval.ms")
     group_share_delivery_count_limit: int = _default("group.share.delivery.count.limit")
     group_share_heartbeat_interval_ms: int = _default("group.share.heartbeat.interval.ms")
     group_share_max_delivery_count_limit: int = _default("group.share.max.delivery.count.limit")
@@ -422,9 +431,11 @@ def _resolve_request_memory(values: dict[str, Any], value: Callable[[str], Any])
 
 
 def _resolve_node_id(values: dict[str, Any]) -> None:
+    """Give `node.id` and `broker.id` the value of each other. Raises ConfigError if they differ."""
     older = values.get("broker.id", -1)
     if older != -1 and values.setdefault("node.id", older) != older:
-        raise ConfigError(f"node.id={values['node.id']} and broker.id={older} differ: set node.id only")
+        raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
+    values["broker.id"] = values.get("node.id", BROKER_SETTINGS["node.id"].default_value())
 
 
 def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> None:

@@ -2,8 +2,8 @@
 
 Each entry is a line `name type default allowed`, followed by an indented line of documentation. Defaults are those of
 Kafka 4.3; `a->b` means that Kafka's default is `a` and ours is `b`, and they differ only to make a single node
-convenient. `none` means no default, `null` no value, `""` an empty value. `allowed` is a range `low..high`, a set of
-values `{a,b}` (`~{a,b}` ignores case), or absent. `settings.parse_table` parses this.
+convenient. `none` means no default, `null` no value, `""` an empty value, `"none"` that word. `allowed` is a range
+`low..high`, a set of values `{a,b}` (`~{a,b}` ignores case), or absent. `settings.parse_table` parses this.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ log.cleaner.io.buffer.load.factor                double   0.9 0..1
     Maximum load factor of the deduplication buffer.
 log.cleaner.io.buffer.size                       int      524288 0..
     Total memory of all cleaner processes for I/O buffers.
-log.cleaner.io.max.bytes.per.second              double   1.7976931348623157e308
+log.cleaner.io.max.bytes.per.second              double   1.7976931348623157E308
     Maximum total reads and writes of the cleaner, in bytes per second.
 
 # Fetching
@@ -299,7 +299,25 @@ offsets.topic.segment.bytes                      int      104857600 1..
 offsets.topic.compression.codec                  int      0
     Compression codec of __consumer_offsets, as its numeric id.
 
-# Defaults and bounds of the settings of single groups
+# Defaults and bounds of the settings of single groups; there is no interval between assignments yet
+group.consumer.assignment.interval.ms            int      1000 0..
+    Minimum interval between two assignments of a consumer group.
+group.consumer.max.assignment.interval.ms        int      15000 0..
+    Maximum assignment interval of consumer groups.
+group.consumer.min.assignment.interval.ms        int      0 0..
+    Minimum assignment interval of consumer groups.
+group.share.assignment.interval.ms               int      1000 0..
+    Minimum interval between two assignments of a share group.
+group.share.max.assignment.interval.ms           int      15000 0..
+    Maximum assignment interval of share groups.
+group.share.min.assignment.interval.ms           int      0 0..
+    Minimum assignment interval of share groups.
+group.streams.assignment.interval.ms             int      1000 0..
+    Minimum interval between two assignments of a streams group.
+group.streams.max.assignment.interval.ms         int      15000 0..
+    Maximum assignment interval of streams groups.
+group.streams.min.assignment.interval.ms         int      0 0..
+    Minimum assignment interval of streams groups.
 group.share.delivery.count.limit                 int      5 2..10
     Maximum number of delivery attempts for a record in a share group.
 group.share.heartbeat.interval.ms                int      5000 1..
@@ -409,3 +427,42 @@ producer.id.expiration.ms                        int      86400000 1..
 producer.id.expiration.check.interval.ms         int      600000 1..
     Interval between checks for expired producer ids.
 """
+
+CHAINS: dict[str, tuple[str, ...]] = {
+    name: chain
+    for chain in (
+        ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+        ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+        ("log.roll.ms", "log.roll.hours"),
+    )
+    for name in chain
+    if name != "log.flush.scheduler.interval.ms"  # which stands for the other, but not the other for it
+}
+"""For each setting that others stand in for: all of them, in order of precedence."""
+
+INTERNAL_SETTINGS = frozenset(
+    {
+        "controller.performance.always.log.threshold.ms",
+        "controller.performance.sample.period.ms",
+        "group.consumer.regex.refresh.interval.ms",
+        "group.share.initialize.retry.interval.ms",
+        "group.share.persister.class.name",
+        "internal.metadata.delete.delay.millis",
+        "internal.metadata.log.segment.bytes",
+        "internal.metadata.max.batch.size.in.bytes",
+        "log.initial.task.delay.ms",
+        "producer.id.expiration.check.interval.ms",
+        "remote.log.index.file.cache.ttl.ms",
+        "remote.log.manager.task.retry.backoff.max.ms",
+        "remote.log.manager.task.retry.backoff.ms",
+        "remote.log.manager.task.retry.jitter",
+        "server.max.startup.time.ms",
+        "share.coordinator.cold.partition.snapshot.interval.ms",
+        "share.coordinator.state.topic.prune.interval.ms",
+        "unclean.leader.election.interval.ms",
+        "unstable.api.versions.enable",
+        "unstable.feature.versions.enable",
+    }
+)
+"""Settings that Kafka calls internal: they are not listed, unless they are set."""

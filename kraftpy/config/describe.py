@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cache
+from itertools import dropwhile
 from types import MappingProxyType
 
-from kraftpy.config.broker import BROKER_SETTINGS, CLUSTER_SETTINGS, DYNAMIC_SETTINGS, BrokerConfig
+from kraftpy.config.broker import BROKER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS, BrokerConfig, Origin
+from kraftpy.config.broker_settings import CHAINS, INTERNAL_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS, group_default_values
-from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, NO_EFFECT_ON_GROUPS
 from kraftpy.config.listeners import Listener
 from kraftpy.config.settings import ConfigType, Setting, render
 from kraftpy.config.topic import TOPIC_SETTINGS, topic_default_values
-from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
+from kraftpy.config.topic_settings import DESCRIBED_SYNONYMS, NO_EFFECT, SYNONYMS
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -31,6 +34,9 @@ class ConfigSource(IntEnum):
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_GROUP_CONFIG = 8
+
+
+_DYNAMIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,46 +74,40 @@ def describe_broker(
     own: Mapping[str, str] = NOTHING,
     cluster: Mapping[str, str] = NOTHING,
 ) -> list[ConfigEntry]:
-    """Return the broker's settings, sorted by name: all it acts on, or those in `names` that Kafka has.
+    """Return the broker's settings, sorted by name: all that Kafka lists and those of our own, or those in `names`.
 
-    `own` and `cluster` are the dynamic settings of this broker and of all brokers.
+    Internal settings, and those that Kafka has only dynamically, are listed if they are set. So is a name that was
+    given and that nobody knows, as a secret. `own` and `cluster` are the dynamic settings of this broker and of all.
     """
-    settings = dict(BROKER_SETTINGS)
-    if names is not None:
-        from kraftpy.config.other_settings import OTHER_SETTINGS
-
-        settings = {name: setting for name, setting in (settings | OTHER_SETTINGS).items() if name in names}
+    is_set = {*config.given, *own, *cluster}
+    settings = {
+        name: setting
+        for name, setting in every_setting().items()
+        if name in is_set or name not in INTERNAL_SETTINGS | DYNAMIC_ONLY
+    }
+    for name, written in config.given.items():  # the environment is full of names that are no settings
+        if name not in every_setting() and written.origin is not Origin.ENVIRONMENT:
+            settings[name] = Setting(name, ConfigType.UNKNOWN, None, None, "", "")
     return [
-        _with_dynamic(_broker_entry(config, setting), {} if name not in own else {name: own[name]}, cluster)
+        _broker_entry(config, setting, own, cluster)
         for name, setting in sorted(settings.items())
+        if names is None or name in names
     ]
 
 
 def describe_every_broker(cluster: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
     """Return the dynamic settings of all brokers, sorted by name."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
-        _with_dynamic(_entry(BROKER_SETTINGS[name], None, ConfigSource.UNKNOWN, [], read_only=False), NOTHING, cluster)
-        for name in sorted(cluster)
+        _entry(
+            BROKER_SETTINGS[name],
+            value,
+            [ConfigSynonym(name=name, value=value, source=source)],
+            read_only=name not in DYNAMIC_SETTINGS,
+        )
+        for name, value in sorted(cluster.items())
         if name in BROKER_SETTINGS and (names is None or name in names)
     ]
-
-
-def _with_dynamic(entry: ConfigEntry, own: Mapping[str, str], cluster: Mapping[str, str]) -> ConfigEntry:
-    """Return the entry with dynamic settings as its first synonyms."""
-    found = []
-    if entry.name in own:
-        found.append(ConfigSynonym(name=entry.name, value=own[entry.name], source=ConfigSource.DYNAMIC_BROKER_CONFIG))
-    if entry.name in cluster:
-        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        found.append(ConfigSynonym(name=entry.name, value=cluster[entry.name], source=source))
-    synonyms = (*found, *entry.synonyms)
-    return replace(
-        entry,
-        value=synonyms[0].value if found else entry.value,
-        source=synonyms[0].source if found else entry.source,
-        read_only=entry.name not in DYNAMIC_SETTINGS,
-        synonyms=synonyms,
-    )
 
 
 def describe_topic(
@@ -126,18 +126,16 @@ def describe_topic(
     for name, setting in sorted(TOPIC_SETTINGS.items()):
         if (names is not None and name not in names) or (name.startswith("internal.") and name not in overrides):
             continue
-        synonyms = _topic_synonyms(name, config)
-        if name in cluster and name in CLUSTER_SETTINGS:
-            source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-            synonyms.insert(0, ConfigSynonym(name=name, value=cluster[name], source=source))
+        value = render(defaults[name])
+        broker_setting = SYNONYMS[name][0] if name in SYNONYMS else DESCRIBED_SYNONYMS.get(name)
+        synonyms = [] if broker_setting is None else _synonyms(broker_setting, config, NOTHING, cluster)
         if name in overrides:
             own = ConfigSynonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
             synonyms.insert(0, own)
-        first_source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        value = render(defaults[name])
-        if first_source in (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
+        is_dynamic = synonyms and synonyms[0].source in _DYNAMIC
+        if is_dynamic or name in DESCRIBED_SYNONYMS:
             value = synonyms[0].value
-        entries.append(_entry(setting, value, first_source, synonyms, read_only=False))
+        entries.append(_entry(setting, value, synonyms, read_only=False))
     return entries
 
 
@@ -150,14 +148,16 @@ def describe_group(
     for name, setting in sorted(GROUP_SETTINGS.items()):
         if names is not None and name not in names:
             continue
-        behind = BROKER_SETTINGS_BEHIND.get(name)
-        synonyms = [] if behind is None else _static_and_default(config, BROKER_SETTINGS[behind.default])
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         value = render(defaults[name])
+        behind = BROKER_SETTINGS_BEHIND.get(name)
+        if behind is None:
+            synonyms = [ConfigSynonym(name=name, value=setting.default, source=ConfigSource.DEFAULT_CONFIG)]
+        else:
+            synonyms = _synonyms(behind.default, config, NOTHING, NOTHING)
         if name in overrides:
-            source, value = ConfigSource.DYNAMIC_GROUP_CONFIG, overrides[name]
-            synonyms.insert(0, ConfigSynonym(name=name, value=value, source=source))
-        entries.append(_entry(setting, value, source, synonyms, read_only=False))
+            value = overrides[name]
+            synonyms.insert(0, ConfigSynonym(name=name, value=value, source=ConfigSource.DYNAMIC_GROUP_CONFIG))
+        entries.append(_entry(setting, value, synonyms, read_only=False))
     return entries
 
 
@@ -179,62 +179,91 @@ def render_differing_defaults() -> str:
     return "\n".join(rows)
 
 
-def _broker_entry(config: BrokerConfig, setting: Setting) -> ConfigEntry:
-    synonyms = _static_and_default(config, setting)
-    value = synonyms[0].value if synonyms else None
-    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-    if setting.name in config.given or setting.name not in BROKER_SETTINGS:
-        return _entry(setting, value, source, synonyms, read_only=True)
-    in_force = getattr(config, setting.attribute)
-    if setting.name in ("listeners", "advertised.listeners"):
-        in_force = tuple(str(listener) for listener in in_force if isinstance(listener, Listener))
-    return _entry(setting, render(in_force), source, synonyms, read_only=True)
-
-
-def _static_and_default(config: BrokerConfig, setting: Setting) -> list[ConfigSynonym]:
-    found = []
-    if setting.name in config.given:
-        text = None if setting.type is ConfigType.PASSWORD else config.given[setting.name].text
-        found.append(ConfigSynonym(name=setting.name, value=text, source=ConfigSource.STATIC_BROKER_CONFIG))
-    if setting.default is not None:
-        found.append(ConfigSynonym(name=setting.name, value=setting.default, source=ConfigSource.DEFAULT_CONFIG))
-    return found
-
-
-def _topic_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
-    """Return the broker settings behind a topic setting: those that were set, in order, then those with a default."""
-    broker_settings = [BROKER_SETTINGS[synonym] for synonym in SYNONYMS.get(name, ())]
-    found = [synonym for setting in broker_settings for synonym in _static_and_default(config, setting)]
-    static = [synonym for synonym in found if synonym.source is ConfigSource.STATIC_BROKER_CONFIG]
-    return static + [synonym for synonym in found if synonym.source is ConfigSource.DEFAULT_CONFIG]
-
-
-def _entry(
-    setting: Setting,
-    value: str | None,
-    source: ConfigSource,
-    synonyms: list[ConfigSynonym],
-    *,
-    read_only: bool,
+def _broker_entry(
+    config: BrokerConfig, setting: Setting, own: Mapping[str, str], cluster: Mapping[str, str]
 ) -> ConfigEntry:
-    sensitive = setting.type is ConfigType.PASSWORD
+    name = setting.name
+    synonyms = _synonyms(name, config, own, cluster)
+    if setting.type is ConfigType.UNKNOWN:
+        synonyms = [ConfigSynonym(name=name, value=None, source=ConfigSource.STATIC_BROKER_CONFIG)]
+    value = synonyms[0].value if synonyms and synonyms[0].name == name else None
+    is_set = bool(synonyms) and synonyms[0].source is not ConfigSource.DEFAULT_CONFIG
+    if not is_set and name in BROKER_SETTINGS:  # what is in force may be resolved from other settings
+        in_force = getattr(config, setting.attribute)
+        if name in ("listeners", "advertised.listeners"):
+            in_force = tuple(str(listener) for listener in in_force if isinstance(listener, Listener))
+        value = render(in_force)
+    return _entry(setting, value, synonyms, read_only=name not in DYNAMIC_SETTINGS)
+
+
+def _synonyms(
+    name: str, config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str, str]
+) -> list[ConfigSynonym]:
+    """Return what supplies a broker setting's value, in order of precedence, as Kafka tells it.
+
+    Settings of the same thing in several units stand for each other. Those before the first that is `name` are left
+    out, as in Kafka: of `log.retention.minutes` it is not told that `log.retention.ms` takes precedence.
+    """
+    chain = [setting for each in CHAINS.get(name, (name,)) if (setting := every_setting().get(each)) is not None]
+    found = [
+        ConfigSynonym(name=each.name, value=values[each.name], source=source)
+        for values, source in (
+            (own, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (_given(config), ConfigSource.STATIC_BROKER_CONFIG),
+        )
+        for each in chain
+        if each.name in values
+    ]
+    found += [
+        ConfigSynonym(name=each.name, value=each.default, source=ConfigSource.DEFAULT_CONFIG)
+        for each in chain
+        if each.default is not None and each.name not in DYNAMIC_ONLY
+    ]
+    return list(dropwhile(lambda synonym: synonym.name != name, found))
+
+
+def _given(config: BrokerConfig) -> dict[str, str]:
+    """Return the texts that were given; `broker.id` and `node.id` are given with each other."""
+    given = {name: written.text for name, written in config.given.items()}
+    for name, other in (("broker.id", "node.id"), ("node.id", "broker.id")):
+        if name not in config.given and other in config.given:
+            given[name] = config.given[other].text
+    return given
+
+
+def _entry(setting: Setting, value: str | None, synonyms: list[ConfigSynonym], *, read_only: bool) -> ConfigEntry:
+    """Return the description of a setting; the first of its synonyms says where the value comes from."""
+    is_sensitive = setting.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
+    if is_sensitive:
+        synonyms = [replace(synonym, value=None) for synonym in synonyms]
     return ConfigEntry(
         name=setting.name,
-        value=None if sensitive else value,
-        source=source,
+        value=None if is_sensitive else value,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         type=setting.type,
         read_only=read_only,
-        is_sensitive=sensitive,
+        is_sensitive=is_sensitive,
         documentation=_documentation(setting),
         synonyms=tuple(synonyms),
     )
 
 
+@cache
+def every_setting() -> dict[str, Setting]:
+    """Return every setting of brokers, those that this broker does not act on included."""
+    from kraftpy.config.other_settings import OTHER_SETTINGS
+
+    return BROKER_SETTINGS | OTHER_SETTINGS
+
+
 def _documentation(setting: Setting) -> str:
+    if setting.type is ConfigType.UNKNOWN:
+        return ""
     if TOPIC_SETTINGS.get(setting.name) is setting:
         has_none = setting.name in NO_EFFECT
     elif setting.name in GROUP_SETTINGS:
-        has_none = False
+        has_none = setting.name in NO_EFFECT_ON_GROUPS
     else:
         has_none = setting.name not in BROKER_SETTINGS
     if has_none:

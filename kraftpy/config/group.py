@@ -28,7 +28,7 @@ _RESET = "share.auto.offset.reset"
 _DURATION = re.compile(r"P(?=.)(?:(\d+)D)?(T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.IGNORECASE)
 _MAX_NUMBER_LENGTH = 19
 """The number of digits of 2^63-1, the largest number in a Java Duration."""
-_RESETS = "latest, earliest, or by_duration:PnDTnHnMn.nS"
+_RESETS = "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
 _MAX_MS = _MAX_SECONDS = (1 << 63) - 1
 
 
@@ -40,8 +40,10 @@ def _default(name: str) -> Any:
 class GroupSettings:
     """Every group setting with its value, as Kafka's names with dots as underscores and with Kafka's defaults."""
 
+    consumer_assignment_interval_ms: int = _default("consumer.assignment.interval.ms")
     consumer_heartbeat_interval_ms: int = _default("consumer.heartbeat.interval.ms")
     consumer_session_timeout_ms: int = _default("consumer.session.timeout.ms")
+    share_assignment_interval_ms: int = _default("share.assignment.interval.ms")
     share_auto_offset_reset: str = _default("share.auto.offset.reset")
     share_delivery_count_limit: int = _default("share.delivery.count.limit")
     share_heartbeat_interval_ms: int = _default("share.heartbeat.interval.ms")
@@ -50,6 +52,7 @@ class GroupSettings:
     share_record_lock_duration_ms: int = _default("share.record.lock.duration.ms")
     share_renew_acknowledge_enable: bool = _default("share.renew.acknowledge.enable")
     share_session_timeout_ms: int = _default("share.session.timeout.ms")
+    streams_assignment_interval_ms: int = _default("streams.assignment.interval.ms")
     streams_heartbeat_interval_ms: int = _default("streams.heartbeat.interval.ms")
     streams_initial_rebalance_delay_ms: int = _default("streams.initial.rebalance.delay.ms")
     streams_num_standby_replicas: int = _default("streams.num.standby.replicas")
@@ -90,9 +93,12 @@ def check_group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> 
         _check_usable(name, values[name])
         least, most = _bounds(name, broker)
         value = values[name]
-        if isinstance(value, int) and not least <= value <= most:
-            wanted = f"at least {least:g}" if most == float("inf") else f"{max(least, 0):g} to {most:g}"
-            raise ConfigError(f"{name}={text} is not allowed: the broker's settings allow {wanted}")
+        behind = BROKER_SETTINGS_BEHIND.get(name)
+        if isinstance(value, int) and behind is not None:
+            if value < least:
+                raise ConfigError(f"{name} must be greater than or equal to {behind.least}")
+            if value > most:
+                raise ConfigError(f"{name} must be less than or equal to {behind.most}")
     for longer, shorter in _MORE_THAN:
         if longer.partition(".")[0] in {name.partition(".")[0] for name in overrides}:
             _check_longer(longer, shorter, values)
@@ -103,10 +109,11 @@ def parse_group_setting(name: str, text: str) -> Value:
     setting = GROUP_SETTINGS.get(name)
     if setting is None:
         guess = nearest(name, sorted(GROUP_SETTINGS))
-        raise ConfigError(f"{shortened(name)} is not a group setting" + (f": did you mean {guess}?" if guess else ""))
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise ConfigError(f"Unknown group config name: {shortened(name)}{hint}")
     value = setting.parse(text)
     if name == _RESET and not _is_reset(str(value)):
-        raise ConfigError(f"{name}='{shortened(text)}' is not allowed: expected {_RESETS}")
+        raise setting.refusal(text, _RESETS)
     return value
 
 
@@ -164,7 +171,7 @@ def _check_longer(longer: str, shorter: str, values: Mapping[str, Value]) -> Non
     assert isinstance(long, int)
     assert isinstance(short, int)
     if long <= short:
-        raise ConfigError(f"{longer}={long} is not allowed: it must be above {shorter}={short}")
+        raise ConfigError(f"{longer} must be greater than {shorter}")
 
 
 def _check_usable(name: str, value: Value) -> None:
@@ -175,7 +182,7 @@ def _check_usable(name: str, value: Value) -> None:
     try:
         duration_ms(duration)
     except ValueError as error:
-        raise ConfigError(f"{name}: {error}: expected {_RESETS}") from None
+        raise GROUP_SETTINGS[name].refusal(str(value), f"{error}. {_RESETS}") from None
 
 
 def _is_reset(text: str) -> bool:

@@ -1,11 +1,15 @@
-"""The broker settings Kafka has and this broker does not act on: setting one is a warning, not an error.
+"""The settings Kafka has, or had, and this broker does not act on: one in a file is a line at the start, not an error.
 
 Loaded only when a name is met that is not in `broker_settings`, whose form the table has.
 """
 
 from __future__ import annotations
 
+from kraftpy.config.group import GROUP_SETTINGS
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.settings import Setting, parse_table
+from kraftpy.config.topic import TOPIC_SETTINGS
+from kraftpy.config.topic_settings import SYNONYMS
 
 OTHER_TABLE = """
 # Authorization, authentication and encryption
@@ -135,7 +139,7 @@ ssl.allow.san.changes                            boolean  false
     Let a renewed certificate drop alternative names.
 ssl.cipher.suites                                list     ""
     Cipher suites allowed.
-ssl.client.auth                                  string   none {required,requested,none}
+ssl.client.auth                                  string   "none" {required,requested,none}
     Whether clients must show a certificate.
 ssl.enabled.protocols                            list     TLSv1.2,TLSv1.3
     TLS versions allowed.
@@ -372,12 +376,6 @@ remote.log.storage.system.enable                 boolean  false
     Turn the remote tier on.
 
 # Consumer groups of the newer protocol, share groups, streams groups
-group.consumer.assignment.interval.ms            int      1000 0..
-    Shortest time between two assignments of a consumer group.
-group.consumer.max.assignment.interval.ms        int      15000 0..
-    Upper bound of a group's own assignment interval.
-group.consumer.min.assignment.interval.ms        int      0 0..
-    Lower bound of a group's own assignment interval.
 group.consumer.regex.refresh.interval.ms         int      600000 10000..
     Pause between looks for topics that match a subscription.
 group.coordinator.append.linger.ms               int      -1 -1..
@@ -390,20 +388,8 @@ group.coordinator.rebalance.protocols            list     classic,consumer,strea
     Kinds of groups that are served.
 group.coordinator.threads                        int      4 1..
     Threads of the coordinator.
-group.share.assignment.interval.ms               int      1000 0..
-    Shortest time between two assignments of a share group.
-group.share.max.assignment.interval.ms           int      15000 0..
-    Upper bound of a share group's own assignment interval.
-group.share.min.assignment.interval.ms           int      0 0..
-    Lower bound of a share group's own assignment interval.
 group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister
     Class that keeps the state of share groups.
-group.streams.assignment.interval.ms             int      1000 0..
-    Shortest time between two assignments of a streams group.
-group.streams.max.assignment.interval.ms         int      15000 0..
-    Upper bound of a streams group's own assignment interval.
-group.streams.min.assignment.interval.ms         int      0 0..
-    Lower bound of a streams group's own assignment interval.
 offsets.load.buffer.size                         int      5242880 1..
     Bytes read at a time when committed offsets are loaded.
 share.coordinator.append.linger.ms               int      -1 -1..
@@ -422,31 +408,79 @@ transaction.two.phase.commit.enable              boolean  false
     Let clients hold a transaction open without a timeout.
 """
 
-OTHER_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.")
+_PREFIXES = (
+    "config.providers.",
+    "listener.name.",
+    "metrics.context.",
+    "metrics.jmx.",
+    "rlmm.config.",
+    "rsm.config.",
+)
 """Kafka passes settings with these prefixes on to one listener or one plug-in."""
 
+_DROPPED_PREFIX = "zookeeper."
+_OTHERS_PREFIXES = ("confluent.", "cruise.control.")
+"""Settings with these prefixes belong to what is often run beside or instead of Kafka."""
+
 _DROPPED = """
-advertised.host.name advertised.port broker.id.generation.enable control.plane.listener.name
-controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms delegation.token.master.key
-eligible.leader.replicas.enable group.coordinator.new.enable host.name inter.broker.protocol.version
+advertised.host.name advertised.port auto.include.jmx.reporter broker.id.generation.enable
+control.plane.listener.name controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
+delegation.token.master.key eligible.leader.replicas.enable group.coordinator.new.enable group.share.enable
+group.share.max.groups host.name inter.broker.protocol.version leader.imbalance.per.broker.percentage
 log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
-offsets.commit.required.acks password.encoder.cipher.algorithm password.encoder.iterations
-password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
-password.encoder.secret port quota.consumer.default quota.producer.default reserved.broker.max.id
-zookeeper.clientCnxnSocket zookeeper.connect zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests
-zookeeper.metadata.migration.enable zookeeper.metadata.migration.min.batch.size zookeeper.session.timeout.ms
-zookeeper.set.acl zookeeper.ssl.cipher.suites zookeeper.ssl.client.enable zookeeper.ssl.crl.enable
-zookeeper.ssl.enabled.protocols zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
-zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable zookeeper.ssl.protocol
-zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
-zookeeper.sync.time.ms
+log.unclean.leader.election.enable metadata.log.segment.min.bytes offsets.commit.required.acks
+password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
+password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret port
+quota.consumer.default quota.producer.default reserved.broker.max.id
 """
 DROPPED = frozenset(_DROPPED.split())
 """Names of older Kafka versions that 4.x no longer has; old properties files still carry them."""
 
+_OF_AUTHORIZER = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
+"""Settings of Kafka's own authorizer."""
+
+_OF_TOPICS = """
+message.downconversion.enable message.format.version message.timestamp.difference.max.ms
+"""
+_OF_CLIENTS = """
+acks allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size
+block.on.buffer.full bootstrap.controllers bootstrap.servers buffer.memory check.crcs client.dns.lookup
+client.id client.rack consumer_byte_rate controller_mutation_rate default.api.timeout.ms delivery.timeout.ms
+enable.auto.commit enable.idempotence enable.metrics.push exclude.internal.topics fetch.max.wait.ms
+fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
+interceptor.classes internal.auto.downgrade.txn.commit internal.leave.group.on.close
+internal.throw.on.fetch.stable.offset.unsupported interval.ms isolation.level key.deserializer key.serializer
+linger.ms match max.block.ms max.in.flight.requests.per.connection max.partition.fetch.bytes
+max.poll.interval.ms max.poll.records max.request.size metadata.fetch.timeout.ms metadata.max.age.ms
+metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metrics
+partition.assignment.strategy partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+partitioner.class partitioner.ignore.keys producer_byte_rate receive.buffer.bytes reconnect.backoff.max.ms
+reconnect.backoff.ms request_percentage retries retry.backoff.max.ms retry.backoff.ms sasl.mechanism
+sasl.oauthbearer.header.urlencode security.protocol send.buffer.bytes session.timeout.ms
+share.acknowledgement.mode share.acquire.mode timeout.ms transaction.timeout.ms transactional.id
+value.deserializer value.serializer
+"""
+
 OTHER_SETTINGS: dict[str, Setting] = parse_table(OTHER_TABLE)
 
 
-def is_known(name: str) -> bool:
-    """Return whether Kafka has, or had, this setting that the broker does not act on."""
-    return name in OTHER_SETTINGS or name in DROPPED or name.startswith(OTHER_PREFIXES)
+def why_ignored(name: str) -> str | None:
+    """Say why this broker ignores a setting that belongs to Kafka's brokers, topics, groups or clients, now or once.
+
+    Return None for a name that nobody knows.
+    """
+    if name in DROPPED or name.startswith(_DROPPED_PREFIX):
+        return "Kafka 4 no longer has it"
+    if name in OTHER_SETTINGS or name in _OF_AUTHORIZER or name.startswith(_PREFIXES):
+        return "Kafka has it, but this broker does not use it"
+    if name in TOPIC_SETTINGS or name in _OF_TOPICS.split():
+        synonyms = SYNONYMS.get(name)
+        return "it is a setting of topics" + (f"; for all topics, set {synonyms[0]}" if synonyms else "")
+    if name in GROUP_SETTINGS:
+        behind = BROKER_SETTINGS_BEHIND.get(name)
+        return "it is a setting of groups" + (f"; for all groups, set {behind.default}" if behind else "")
+    if name in _OF_CLIENTS.split():
+        return "it is a setting of clients"
+    if name.startswith(_OTHERS_PREFIXES):
+        return "it is no setting of Kafka"
+    return None

@@ -39,6 +39,10 @@ _SHOWN_LENGTH = 200
 _MAX_INTEGER_LENGTH = 21
 """A sign and 20 digits."""
 
+_THROTTLED = (
+    "must be the literal '*' or a list of replicas in the following format: "
+    "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+)
 _BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 _NO_VALUE = {"none", "null"}
 
@@ -110,60 +114,78 @@ class Setting:
             return f"{kind} of {bits + 1} bits"
         return f"{kind} of at least {low}" if high == (1 << bits) - 1 else f"{kind} from {low} to {high}{alternative}"
 
-    def _refuse(self, text: str) -> ConfigError:
-        shown = "(hidden)" if self.type is ConfigType.PASSWORD else f"'{shortened(text)}'"
-        return ConfigError(f"{self.name}={shown} is not allowed: expected {self.wants()}")
+    def refusal(self, text: str, reason: str) -> ConfigError:
+        """Return Kafka's refusal of a text."""
+        shown = "[hidden]" if self.type is ConfigType.PASSWORD else shortened(text)
+        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}")
 
     def _boolean(self, text: str) -> bool:
         word = text.strip().lower()
         if word not in ("true", "false"):
-            raise self._refuse(text)
+            raise self.refusal(text, "Expected value to be either true or false")
         return word == "true"
 
     def _integer(self, text: str) -> int:
         digits = text.strip()
         unsigned = digits[1:] if digits[:1] in ("+", "-") else digits
-        if not (unsigned.isascii() and unsigned.isdecimal()) or len(unsigned) > 20:
-            raise self._refuse(text)
-        value = int(digits)
-        low, high = _range(self.allowed, self.type)
         bound = 1 << _BITS[self.type]
-        extra = "," in self.allowed and value == int(self.allowed.partition(",")[0])
-        if not (-bound <= value < bound and (low <= value <= high or extra)):
-            raise self._refuse(text)
+        if not (unsigned.isascii() and unsigned.isdecimal()) or len(unsigned) > 20 or not -bound <= int(digits) < bound:
+            raise self.refusal(text, f"Not a number of type {self.type.name}")
+        value = int(digits)
+        extra, comma, _ = self.allowed.partition(",")
+        if comma and value != int(extra):
+            low, high = _range(self.allowed, self.type)
+            if not low <= value <= high:
+                raise self.refusal(text, f"Value must be between {low} and {high} or equal to {extra}")
+        elif not comma:
+            self._check_range(text, value)
         return value
 
     def _double(self, text: str) -> float:
-        low, high = _range(self.allowed, self.type)
         try:
             value = float(text)
         except ValueError:
-            raise self._refuse(text) from None
-        if "_" in text or not low <= value <= high:
-            raise self._refuse(text)
+            value = float("nan")
+        if "_" in text or value != value:
+            raise self.refusal(text, f"Not a number of type {self.type.name}")
+        self._check_range(text, value)
         return value
+
+    def _check_range(self, text: str, value: float) -> None:
+        low, high = _range(self.allowed, self.type)
+        if value < low:
+            raise self.refusal(text, f"Value must be at least {_plain(low)}")
+        if value > high:
+            raise self.refusal(text, f"Value must be no more than {_plain(high)}")
 
     def _string(self, text: str) -> str:
         value = text.strip()
         if self.allowed == "non-empty" and not value:
-            raise self._refuse(text)
+            raise self.refusal(text, "String must be non-empty")
         if self.allowed.startswith("{") and value not in _choices(self.allowed):
-            raise self._refuse(text)
+            raise self._not_one_of(value)
         if self.allowed.startswith("~{") and value.upper() not in _choices(self.allowed):
-            raise self._refuse(text)
+            raise self.refusal(value, f"String must be one of (case insensitive): {', '.join(_choices(self.allowed))}")
         return value
 
     def _list(self, text: str) -> tuple[str, ...]:
         if not text.strip():
             return ()
         values = tuple(item.strip() for item in text.split(","))
+        if self.allowed == "throttled":
+            if "".join(values) != "*" and not all(_is_throttled(value) for value in values if value):
+                raise self.refusal(f"[{', '.join(values)}]", f"{self.name} {_THROTTLED}")
+            values = tuple(filter(None, values))  # as Kafka: what adds replicas one by one may leave commas
         if "" in values:
-            raise ConfigError(f"{self.name}='{shortened(text)}' is not allowed: expected a list without empty entries")
-        if self.allowed.startswith("{") and not set(values) <= set(_choices(self.allowed)):
-            raise self._refuse(text)
-        if self.allowed == "throttled" and values != ("*",) and not all(_is_throttled(value) for value in values):
-            raise self._refuse(text)
+            raise ConfigError(f"Configuration '{self.name}' values must not be empty.")
+        if self.allowed.startswith("{"):
+            for value in values:
+                if value not in _choices(self.allowed):
+                    raise self._not_one_of(value)
         return tuple(dict.fromkeys(values))
+
+    def _not_one_of(self, value: str) -> ConfigError:
+        return self.refusal(value, f"String must be one of: {', '.join(_choices(self.allowed))}")
 
 
 def parse_table(table: str) -> dict[str, Setting]:
@@ -195,8 +217,23 @@ def render(value: Value) -> str | None:
             return "true" if value else "false"
         case tuple():
             return ",".join(value)
+        case float():
+            return _rendered(value)
         case _:
             return str(value)
+
+
+def _rendered(number: float) -> str:
+    """Render a number as Java does: 0.5, 1.0E22."""
+    if number == 0 or 0.001 <= abs(number) < 10_000_000 or number - number != 0:
+        return repr(number)
+    sign, mantissa = ("-", repr(-number)) if number < 0 else ("", repr(number))
+    plain, _, exponent = mantissa.partition("e")
+    whole, _, fraction = plain.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    power = int(exponent or 0) + len(whole) - 1 - (len(whole + fraction) - len(digits) if whole == "0" else 0)
+    rest = digits[1:].rstrip("0") or "0"
+    return f"{sign}{digits[0]}.{rest}E{power}"
 
 
 def check_length(text: str) -> None:
@@ -237,7 +274,7 @@ def nearest(name: str, known: list[str]) -> str | None:
 def _default(text: str) -> str | None:
     if text in _NO_VALUE:
         return None
-    return "" if text == '""' else text
+    return text[1:-1] if text.startswith('"') else text
 
 
 def _choices(allowed: str) -> list[str]:
@@ -259,4 +296,8 @@ def _range(allowed: str, kind: ConfigType) -> tuple[float, float]:
 
 def _is_throttled(text: str) -> bool:
     partition, colon, broker = text.partition(":")
-    return bool(colon) and partition.isdecimal() and broker.isdecimal()
+    return bool(colon) and text.isascii() and partition.isdecimal() and broker.isdecimal()
+
+
+def _plain(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"

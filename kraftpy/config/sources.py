@@ -2,7 +2,8 @@
 
 The caller reads the file and the environment, and passes their contents in. An unknown name is an error that suggests
 the nearest known one, but only a warning in the environment, where container images set their own variables. A setting
-that Kafka has but this broker does not use is a warning.
+that Kafka has, for brokers, topics, groups or clients, but this broker does not use is a note. A name that a properties
+file has twice counts the last time, as in Java.
 
 A value may refer to where it is stored (`variables`). A password is not accepted on the command line, which every user
 of the machine can read.
@@ -29,10 +30,11 @@ NOT_SETTINGS = frozenset(_IMAGE_VARIABLES.split())
 
 
 class Loaded(NamedTuple):
-    """The settings, and warnings for the person who wrote them."""
+    """The settings, and what to tell the person who wrote them."""
 
     config: BrokerConfig
     warnings: list[str]
+    notes: list[str]
 
 
 def load(
@@ -68,8 +70,12 @@ def load(
         filled = fill_in(name, text, environment or {}, read_file or _no_file, parse_properties)
         if filled is not text:
             given[name] = WrittenSetting(filled, origin)
-    warnings = [_about_ignored(name, given[name].origin) for name in given if name not in BROKER_SETTINGS]
-    return Loaded(BrokerConfig.from_given(given), warnings)
+    warnings: list[str] = []
+    notes: list[str] = []
+    for name in given:
+        if name not in BROKER_SETTINGS:
+            _tell_ignored(name, given[name].origin, warnings, notes)
+    return Loaded(BrokerConfig.from_given(given), warnings, notes)
 
 
 def is_password(name: str) -> bool:
@@ -172,16 +178,16 @@ def _unescape(text: str, where: str) -> str:
     return "".join(plain)
 
 
-def _about_ignored(name: str, origin: Origin) -> str:
-    """Return the warning for a setting that this broker does not use. Raises ConfigError if it is unknown."""
-    from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS, is_known
+def _tell_ignored(name: str, origin: Origin, warnings: list[str], notes: list[str]) -> None:
+    """Add the remark on a setting that this broker does not use. Raises ConfigError if nobody knows it."""
+    from kraftpy.config.other_settings import OTHER_SETTINGS, why_ignored
 
-    if is_known(name):
-        reason = "Kafka 4 no longer has it" if name in DROPPED else "Kafka has it, but this broker does not use it"
-        return f"{name} is ignored: {reason}"
+    if reason := why_ignored(name):
+        notes.append(f"{name} is ignored: {reason}")
+        return
     near = nearest(name, [*BROKER_SETTINGS, *OTHER_SETTINGS])
     hint = f"; did you mean {near}?" if near else ""
     if origin is not Origin.ENVIRONMENT:
         raise ConfigError(f"{name} is not a setting{hint}")
     variable = PREFIX + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
-    return f"{variable} is ignored: {name} is not a setting{hint}"
+    warnings.append(f"{variable} is ignored: {name} is not a setting{hint}")

@@ -98,8 +98,8 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicCon
         values[name] = _parse(name, text)
     if values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]:
         raise ConfigError(
-            f"min.compaction.lag.ms={values['min.compaction.lag.ms']} is not allowed: "
-            f"it is above max.compaction.lag.ms={values['max.compaction.lag.ms']}"
+            f"conflict topic config setting min.compaction.lag.ms ({values['min.compaction.lag.ms']}) > "
+            f"max.compaction.lag.ms ({values['max.compaction.lag.ms']})"
         )
     for name in _SETS:
         values[name] = frozenset(values[name])
@@ -165,14 +165,14 @@ def synonym_value(broker: BrokerConfig, synonym: str) -> Value:
 def _check_usable(name: str, value: Value) -> None:
     """Refuse a value that the table allows but no log can work with."""
     if name == "internal.segment.bytes" and isinstance(value, int) and value < 1:
-        raise ConfigError(f"{name}={value} is not allowed: expected an integer of at least 1")
+        raise _known(name).refusal(str(value), "Value must be at least 1")
 
 
 def _known(name: str) -> Setting:
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
         near = nearest(name, list(TOPIC_SETTINGS))
-        raise ConfigError(f"{shortened(name)} is not a topic setting" + (f"; did you mean {near}?" if near else ""))
+        raise ConfigError(f"Unknown topic config name: {shortened(name)}" + (f"; did you mean {near}?" if near else ""))
     return setting
 
 
@@ -182,5 +182,8 @@ def _parse(name: str, text: str | None) -> Value:
         raise ConfigError(f"{name}: no value was given")
     value = setting.parse(text)
     if name == "remote.storage.enable" and value is True:
-        raise ConfigError("remote.storage.enable=true is not allowed: this broker has no remote tier")
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
     return value

@@ -109,6 +109,12 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 """For each topic setting, the broker settings that give its default; the first one with a value wins."""
 
+DESCRIBED_SYNONYMS: dict[str, str] = {
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+}
+"""Like `SYNONYMS`, for settings without effect: only their description tells the broker setting."""
+
 NO_EFFECT = frozenset(
     {
         "local.retention.bytes",

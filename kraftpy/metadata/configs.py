@@ -141,7 +141,7 @@ def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
             return ConfigResourceType.GROUP
         case _:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported config resource type {change.resource_type}.")
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {int(change.resource_type)}")
 
 
 def _refuse_nulls(operations: Sequence[ConfigOperation]) -> None:
@@ -192,12 +192,12 @@ def _check_min_insync_replicas(name: str, before: Mapping[str, str], after: Mapp
     if name and MIN_INSYNC_REPLICAS in after:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"{MIN_INSYNC_REPLICAS} cannot be set for a single broker while eligible leader replicas are enabled.",
+            f"Broker-level {MIN_INSYNC_REPLICAS} cannot be altered while ELR is enabled.",
         )
     if not name and MIN_INSYNC_REPLICAS in before and MIN_INSYNC_REPLICAS not in after:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"The cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while eligible leader replicas are enabled.",
+            f"Cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while ELR is enabled.",
         )
 
 

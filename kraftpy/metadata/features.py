@@ -1,7 +1,8 @@
 """Decisions about cluster features and their finalized levels (KIP-584, KIP-1022).
 
-Names and numbers are those of Kafka 4.3. A level is supported only if its behavior is implemented here; features that
-are not implemented have 0 as their highest level, and requests for more are refused.
+Names and numbers are those of Kafka 4.3. A level is supported only if its behavior is implemented here. The lowest
+level of `metadata.version` is Kafka's, so that its tools accept the cluster; every cluster has the latest, and none
+is lowered.
 
 Eligible leader replicas (KIP-966) are safe only while leaders and controller judge an ISR by the same minimum. While
 the feature is enabled, `min.insync.replicas` is set for the cluster, may be set for topics, but not for single brokers.
@@ -26,18 +27,21 @@ from kraftpy.metadata.image import ELR_FEATURE, MIN_INSYNC_REPLICAS, Image
 from kraftpy.metadata.records import ConfigChanged, FeatureChanged, Record
 from kraftpy.protocol.errors import ErrorCode
 
+GROUP_FEATURE = "group.version"
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 SHARE_FEATURE = "share.version"
 STREAMS_FEATURE = "streams.version"
+FIRST_METADATA_VERSION = 7
+"""Kafka's 3.3-IV3."""
 LATEST_METADATA_VERSION = 30
 """Kafka's 4.3-IV0."""
 
 SUPPORTED: dict[str, tuple[int, int]] = {
     ELR_FEATURE: (0, 1),
-    "group.version": (0, 0),  # 1 asks for KIP-848
+    GROUP_FEATURE: (0, 1),  # 1: there is the consumer protocol (KIP-848)
     KRAFT_VERSION: (0, 1),
-    METADATA_VERSION: (LATEST_METADATA_VERSION, LATEST_METADATA_VERSION),
+    METADATA_VERSION: (FIRST_METADATA_VERSION, LATEST_METADATA_VERSION),
     SHARE_FEATURE: (0, 1),  # 1: there are share groups (KIP-932)
     STREAMS_FEATURE: (0, 1),  # 1: there are streams groups (KIP-1071)
     "transaction.version": (0, 2),  # 2: the epoch rises with every transaction (KIP-890)
@@ -115,11 +119,14 @@ def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> li
 
 
 def _check_supported(name: str, level: int) -> None:
+    if level < 0:
+        raise _invalid(name, level, "A feature version cannot be less than 0.")
     if name not in SUPPORTED:
-        raise _invalid(name, level, "Broker does not support this feature.")
+        reason = f"Feature {name} not found." if level == 0 else "Local controller does not support this feature."
+        raise _invalid(name, level, reason)
     lowest, highest = SUPPORTED[name]
     if not lowest <= level <= highest:
-        raise _invalid(name, level, f"Broker only supports versions {lowest}-{highest}.")
+        raise _invalid(name, level, f"Local controller only supports versions {lowest}-{highest}")
 
 
 def _invalid(name: str, level: int, reason: str) -> Refused:

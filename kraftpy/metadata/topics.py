@@ -149,9 +149,7 @@ def _metric_name(name: str) -> str:
 
 def _check_new_name(name: str, existing: Topic | None, new_names: dict[str, str], image: Image) -> None:
     if name == METADATA_TOPIC:
-        raise Refused(
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
-        )
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if problem := topic_name_problem(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if existing:

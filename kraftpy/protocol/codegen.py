@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol import primitives
-from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.schema import REQUIRED, Array, Field, Fixed, Nested, Reader, Sized, Struct, Writer, fields
 
 # Nullable structs open with one signed byte (KIP-893).
@@ -82,10 +82,7 @@ def _not_null(message: Struct, name: str, version: int) -> NoReturn:
 
 def _null_marker(buffer: Buffer, position: int) -> bool:
     """Return whether the struct that begins here is null."""
-    marker = buffer[position]
-    if marker not in (0x01, 0xFF):
-        raise ProtocolError(f"a nullable struct that opens with {marker}")
-    return marker == 0xFF
+    return buffer[position] >= 0x80
 
 
 class _Source:

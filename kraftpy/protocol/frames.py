@@ -116,8 +116,6 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
             position = skip_tags(frame, position, [MAX_TAGGED_FIELDS]) if frame[position] else position + 1
     except (struct_error, IndexError):
         raise ProtocolError(f"a request header that ends early, in a frame of {len(frame)} bytes") from None
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"a client id that is not UTF-8: {error}") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id), memoryview(frame)[position:]
 
 

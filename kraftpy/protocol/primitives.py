@@ -7,10 +7,13 @@ objects (no bound at all was the fault behind CVE-2026-111108 and CVE-2026-11111
 integer, the number of elements this message may still have; many small nested arrays share it.
 
 A reader may also run past the end with `IndexError` or `struct.error`; `schema.decode` turns these into
-`ProtocolError`, as it does with `UnicodeDecodeError`. Writers return `bytes`.
+`ProtocolError`. Writers return `bytes`.
+
+Readers are as lenient as Kafka's: bytes that are not UTF-8 become U+FFFD, tagged fields may come in any order, and any
+negative length means null where null is allowed.
 
 "Compact" forms hold a length as an unsigned varint, plus one so that zero means null (KIP-482); the older ones hold a
-big-endian int16 or int32, -1 meaning null.
+big-endian int16 or int32, negative for null.
 
 Left out: unknown tagged fields are skipped, not kept.
 """
@@ -86,7 +89,18 @@ def _string(buffer: Buffer, position: int, length: int) -> tuple[str, int]:
     end = position + length
     if length < 0 or length > MAX_STRING_BYTES or end > len(buffer):
         raise ProtocolError(f"a string of {length} bytes where {len(buffer) - position} are left")
-    return str(buffer[position:end], "utf-8"), end
+    try:
+        return str(buffer[position:end], "utf-8"), end
+    except UnicodeDecodeError:
+        return _mended(buffer[position:end]), end
+
+
+def _mended(data: Buffer) -> str:
+    """Return the text of bytes that are not all UTF-8. What stands for one takes three, so the text may be too long."""
+    text = str(data, "utf-8", "replace")
+    if len(text.encode()) > MAX_STRING_BYTES:
+        raise ProtocolError(f"a string of {len(data)} bytes that are not UTF-8")
+    return text
 
 
 def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
@@ -95,9 +109,9 @@ def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
 
 
 def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """A string with an int16 length, -1 for null."""
+    """A string with an int16 length, negative for null."""
     length = _INT16.unpack_from(buffer, position)[0]
-    return (None, position + 2) if length == -1 else _string(buffer, position + 2, length)
+    return (None, position + 2) if length < 0 else _string(buffer, position + 2, length)
 
 
 def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
@@ -124,8 +138,8 @@ def read_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
 
 
 def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
-    """Bytes with an int32 length, -1 for null, copied."""
-    if _INT32.unpack_from(buffer, position)[0] == -1:
+    """Bytes with an int32 length, negative for null, copied."""
+    if _INT32.unpack_from(buffer, position)[0] < 0:
         return None, position + 4
     return read_bytes(buffer, position)
 
@@ -153,8 +167,8 @@ def read_records(buffer: Buffer, position: int) -> tuple[memoryview, int]:
 
 
 def read_nullable_records(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
-    """Record batches with an int32 length, -1 for null: a view."""
-    if _INT32.unpack_from(buffer, position)[0] == -1:
+    """Record batches with an int32 length, negative for null: a view."""
+    if _INT32.unpack_from(buffer, position)[0] < 0:
         return None, position + 4
     return read_records(buffer, position)
 
@@ -221,8 +235,8 @@ def read_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> 
 
 
 def read_nullable_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
-    """Read an array's int32 length, -1 for null."""
-    if _INT32.unpack_from(buffer, position)[0] == -1:
+    """Read an array's int32 length, negative for null."""
+    if _INT32.unpack_from(buffer, position)[0] < 0:
         return -1, position + 4
     return read_count(buffer, position, min_size, budget)
 
@@ -281,19 +295,15 @@ def read_tags(
 ) -> int:
     """Read a section of tagged fields, set the known ones on `into`, and return the position after it (KIP-482).
 
-    Tags must ascend, so no tag appears twice, and a known field must take exactly the bytes it announced.
+    Of a field that appears twice, the last counts. A known field must take exactly the bytes it announced.
     """
     count, position = read_uvarint(buffer, position)
     if count > MAX_TAGGED_FIELDS:
         raise ProtocolError(f"{count} tagged fields")
     _affordable(buffer, position, count, 2, budget)
-    last = -1
     for _ in range(count):
         tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
-        if tag <= last:
-            raise ProtocolError(f"tag {tag} after tag {last}")
-        last = tag
         end = _checked(buffer, position, size, "a tagged field")
         if tag in known:
             name, read = known[tag]

@@ -341,8 +341,6 @@ def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = M
         raise type(error)(f"{kind.__name__} v{version}: {error}") from None
     except (IndexError, struct_error):
         raise ProtocolError(f"{kind.__name__} v{version}: ends early") from None
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"{kind.__name__} v{version}: {error}") from None
     if exact and end != len(buffer):
         raise ProtocolError(f"{kind.__name__} v{version}: {len(buffer) - end} bytes too many")
     result: T = value

@@ -259,6 +259,40 @@ def test_a_topic_id_that_is_not_known(asking: socket.socket, version: int) -> No
     assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+@pytest.mark.parametrize("version", [13, 18])
+def test_a_known_topic_id_with_a_partition_that_is_missing(asking: socket.socket, topic: str, version: int) -> None:
+    request = fetch_request("", 0, partition=7)
+    request.topics[0].topic_id = create_topic(asking, topic)
+    partition = ask(asking, ApiKey.FETCH, version, request).responses[0].partitions[0]
+    assert (partition.error_code, partition.aborted_transactions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_a_topic_without_a_name_is_unknown_by_name(asking: socket.socket, version: int) -> None:
+    partition = ask(asking, ApiKey.FETCH, version, fetch_request("", 0)).responses[0].partitions[0]
+    assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", [13, 18])
+def test_a_session_whose_topic_is_deleted_and_made_anew(asking: socket.socket, topic: str, version: int) -> None:
+    first = fetch_request("", 0, session_epoch=0)
+    first.topics[0].topic_id = create_topic(asking, topic)
+    session_id = ask(asking, ApiKey.FETCH, version, first).session_id
+
+    def later(epoch: int) -> int:
+        request = FetchRequest(min_bytes=1, max_wait_ms=0, session_id=session_id, session_epoch=epoch)
+        error: int = ask(asking, ApiKey.FETCH, version, request).responses[0].partitions[0].error_code
+        return error
+
+    deleted = DeleteTopicState(name=topic, topic_id=bytes(16))
+    ask(asking, ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=[deleted], timeout_ms=5000))
+    assert later(1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    create_topic(asking, topic)
+    assert later(2) == ErrorCode.INCONSISTENT_TOPIC_ID
+    anew = ask(asking, ApiKey.FETCH, version, first).responses[0].partitions[0]
+    assert anew.error_code == ErrorCode.UNKNOWN_TOPIC_ID, "without a session, the id alone says which topic is meant"
+
+
 def test_leader_epochs(asking: socket.socket, topic: str) -> None:
     create_topic(asking, topic)
     produce_values(asking, topic, b"a")

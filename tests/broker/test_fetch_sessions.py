@@ -104,6 +104,13 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
     assert sent(context) == [2], "what is new in the session is sent; what only moved is not"
 
 
+def test_a_partition_that_is_added_and_forgotten_at_once_is_forgotten() -> None:
+    store = sessions()
+    sent(store.open(request(0, 0, 0, 1), 12, NOW))
+    context = store.open(request(1, 1, 1, 2, forget=(1, 2)), 12, NOW)
+    assert (numbers(context), context.asked) == ([0], [])
+
+
 def test_a_session_without_partitions_is_closed() -> None:
     store = sessions()
     sent(store.open(request(0, 0, 0), 12, NOW))
@@ -167,9 +174,23 @@ def test_versions_without_sessions_make_none(version: int) -> None:
     assert len(store) == 0
 
 
-def test_a_request_for_nothing_makes_no_session() -> None:
+def test_a_request_for_nothing_makes_a_session_that_its_next_request_may_fill() -> None:
     store = sessions()
-    assert store.open(request(), 12, NOW).session_id == 0
+    assert store.open(request(), 12, NOW).session_id == 1
+    context = store.open(request(1, 1, 0), 12, NOW)
+    assert (context.session_id, numbers(context), sent(context)) == (1, [0], [0])
+
+
+def test_a_session_that_stays_empty_is_closed() -> None:
+    store = sessions()
+    store.open(request(), 12, NOW)
+    context = store.open(request(1, 1), 12, NOW)
+    assert (context.session_id, numbers(context), len(store)) == (0, [], 0)
+
+
+def test_a_follower_that_fetches_nothing_has_no_session() -> None:
+    store = sessions()
+    assert store.open(request(), 15, NOW, follower_id=2).session_id == 0
     assert len(store) == 0
 
 

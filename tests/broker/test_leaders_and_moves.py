@@ -99,11 +99,30 @@ async def test_an_unclean_election_is_held_only_on_request() -> None:
 async def test_an_election_that_cannot_be_held_says_why() -> None:
     made = three()
     made.topic("t", (1, 2))
-    assert await elected(made, {"t": [0]}, kind=7) == (ErrorCode.INVALID_REQUEST, {})
+    assert await elected(made, {"t": [0]}, kind=7) == (0, {("t", 0): ErrorCode.INVALID_REQUEST})
     made.decides_after_s = 10.0
-    assert await elected(made, {"t": [0]}, timeout_ms=20) == (ErrorCode.REQUEST_TIMED_OUT, {})
     late = {("t", 0): ErrorCode.REQUEST_TIMED_OUT}
+    assert await elected(made, {"t": [0]}, timeout_ms=20) == (ErrorCode.REQUEST_TIMED_OUT, late)
     assert await elected(made, {"t": [0]}, timeout_ms=-1, version=0) == (0, late)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_an_election_or_a_move_without_time_is_not_begun(timeout_ms: int) -> None:
+    made = three()
+    made.topic("t", (1, 2))
+    made.fence(1)
+    made.fence(1, fenced=False)
+    made.isr("t", 0, 1, 2)
+    late = {("t", 0): ErrorCode.REQUEST_TIMED_OUT}
+    assert await elected(made, {"t": [0]}, timeout_ms=timeout_ms) == (ErrorCode.REQUEST_TIMED_OUT, late)
+    assert await elected(made, None, timeout_ms=timeout_ms) == (ErrorCode.REQUEST_TIMED_OUT, {})
+    assert await moved(made, {0: [3]}, timeout_ms=timeout_ms) == [
+        (-1, ErrorCode.REQUEST_TIMED_OUT),
+        (0, ErrorCode.REQUEST_TIMED_OUT),
+    ]
+    partition = made.image.partition("t", 0)
+    assert partition is not None
+    assert (partition.leader, partition.is_reassigning) == (2, False)
 
 
 async def moved(made: MadeCluster, moves: dict[int, list[int] | None], **options: Any) -> list[tuple[int, int]]:
@@ -122,10 +141,9 @@ async def moved(made: MadeCluster, moves: dict[int, list[int] | None], **options
     asked = context(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
     answer = await leaders.alter_partition_reassignments(made.broker(1), request, asked)
     assert answer.allow_replication_factor_change == request.allow_replication_factor_change
-    if answer.error_code:
-        return [(-1, answer.error_code)]
     (topic,) = answer.responses
-    return [(part.partition_index, part.error_code) for part in topic.partitions]
+    found = [(part.partition_index, part.error_code) for part in topic.partitions]
+    return [(-1, answer.error_code), *found] if answer.error_code else found
 
 
 async def moving(made: MadeCluster, *named: tuple[str, list[int]] | None) -> dict[tuple[str, int], tuple[Any, ...]]:
@@ -191,7 +209,8 @@ async def test_a_move_that_is_not_decided_in_time_says_so() -> None:
     made = three()
     made.topic("t", (1, 2))
     made.decides_after_s = 10.0
-    assert await moved(made, {0: [1, 3]}, timeout_ms=20) == [(-1, ErrorCode.REQUEST_TIMED_OUT)]
+    late = ErrorCode.REQUEST_TIMED_OUT
+    assert await moved(made, {0: [1, 3]}, timeout_ms=20) == [(-1, late), (0, late)]
 
 
 async def test_eligible_leader_replicas_are_described() -> None:
@@ -262,12 +281,12 @@ async def test_features_go_up_and_down() -> None:
     made = three()
     lower: dict[str, Any] = {"feature": ELR, "max_version_level": 0}
     invalid = ErrorCode.INVALID_UPDATE_VERSION
-    assert await updated(made, 1, lower) == (invalid, [invalid])
+    assert await updated(made, 1, lower) == (invalid, [])
     assert await updated(made, 1, {**lower, "upgrade_type": 2}, validate_only=True) == (0, [0])
     assert (await features(made, 4))[0][ELR] == 1
     assert await updated(made, 0, {**lower, "allow_downgrade": True}) == (0, [0])
     assert ELR not in (await features(made, 4))[0]
-    assert await updated(made, 2, {"feature": ELR, "max_version_level": 1}) == (0, [0])
-    assert await updated(made, 2, {"feature": "no.such", "max_version_level": 1}) == (invalid, [invalid])
+    assert await updated(made, 2, {"feature": ELR, "max_version_level": 1}, timeout_ms=0) == (0, [0])
+    assert await updated(made, 2, {"feature": "no.such", "max_version_level": 1}) == (invalid, [])
     made.decides_after_s = 10.0
     assert await updated(made, 2, {**lower, "upgrade_type": 2}, timeout_ms=10) == (ErrorCode.REQUEST_TIMED_OUT, [])

@@ -107,7 +107,7 @@ async def test_each_command_is_small_and_answers_keep_their_order(
         commands = submitted(broker, monkeypatch)
         names = ["twice", *(f"many-{number}" for number in range(MANY)), "bad name", "twice"]
         answered = await create(broker, names)
-        assert [each.name for each in answered.topics] == names
+        assert [each.name for each in answered.topics] == names[:-1], "what is named twice is answered once"
         errors = {each.name: ErrorCode.of(each.error_code) for each in answered.topics}
         assert errors.pop("twice") is ErrorCode.INVALID_REQUEST, "named twice, though far apart"
         assert errors.pop("bad name") is ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -198,7 +198,7 @@ def test_a_broker_changes_no_settings_while_it_runs(kraftpy_server: EmbeddedBrok
     with connect(kraftpy_server.bootstrap) as connection:
         request = IncrementalAlterConfigsRequest(resources=[setting], validate_only=False)
         found = ask(connection, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
-        assert found.responses[0].error_code == ErrorCode.INVALID_CONFIG
+        assert found.responses[0].error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_appending_to_a_list_starts_from_what_is_in_force(start_broker: StartBroker) -> None:

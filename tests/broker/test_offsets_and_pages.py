@@ -202,6 +202,84 @@ def test_a_cursor_below_zero(asking: socket.socket, topic: str) -> None:
     assert [each.error_code for each in found.topics] == [ErrorCode.INVALID_REQUEST]
 
 
+@pytest.mark.parametrize(
+    ("names", "cursor"),
+    [
+        (["{}"], ("other", 0)),
+        (["{}"], ("", 0)),
+        (["{}", "no.such"], ("zzz", 0)),
+        (["{}"], ("{}", -1)),
+        (["no.such", "no.such"], ("{}", 0)),
+    ],
+)
+def test_a_cursor_that_is_not_of_the_topics(
+    asking: socket.socket, topic: str, names: list[str], cursor: tuple[str, int]
+) -> None:
+    named = [name.format(topic) for name in names]
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribedTopic(name=name) for name in named],
+        cursor=Cursor(topic_name=cursor[0].format(topic), partition_index=cursor[1]),
+    )
+    found = ask(asking, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+    assert [(each.name, each.error_code) for each in found.topics] == [
+        (name, ErrorCode.INVALID_REQUEST) for name in named
+    ]
+    assert found.next_cursor is None
+
+
+def test_a_cursor_may_be_of_any_topic_if_none_is_named(asking: socket.socket, topic: str) -> None:
+    request = DescribeTopicPartitionsRequest(topics=[], cursor=Cursor(topic_name=topic[:-1], partition_index=1))
+    found = ask(asking, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+    assert (found.topics[0].name, len(found.topics[0].partitions)) == (topic, 2)
+
+
+def test_a_name_that_no_topic_can_have_is_described_as_such(asking: socket.socket) -> None:
+    request = DescribeTopicPartitionsRequest(topics=[DescribedTopic(name=name) for name in ("no.such", "sp ace")])
+    found = ask(asking, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+    assert [each.error_code for each in found.topics] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_metadata_before_version_12_has_no_topic_ids(asking: socket.socket, topic: str, version: int) -> None:
+    (known,) = ask(asking, ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics
+    topic_id = known.topic_id
+    for wanted in (
+        [MetadataRequestTopic(name=topic, topic_id=topic_id)],
+        [MetadataRequestTopic(name=topic), MetadataRequestTopic(name="", topic_id=bytes(range(16)))],
+        [MetadataRequestTopic(name=None)],
+    ):
+        found = ask(asking, ApiKey.METADATA, version, MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+        assert (found.brokers, found.cluster_id, found.controller_id) == ([], None, -1)
+        assert [(each.error_code, each.name, each.topic_id) for each in found.topics] == [
+            (ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id) for each in wanted
+        ]
+    by_name = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+    assert ask(asking, ApiKey.METADATA, version, by_name).topics[0].topic_id == topic_id
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_metadata_by_id_ignores_names(asking: socket.socket, topic: str, version: int) -> None:
+    (known,) = ask(asking, ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics
+    topic_id = known.topic_id
+    wanted = [
+        MetadataRequestTopic(name=None, topic_id=topic_id),
+        MetadataRequestTopic(name="other", topic_id=topic_id),
+        MetadataRequestTopic(name=topic),
+        MetadataRequestTopic(name=f"{topic}-new"),
+    ]
+    found = ask(asking, ApiKey.METADATA, version, MetadataRequest(topics=wanted, allow_auto_topic_creation=True))
+    assert [(each.error_code, each.name) for each in found.topics] == [(ErrorCode.NONE, topic)]
+
+
+def test_the_metadata_log_is_no_topic_to_create(asking: socket.socket) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="__cluster_metadata")], allow_auto_topic_creation=True)
+    (found,) = ask(asking, ApiKey.METADATA, 12, request).topics
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_metadata_of_names_that_cannot_be(asking: socket.socket) -> None:
     for allowed in (True, False):
         request = MetadataRequest(

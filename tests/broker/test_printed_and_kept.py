@@ -164,12 +164,12 @@ def test_values_may_be_kept_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "quorum").write_text(f"{SECRET}\n")
     read = lambda path: Path(path).read_text()  # noqa: E731
     for value in ("${env:HIDDEN}", f"${{file:{tmp_path}/secrets.properties:quorum}}", f"${{dir:{tmp_path}:quorum}}"):
-        config, _ = load(f"{NAME}={value}", {"HIDDEN": SECRET}, read_file=read)
+        config, _, _ = load(f"{NAME}={value}", {"HIDDEN": SECRET}, read_file=read)
         assert config.kraftpy_quorum_secret == SECRET
-        config, _ = load(None, {"HIDDEN": SECRET}, [f"{NAME}={value}"], read_file=read)
+        config, _, _ = load(None, {"HIDDEN": SECRET}, [f"{NAME}={value}"], read_file=read)
         assert config.kraftpy_quorum_secret == SECRET
         assert config.given[NAME].origin is Origin.OVERRIDE
-    config, _ = load("log.dirs=/data/${env:WHERE}/logs", {"WHERE": "a"})
+    config, _, _ = load("log.dirs=/data/${env:WHERE}/logs", {"WHERE": "a"})
     assert config.log_dirs == ("/data/a/logs",)
 
 

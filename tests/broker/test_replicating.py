@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from replicating import BOUND_SECONDS, Cluster, running, until
 
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
@@ -303,6 +304,17 @@ async def test_a_consumer_reads_from_a_follower_no_more_than_is_committed(tmp_pa
         partition = answered.responses[0].partitions[0]
         assert partition.high_watermark == 1
         assert b"two" not in bytes(partition.records)
+
+
+@pytest.mark.parametrize(("version", "leader"), [(13, -1), (15, -1), (16, 1), (18, 1)])
+async def test_a_consumer_that_asks_the_wrong_broker_hears_who_leads(tmp_path: Path, version: int, leader: int) -> None:
+    """KIP-951: from version 16 on, as in Kafka; older clients could read the field, but do not."""
+    async with running(tmp_path, 1, 2) as cluster:
+        topic_id = await cluster.create("led", (1,))
+        answered = await cluster.nodes[2].ask(ApiKey.FETCH, consumers_fetch(topic_id, ""), high=version)
+        partition = answered.responses[0].partitions[0]
+        assert (partition.error_code, partition.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader)
+        assert [endpoint.node_id for endpoint in answered.node_endpoints] == ([1] if leader == 1 else [])
 
 
 # --- records and replicas that go ---

@@ -59,9 +59,9 @@ def test_it_says_one_line_when_it_serves_and_stops_when_told(start: Start, tmp_p
     out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out) == (0, "")
     assert err.splitlines() == [
-        "kraftpy: warning: num.network.threads is ignored: Kafka has it, but this broker does not use it",
         "kraftpy: warning: KAFKA_NUM_PARTITION is ignored: num.partition is not a setting; "
         "did you mean num.partitions?",
+        "kraftpy: info: num.network.threads is ignored: Kafka has it, but this broker does not use it",
     ]
     assert (tmp_path / "kraftpy-data").is_dir()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kraftpy.protocol.messages.metadata import MetadataRequest
+from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kraftpy.testing.asking import ask
 from kraftpy.testing.nodes import Cluster
 
@@ -153,3 +153,27 @@ def test_a_node_of_another_cluster_is_refused(tmp_path: Path) -> None:
         cluster.kill(3)  # it has ended
         properties.write_text(text)
         cluster.start(3)
+
+
+def test_new_topics_take_the_controllers_defaults() -> None:
+    """Topics made on their own as well, unless their broker was given defaults: as in Kafka."""
+    controllers = {"num.partitions": "3", "default.replication.factor": "2"}
+    given = {3: controllers, 2: {"num.partitions": "5", "default.replication.factor": "1"}}
+    with Cluster(brokers=2, controllers=1, node_settings=given) as cluster:
+
+        def shape(name: str) -> tuple[int, int]:
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+            (topic,) = ask(address(cluster, 1), ApiKey.METADATA, 9, asked, timeout=BOUND_SECONDS).topics
+            return len(topic.partitions), len(topic.partitions[0].replica_nodes) if topic.partitions else 0
+
+        for node, by_itself in ((1, (3, 2)), (2, (5, 1))):
+            topic = CreatableTopic(
+                name=f"asked-{node}", num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
+            )
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=15_000)
+            (created,) = ask(address(cluster, node), ApiKey.CREATE_TOPICS, 7, request, timeout=BOUND_SECONDS).topics
+            assert (created.error_code, created.num_partitions, created.replication_factor) == (0, 3, 2)
+            name = f"used-{node}"
+            used = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+            ask(address(cluster, node), ApiKey.METADATA, 9, used, timeout=BOUND_SECONDS)
+            until(lambda name=name, by_itself=by_itself: shape(name) == by_itself)  # type: ignore[misc]

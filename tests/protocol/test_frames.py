@@ -140,12 +140,9 @@ def test_unknown_tagged_fields_of_a_header_are_skipped() -> None:
         b"\x00",
         b"\x00\x05abc",
         b"\x80\x00",
-        b"\xff\xfe",
-        b"\x00\x01\xff",
         b"\xff\xff" + bytes.fromhex("ffffffff0f"),
         b"\xff\xff" + bytes.fromhex("ffffffffff01"),
-        b"\xff\xff" + bytes.fromhex("02 01 00 00 00"),
-        b"\xff\xff" + bytes.fromhex("02 01 00 01 00"),
+        b"\xff\xff" + bytes.fromhex("02 01 00 00"),
         b"\xff\xff" + bytes.fromhex("01 00 7f"),
         b"\xff\xff" + bytes.fromhex("e907") + bytes.fromhex("0000") * 1001,
     ],
@@ -154,6 +151,23 @@ def test_unknown_tagged_fields_of_a_header_are_skipped() -> None:
 def test_a_malformed_request_header_is_a_protocol_error(tail: bytes) -> None:
     with pytest.raises(ProtocolError):
         frames.decode_request_header(pack(">hhi", 18, 3, 9) + tail)
+
+
+@pytest.mark.parametrize(
+    ("tail", "client_id", "body"),
+    [
+        ("fffe", None, ""),
+        ("8000", None, ""),
+        ("0001 ff", "\ufffd", ""),
+        ("ffff 02 01 00 00 00 07", None, "07"),
+        ("ffff 02 01 00 01 00 07", None, "07"),
+    ],
+)
+def test_a_request_header_is_read_as_leniently_as_by_kafka(tail: str, client_id: str | None, body: str) -> None:
+    """Any negative length is null, bytes that are not UTF-8 are replaced, tagged fields come in any order."""
+    version = 3 if tail.startswith("ffff") else 0
+    header, rest = frames.decode_request_header(pack(">hhi", 18, version, 7) + bytes.fromhex(tail))
+    assert (header.client_id, bytes(rest)) == (client_id, bytes.fromhex(body))
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x00\x12", pack(">hhi", 18, 3, 9)[:7]])

@@ -16,7 +16,7 @@ from kraftpy.broker.view import View
 from kraftpy.config.quorum import Address, parse_address
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kraftpy.metadata.features import SUPPORTED
-from kraftpy.protocol.apis import APIS
+from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.api_versions import (
     ApiVersion,
@@ -96,6 +96,13 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
     ]
     response.finalized_features_epoch = image.version
     return response
+
+
+def unsupported_api_versions() -> ApiVersionsResponse:
+    """Return the answer to a version of ApiVersions that is not served: the versions of that API alone (KIP-511)."""
+    api = APIS[ApiKey.API_VERSIONS]
+    own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=api.first, max_version=api.last)
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
 def api_versions_response(error_code: ErrorCode, *, by_controllers: bool = False) -> ApiVersionsResponse:
@@ -189,11 +196,16 @@ async def update_features(
     )
     response = UpdateFeaturesResponse()
     try:
-        decision = await decided_within(broker.metadata, command, request.timeout_ms)
+        if request.timeout_ms > 0:
+            decision = await decided_within(broker.metadata, command, request.timeout_ms)
+        else:  # Kafka gives this request the time that it needs
+            decision = await broker.metadata.submit(command)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response
     response.error_code, response.error_message = decision.error, shortened(decision.message)
+    if decision.error:  # as in Kafka: then nothing is said of single features
+        return response
     response.results = [
         UpdatableFeatureResult(feature=result.name, error_code=result.error, error_message=shortened(result.message))
         for result in decision.result or ()

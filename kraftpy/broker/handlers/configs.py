@@ -5,7 +5,7 @@ request bounds them by its own settings.
 
 Topic settings change in the metadata log and apply to open logs immediately. Only a few broker settings can change at
 runtime: the replication throttles, for one broker or all, and for all together the settings that elections use
-(`CLUSTER_SETTINGS`). Any other is refused (INVALID_CONFIG). KIP-133, KIP-226 (sources and synonyms), KIP-339
+(`CLUSTER_SETTINGS`). Any other is refused (INVALID_REQUEST). KIP-133, KIP-226 (sources and synonyms), KIP-339
 (incremental), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142 (lists).
 
 Left out: broker loggers and client metrics as resources (KIP-412, KIP-714): INVALID_REQUEST.
@@ -25,6 +25,7 @@ from kraftpy.config import TOPIC_SETTINGS, BrokerConfig
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
+from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages import alter_configs as alter
 from kraftpy.protocol.messages import describe_configs as describe
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
+_MOST_DIGITS = 10
+_KEY_TWICE = "Error due to duplicate config keys"
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
 _FIRST_LIST_WITH_TYPES = 1
@@ -59,21 +62,23 @@ async def describe_configs(
         if not number % _DESCRIBED_AT_ONCE:
             await broker.slices.breathe(_DESCRIBED_AT_ONCE * _RESOURCE_UNITS)
         answer = describe.DescribeConfigsResult(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
+            error_message="", resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
         )
         try:
             answer.configs = [_described(entry, request) for entry in _entries(broker, resource)]
         except KafkaError as error:
             answer.error_code = error.code
-            answer.error_message = shortened(str(error))
+            answer.error_message = shortened(error.message)
         results.append(answer)
     return describe.DescribeConfigsResponse(results=results)
 
 
 def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list[ConfigEntry]:
-    names = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
+    names = frozenset(resource.configuration_keys) if resource.configuration_keys else None  # none named means all
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
+            if problem := topic_name_problem(resource.resource_name):
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
             if broker.image.topic(resource.resource_name) is None:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist."
@@ -87,7 +92,7 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
         case ConfigResourceType.BROKER:
             if resource.resource_name == "":
                 return describe_every_broker(broker.image.cluster_configs(), names)
-            if resource.resource_name != str(broker.node_id):
+            if _broker_id(resource.resource_name) != broker.node_id:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
                     f"Unexpected broker id, expected {broker.node_id} or empty string, "
@@ -106,6 +111,14 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
             return describe_group(overrides, broker.config, names)
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
+
+
+def _broker_id(name: str) -> int:
+    """Return the number of a broker, leading zeros and a sign allowed, as in Kafka. Raises KafkaError."""
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MOST_DIGITS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    return int(name)
 
 
 def _described(entry: ConfigEntry, request: describe.DescribeConfigsRequest) -> describe.DescribeConfigsResourceResult:
@@ -133,6 +146,9 @@ async def alter_configs(
     changes: list[ConfigChange | ConfigResult] = []
     async for resources in broker.slices.pieces(request.resources):
         for resource in resources:
+            if len({config.name for config in resource.configs}) < len(resource.configs):
+                changes.append(_refused(resource, ErrorCode.INVALID_REQUEST, _KEY_TWICE))
+                continue
             if problem := number_problem(len(resource.configs)):
                 changes.append(_refused(resource, ErrorCode.INVALID_CONFIG, problem))
                 continue
@@ -172,7 +188,7 @@ async def incremental_alter_configs(
             try:
                 changes.append(_incremental_change(resource, inherited, broker.config))
             except KafkaError as error:
-                changes.append(_refused(resource, error.code, str(error)))
+                changes.append(_refused(resource, error.code, error.message))
                 continue
             operations_read += len(resource.configs)
             if operations_read >= PIECE:
@@ -201,7 +217,7 @@ def _incremental_change(
     A setting that is named twice is refused before anything else is checked, as Kafka does.
     """
     if len({each.name for each in resource.configs}) < len(resource.configs):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, _KEY_TWICE)
     if problem := number_problem(len(resource.configs)):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
     operations = []

@@ -4,7 +4,8 @@ At least one batch is returned, however small the limits are, so that a consumer
 answer waits for `min_bytes`, at most `max_wait_ms`, and only if no partition has news of another kind: an error, or a
 diverging epoch. A partition that does not exist when the request arrives neither delays nor hurries the answer, as in
 Kafka: clients keep asking for deleted topics, and would ask in a tight loop. Fetch sessions: KIP-227. Epoch checks and
-diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516. Isolation levels: KIP-98.
+diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516; a session is told if its topic was made anew.
+Isolation levels: KIP-98.
 
 Followers' fetches (a `replica_id` of 0 or more) are in `replica_fetch`. A consumer may read from a follower, up to the
 high watermark that the follower knows; if `replica.selector.class` is Kafka's rack-aware one, the leader tells the
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
-from kraftpy.broker.replication.fetch_sessions import asked_for
+from kraftpy.broker.replication.fetch_sessions import FIRST_TOPIC_ID_VERSION, asked_for
 from kraftpy.broker.waiting import Watch
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -90,6 +91,7 @@ class _Reader:
         self.broker = broker
         self.request = request
         self.may_read_followers = context.api_version >= _FIRST_FROM_FOLLOWERS_VERSION
+        self.uses_topic_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
         self.read_committed = request.isolation_level == READ_COMMITTED
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
         self.racks: dict[BrokerId, str] | None = None
@@ -100,10 +102,24 @@ class _Reader:
     def replica(self, partition: FetchedPartition) -> Replica:
         """Return the replica to read. Raises KafkaError if it cannot be read on this broker."""
         replicas = self.broker.replicas
-        if partition.topic:
+        if not self.uses_topic_ids:
             find = replicas.readable if self.may_read_followers else replicas.leader
             return find(partition.topic, partition.partition)
-        return replicas.readable_by_id(partition.topic_id, partition.partition)
+        try:
+            found = replicas.readable_by_id(partition.topic_id, partition.partition)
+        except KafkaError as error:
+            if error.code == ErrorCode.UNKNOWN_TOPIC_ID and partition.found_name:
+                raise self._deleted(partition) from None
+            raise
+        partition.found_name = found.topic_partition.topic
+        return found
+
+    def _deleted(self, partition: FetchedPartition) -> KafkaError:
+        """Return why a topic that this session has read is unknown now: it was deleted, or made anew."""
+        topic = partition.found_name
+        if self.broker.image.topic(topic) is None:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {topic} was deleted")
+        return KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"the topic {topic} has another id now")
 
     def nearest(self, replica: Replica, partition: FetchedPartition) -> int:
         """Return the replica that the reader should use instead (rule 48), or -1."""
@@ -196,7 +212,10 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
                 for aborted in read.aborted_transactions
             ]
     except KafkaError as error:
-        return PartitionData(partition_index=partition.partition, error_code=error.code)
+        failed = PartitionData(partition_index=partition.partition, error_code=error.code)
+        if error.code in _UNKNOWN:
+            failed.aborted_transactions = []
+        return failed
     return answer
 
 

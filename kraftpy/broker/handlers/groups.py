@@ -16,7 +16,8 @@ from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, 
 from kraftpy.broker.metadata.auto_creation import found_or_created
 from kraftpy.broker.share.state_requests import is_coordinator_key
 from kraftpy.groups.events import GroupRequest
-from kraftpy.groups.routing import partition_for_group
+from kraftpy.groups.routing import partition_for_group, refuse
+from kraftpy.metadata.features import GROUP_FEATURE
 from kraftpy.protocol.errors import ErrorCode, shortened
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -112,6 +113,8 @@ async def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Any:
     """Join a group of the consumer protocol, stay in it or leave it."""
+    if broker.image.feature_level(GROUP_FEATURE) < 1:
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     answer = await _ask(broker, request, context)
     answer.error_message = shortened(answer.error_message)
     return answer
@@ -122,6 +125,8 @@ async def consumer_group_describe(
 ) -> Any:
     """Describe groups of the consumer protocol, each once even if it is named twice."""
     request.group_ids = list(dict.fromkeys(request.group_ids))
+    if broker.image.feature_level(GROUP_FEATURE) < 1:
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     return await in_pieces(broker, request, context, _ask)
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
+_NO_TOP_LEVEL_ERROR = 0
 _FIRST_TOP_LEVEL_ERROR_VERSION = 1
 _AT_ONCE = 1_000
 """How many partitions are read, or results built, before other requests are served."""
@@ -68,9 +69,10 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         async for name, numbers in _pieces((topic.topic, topic.partitions) for topic in request.topic_partitions or ())
         for number in numbers
     ]
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+        return _no_election(unknown, partitions, _NO_TOP_LEVEL_ERROR)  # as Kafka: the error is the partitions' alone
     try:
-        if request.election_type not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
             await _decided(
@@ -176,9 +178,7 @@ async def _decided(
 
 
 def _no_election(error: KafkaError, partitions: Iterable[PartitionReference], version: int) -> ElectLeadersResponse:
-    """Report a request-level error; version 0 has no field for it, so there each partition gets it."""
-    if version >= _FIRST_TOP_LEVEL_ERROR_VERSION:
-        return ElectLeadersResponse(error_code=error.code)
+    """Report a request-level error, to each partition as well: version 0 has no other field for it."""
     results: dict[str, ReplicaElectionResult] = {}
     for partition in partitions:
         _topic_of(results, partition.topic).partition_result.append(
@@ -186,7 +186,10 @@ def _no_election(error: KafkaError, partitions: Iterable[PartitionReference], ve
                 partition_id=partition.partition, error_code=error.code, error_message=shortened(error.message)
             )
         )
-    return ElectLeadersResponse(replica_election_results=list(results.values()))
+    response = ElectLeadersResponse(replica_election_results=list(results.values()))
+    if version >= _FIRST_TOP_LEVEL_ERROR_VERSION:
+        response.error_code = error.code
+    return response
 
 
 def _topic_of(results: dict[str, ReplicaElectionResult], topic: str) -> ReplicaElectionResult:
@@ -219,7 +222,10 @@ async def alter_partition_reassignments(
         altered = await _decided_in_parts(broker, command, request.timeout_ms)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
-        return response
+        altered = [
+            ReassignmentResult(topic=each.topic, partition=each.partition, error=error.code, message=error.message)
+            for each in command.reassignments
+        ]
     topics: dict[str, ReassignableTopicResponse] = {}
     async for some in in_slices(altered, _AT_ONCE):
         for result in some:

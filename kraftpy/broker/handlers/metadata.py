@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 
 _LISTENER_NOT_FOUND_VERSION = 6
-_NULLABLE_NAME_VERSION = 12
+_FIRST_TOPIC_ID_VERSION = 12
+"""Versions 10 and 11 have a field for the id, but no id may be in it, as in Kafka."""
 _LARGE_CLUSTER = 500
 """From this many partitions on, the answer for all topics is made in slices and cached."""
 CREATION_SECONDS = 5.0
@@ -68,7 +69,13 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     refused: dict[str, ErrorCode] = {}
     if asked is None or (context.api_version == 0 and not asked):
         asked = None
+    elif context.api_version < _FIRST_TOPIC_ID_VERSION and any(
+        _is_by_id(topic) or topic.name is None for topic in asked
+    ):
+        return _invalid(asked)
     else:
+        if any(_is_by_id(topic) for topic in asked):  # as in Kafka: then names are ignored
+            asked = [MetadataRequestTopic(topic_id=topic.topic_id, name=None) for topic in asked if _is_by_id(topic)]
         # Each topic once, even if it is named often: a small request must not get an answer of unbounded size.
         asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
@@ -88,8 +95,19 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             if known is not None:
                 topics.append(_known(known, view, context.api_version))
             else:
-                topics.append(_unknown(wanted, refused, context.api_version))
+                topics.append(_unknown(wanted, refused))
     return _response(broker, image, view, topics)
+
+
+def _invalid(asked: list[MetadataRequestTopic]) -> MetadataResponse:
+    """Refuse topic ids in a version that has no meaning for them."""
+    topics = [
+        MetadataResponseTopic(
+            error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id, partitions=[]
+        )
+        for topic in asked
+    ]
+    return MetadataResponse(brokers=[], controller_id=-1, topics=topics)
 
 
 async def _all_topics(broker: Broker, context: RequestContext) -> Encoded:
@@ -145,10 +163,10 @@ def _find(image: Image, wanted: MetadataRequestTopic) -> Topic | None:
     return image.topic(wanted.name)
 
 
-def _unknown(wanted: MetadataRequestTopic, refused: dict[str, ErrorCode], version: int) -> MetadataResponseTopic:
+def _unknown(wanted: MetadataRequestTopic, refused: dict[str, ErrorCode]) -> MetadataResponseTopic:
     name = wanted.name
     if name is None or _is_by_id(wanted):
-        name, error = None if version >= _NULLABLE_NAME_VERSION else "", ErrorCode.UNKNOWN_TOPIC_ID
+        name, error = None, ErrorCode.UNKNOWN_TOPIC_ID
     else:
         error = refused.get(name) or _why_unknown(name)
     return MetadataResponseTopic(error_code=error, name=name, topic_id=wanted.topic_id, partitions=[])
@@ -196,16 +214,22 @@ def _partition(index: int, partition: Partition, view: View, version: int) -> Me
 async def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
-    """Describe topics and their partitions in name order, one page at a time."""
+    """Describe topics and their partitions in name order, one page at a time.
+
+    A cursor must be of a topic that the request names, unless it names none.
+    """
     view = View(broker.image, context.listener)
     limit = max(1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit))
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in broker.image.topics()]
     start = (request.cursor.topic_name, request.cursor.partition_index) if request.cursor is not None else ("", 0)
-    if start[1] < 0:
+    is_foreign = request.cursor is not None and bool(request.topics) and request.cursor.topic_name not in names
+    if is_foreign or start[1] < 0:
         return DescribeTopicPartitionsResponse(
             topics=[
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name, partitions=[])
-                for name in names[:limit]
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=topic.name, partitions=[]
+                )
+                for topic in request.topics
             ]
         )
     topics: list[DescribeTopicPartitionsResponseTopic] = []
@@ -218,11 +242,7 @@ async def describe_topic_partitions(
             )
         topic = broker.image.topic(name)
         if topic is None:
-            topics.append(
-                DescribeTopicPartitionsResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=[]
-                )
-            )
+            topics.append(DescribeTopicPartitionsResponseTopic(error_code=_why_unknown(name), name=name, partitions=[]))
             continue
         first = start[1] if name == start[0] else 0
         page = list(enumerate(topic.partitions))[first : first + limit]

@@ -20,6 +20,7 @@ from kraftpy.protocol.messages.describe_producers import (
 )
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kraftpy.transactions.events import InitProducerId
+from kraftpy.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
@@ -41,9 +42,9 @@ async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     """Return a new producer id at epoch 0, or a transactional id's own at an epoch that fences its former owner."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     if request.transactional_id is not None:
-        if (request.producer_id < 0) != (request.producer_epoch < 0):
-            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
         result = await broker.transactions.ask(
             InitProducerId(
                 transactional_id=request.transactional_id,

@@ -42,27 +42,49 @@ _LOOK_SECONDS = 0.02
 async def describe_quorum(
     broker: Broker, request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
-    """Describe the metadata quorum, once for each time the request names its partition."""
+    """Describe the metadata quorum. As in Kafka, a request that names anything else as well is refused as a whole."""
+    if not _is_about_the_log(request):
+        return _unknown(request)
     try:
         described = await broker.metadata.quorum.describe()
     except KafkaError as error:
         return DescribeQuorumResponse(error_code=error.code, error_message=shortened(error.message))
-    topics = []
-    for topic in request.topics:
-        numbers = dict.fromkeys(partition.partition_index for partition in topic.partitions)
-        partitions = [
-            _state(described)
-            if topic.topic_name == METADATA_TOPIC and number == 0
-            else QuorumPartitionState(partition_index=number, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            for number in numbers
-        ]
-        topics.append(QuorumTopicState(topic_name=topic.topic_name, partitions=partitions))
-    return DescribeQuorumResponse(topics=topics, nodes=_nodes(broker, described))
+    topic = QuorumTopicState(topic_name=METADATA_TOPIC, partitions=[_state(described)])
+    return DescribeQuorumResponse(error_message="", topics=[topic], nodes=_nodes(broker, described))
+
+
+def _is_about_the_log(request: DescribeQuorumRequest) -> bool:
+    named = [(topic.topic_name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    return len(request.topics) == 1 and named == [(METADATA_TOPIC, 0)]
+
+
+def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    """Answer that there is no such quorum, with Kafka's zeros."""
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topics = [
+        QuorumTopicState(
+            topic_name=topic.topic_name,
+            partitions=[
+                QuorumPartitionState(
+                    partition_index=each.partition_index,
+                    error_code=error,
+                    error_message=error.meaning,
+                    leader_id=0,
+                    leader_epoch=0,
+                    high_watermark=0,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return DescribeQuorumResponse(error_message="", topics=topics, nodes=[])
 
 
 def _state(described: QuorumDescription) -> QuorumPartitionState:
     return QuorumPartitionState(
         partition_index=0,
+        error_message="",
         leader_id=described.leader_id,
         leader_epoch=described.leader_epoch,
         high_watermark=described.high_watermark,
@@ -75,7 +97,7 @@ def _replica(replica: ReplicaOfLog, leader_id: int) -> ReplicaState:
     return ReplicaState(
         replica_id=replica.node_id,
         log_end_offset=replica.log_end_offset,
-        last_fetch_timestamp=-1 if replica.node_id == leader_id else replica.last_fetch_ms,
+        last_fetch_timestamp=replica.last_caught_up_ms if replica.node_id == leader_id else replica.last_fetch_ms,
         last_caught_up_timestamp=replica.last_caught_up_ms,
     )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kraftpy.broker.metadata.auto_creation import new_topic_id
 from kraftpy.broker.metadata.config_changes import topic_problem
@@ -26,6 +27,7 @@ from kraftpy.metadata.commands import (
     TopicReference,
 )
 from kraftpy.metadata.image import config_bytes
+from kraftpy.metadata.topics import METADATA_TOPIC, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
+T = TypeVar("T")
+
 _FIRST_TOPIC_ID_VERSION = 6
 HIGH_WATERMARK = -1
 MOST_DESCRIBED = 1_000
@@ -73,7 +77,10 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
     for place, topic in enumerate(request.topics):
         if place % _AT_ONCE == 0:
             await asyncio.sleep(0)
-        problem = _problem_of(topic, broker) if times[topic.name] == 1 else None  # duplicates are refused elsewhere
+        may_be_new = times[topic.name] == 1 and broker.image.topic(topic.name) is None
+        may_be_new = may_be_new and topic.name != METADATA_TOPIC and topic_name_problem(topic.name) is None
+        # What is wrong with a name is told first, by the metadata log.
+        problem = _problem_of(topic, broker) if may_be_new else None
         if problem is None:
             topics.append(_new_topic(topic))
         else:
@@ -121,7 +128,12 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
                     described[key] = _described(dict(key), broker)
                 answer.configs = described[key]
         answers.append(answer)
-    return CreateTopicsResponse(topics=answers)
+    return CreateTopicsResponse(topics=_once(answers, lambda answer: answer.name))
+
+
+def _once(answers: Sequence[T], key: Callable[[T], Hashable]) -> list[T]:
+    """Return the answers, of those to duplicates in a request one: they are the same."""
+    return list({key(answer): answer for answer in answers}.values())
 
 
 def _refusal(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
@@ -180,17 +192,16 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
         )
     command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(
-                name=result.name,
-                topic_id=result.topic_id,
-                error_code=result.error,
-                error_message=shortened(result.message),
-            )
-            for result in results
-        ]
-    )
+    answers = [
+        DeletableTopicResult(
+            name=result.name,
+            topic_id=result.topic_id,
+            error_code=result.error,
+            error_message=shortened(result.message),
+        )
+        for result in results
+    ]
+    return DeleteTopicsResponse(responses=_once(answers, lambda answer: (answer.name, answer.topic_id)))
 
 
 async def create_partitions(
@@ -214,14 +225,13 @@ async def create_partitions(
         validate_only=request.validate_only,
     )
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(
-                name=result.name or "", error_code=result.error, error_message=shortened(result.message)
-            )
-            for result in results
-        ]
-    )
+    answers = [
+        CreatePartitionsTopicResult(
+            name=result.name or "", error_code=result.error, error_message=shortened(result.message)
+        )
+        for result in results
+    ]
+    return CreatePartitionsResponse(results=_once(answers, lambda answer: answer.name))
 
 
 _DELETED_AT_ONCE = 100

@@ -1,4 +1,7 @@
-"""Creates topics on first use: users' topics with the broker's defaults, internal topics with their own settings.
+"""Creates topics on first use: users' topics with defaults, internal topics with their own settings.
+
+As in Kafka, a default that this broker was given (`num.partitions`, `default.replication.factor`) precedes the active
+controller's.
 
 Left out: creation with other settings, which takes a CreateTopics request.
 """
@@ -15,7 +18,7 @@ from kraftpy.broker.metadata.topic_changes import change_topics
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.commands import ConfigValue, CreateTopics, NewTopic
 from kraftpy.metadata.image import Topic
-from kraftpy.metadata.topics import topic_name_problem
+from kraftpy.metadata.topics import METADATA_TOPIC, topic_name_problem
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicId
@@ -38,10 +41,12 @@ async def auto_create_topics(
     """Create topics with the defaults, and return an error code for each that could not be created.
 
     At most `MOST_AT_ONCE` topics are created; the others get LEADER_NOT_AVAILABLE, on which clients ask again. Invalid
-    names get INVALID_TOPIC_EXCEPTION.
+    names get INVALID_TOPIC_EXCEPTION; the metadata log, which is no topic, is unknown.
     """
     wanted = list(dict.fromkeys(names))
     refused = {name: ErrorCode.INVALID_TOPIC_EXCEPTION for name in wanted if topic_name_problem(name) is not None}
+    if METADATA_TOPIC in wanted:
+        refused[METADATA_TOPIC] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     wanted = [name for name in wanted if name not in refused]
     refused.update(dict.fromkeys(wanted[MOST_AT_ONCE:], ErrorCode.LEADER_NOT_AVAILABLE))
     command = CreateTopics(
@@ -67,7 +72,14 @@ async def found_or_created(name: str, metadata: MetadataLog, config: BrokerConfi
 def _new_topic(name: str, config: BrokerConfig) -> NewTopic:
     internal = settings_of(name, config)
     if internal is None:
-        return NewTopic(name=name, topic_id=new_topic_id())
+        return NewTopic(
+            name=name,
+            topic_id=new_topic_id(),
+            partitions=config.num_partitions if "num.partitions" in config.given else -1,
+            replication_factor=(
+                config.default_replication_factor if "default.replication.factor" in config.given else -1
+            ),
+        )
     return NewTopic(
         name=name,
         topic_id=new_topic_id(),

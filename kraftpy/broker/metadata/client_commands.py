@@ -1,7 +1,8 @@
 """Submits commands for clients that set a timeout.
 
 A command that times out may still be decided later, as after any lost response, so the client must check before it
-retries. On a single node, a command that changes nothing is answered at once and never times out.
+retries. On a single node, a command that changes nothing is answered at once and never times out. A request with no
+time at all is refused before anything is done, as in Kafka.
 """
 
 from __future__ import annotations
@@ -15,10 +16,19 @@ from kraftpy.metadata.decision import Decision
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 
+def check_timeout(timeout_ms: int) -> None:
+    """Raise KafkaError (REQUEST_TIMED_OUT) if the client leaves no time to decide its request."""
+    if timeout_ms <= 0:
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, f"The request has a timeout of {timeout_ms} ms: nothing was done."
+        )
+
+
 async def decided_within(metadata: MetadataLog, command: Command, timeout_ms: int) -> Decision[Any]:
     """Submit a command and return its decision. Raises KafkaError: REQUEST_TIMED_OUT, or as `MetadataLog.submit`."""
+    check_timeout(timeout_ms)
     try:
-        async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+        async with asyncio.timeout(timeout_ms / 1000):
             return await metadata.submit(command)
     except TimeoutError:
         raise KafkaError(

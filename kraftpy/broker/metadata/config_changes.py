@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
+from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
 from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
 from kraftpy.config.group import check_group_settings
-from kraftpy.config.settings import check_length, shortened
+from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
 from kraftpy.metadata.commands import ConfigChange, ConfigOperationType, ConfigResourceType
 from kraftpy.metadata.image import Image, config_bytes
+from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import BrokerId
 
 MAX_SETTINGS_PER_RESOURCE: Final = 1_000
 """More than any resource has: a request with more settings contains unknown or duplicate names."""
@@ -63,6 +65,7 @@ class ConfigRoom:
 
 def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> None:
     """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them."""
+    _check_name(change, config, image)
     if change.resource_type == ConfigResourceType.BROKER:
         _check_broker_settings(change)
         return
@@ -80,6 +83,26 @@ def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> No
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
+def _check_name(change: ConfigChange, config: BrokerConfig, image: Image) -> None:
+    """Check the name of a resource before its settings, as Kafka does. Raises KafkaError."""
+    name = change.resource_name
+    if change.resource_type == ConfigResourceType.TOPIC:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        if problem := topic_name_problem(name):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    elif change.resource_type == ConfigResourceType.GROUP and not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    elif change.resource_type == ConfigResourceType.BROKER and name:
+        number = whole_number(name, -1) if name.isascii() and name.isdecimal() else -1
+        if number < 0:
+            problem = f"Node id must be an integer, but it is: {shortened(name)}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+        if image.broker(BrokerId(number)) is None:
+            problem = f"Unexpected broker id, expected {config.node_id}, but received {number}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+
+
 def topic_problem(configs: Sequence[tuple[str, str | None]], config: BrokerConfig) -> str | None:
     """Return an error message if this broker does not allow these settings for a new topic; None if it does."""
     if problem := number_problem(len(configs)):
@@ -92,7 +115,8 @@ def topic_problem(configs: Sequence[tuple[str, str | None]], config: BrokerConfi
 
 
 def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
-    """Return a resource's settings after `change`. A list contains at least the values appended to it."""
+    """Return a resource's settings after `change`. A list contains at least the values appended to it, as Kafka would
+    join them: an empty value leaves an empty entry, which is not allowed in every list."""
     after = {} if change.replace else dict(_before(change, image))
     for operation in change.operations:
         if operation.operation is ConfigOperationType.DELETE:
@@ -101,8 +125,9 @@ def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
             setting = TOPIC_SETTINGS.get(operation.name)
             if setting is None or setting.type is not ConfigType.LIST:
                 continue  # refused by the metadata log
-            known = after.get(operation.name) or operation.inherited
-            after[operation.name] = f"{known},{operation.value}" if known else operation.value
+            known = filter(None, (after.get(operation.name) or operation.inherited or "").split(","))
+            appended = operation.value.rstrip(",").split(",")
+            after[operation.name] = ",".join((*known, *appended))
         elif operation.operation is ConfigOperationType.SET and operation.value is not None:
             after[operation.name] = operation.value
     return after
@@ -131,6 +156,7 @@ def _bytes(change: ConfigChange, settings: Mapping[str, str]) -> int:
 
 
 def _check_broker_settings(change: ConfigChange) -> None:
+    """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka)."""
     allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
     for operation in change.operations:
         if operation.name not in allowed:
@@ -138,9 +164,14 @@ def _check_broker_settings(change: ConfigChange) -> None:
             if operation.name in CLUSTER_SETTINGS:
                 problem = f"{name} can only be set for all brokers, not for a single one"
             else:
-                problem = f"Cannot update these configs dynamically: {name}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+                problem = f"Cannot update these configs dynamically: [{name}]"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
         try:
             check_length(operation.value or "")
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if operation.value is not None and operation.operation is ConfigOperationType.SET:
+            try:
+                BROKER_SETTINGS[operation.name].parse(operation.value)
+            except ConfigError as error:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error

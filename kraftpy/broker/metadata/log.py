@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.change_publisher import Changed, ChangePublisher
 from kraftpy.broker.metadata.pending_submissions import PendingSubmissions
-from kraftpy.broker.metadata.quorum_admin import QuorumAdmin, address_problem
+from kraftpy.broker.metadata.quorum_admin import QuorumAdmin, TopicDefaults, address_problem
 from kraftpy.broker.metadata.state_machine import Note, RecordingMachine
 from kraftpy.broker.metadata.voter import Voter
 from kraftpy.config import BrokerConfig
@@ -124,6 +124,7 @@ class MetadataLog:
             config.request_timeout_ms,
             clock,
             links,
+            TopicDefaults(config.num_partitions, config.default_replication_factor),
             leading=lambda: self._source if self.is_leader and isinstance(self._source, Voter) else None,
             leader_id=lambda: self.leader_id,
         )

@@ -1,12 +1,13 @@
 """Describes the metadata quorum and changes its voters, on any node: only the quorum's leader can, so it is asked.
 
-KIP-595 and KIP-853. Left out: directory ids of voters.
+The leader also tells its defaults for new topics: those of a topic that is created without numbers are the active
+controller's, as in Kafka. KIP-595 and KIP-853. Left out: directory ids of voters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kraftpy.broker.metadata.quorum_description import (
     QuorumDescription,
@@ -24,10 +25,18 @@ if TYPE_CHECKING:
     from kraftpy.broker.metadata.transport import Links
 
 
+class TopicDefaults(NamedTuple):
+    """A controller's `num.partitions` and `default.replication.factor`."""
+
+    partitions: int
+    replication_factor: int
+
+
 class QuorumAdmin:
     """The quorum's administration, for clients of this node and for other nodes.
 
     `leading` returns this node's voter if it is the active controller. `leader_id` returns the node that leads.
+    `own_defaults` are this node's settings for new topics.
     """
 
     def __init__(
@@ -36,6 +45,7 @@ class QuorumAdmin:
         request_timeout_ms: int,
         clock: Clock,
         links: Links | None,
+        own_defaults: TopicDefaults,
         *,
         leading: Callable[[], Voter | None],
         leader_id: Callable[[], int | None],
@@ -44,6 +54,7 @@ class QuorumAdmin:
         self._request_timeout_ms = request_timeout_ms
         self._clock = clock
         self._links = links
+        self._own_defaults = own_defaults
         self._leading = leading
         self._leader_id = leader_id
 
@@ -51,6 +62,7 @@ class QuorumAdmin:
         """Answer the other nodes' requests from now on."""
         links.serve("describe quorum", self._answer_describe)
         links.serve("change voter", self._answer_change_voter)
+        links.serve("topic defaults", self._answer_topic_defaults)
 
     async def describe(self) -> QuorumDescription:
         """Describe the quorum as its leader sees it. Raises KafkaError: NOT_CONTROLLER if the leader is unreachable."""
@@ -75,6 +87,16 @@ class QuorumAdmin:
         if reason is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
 
+    async def topic_defaults(self) -> TopicDefaults:
+        """Return the active controller's defaults for new topics; this node's own if it cannot be asked."""
+        if self._leading() is not None or self._links is None:
+            return self._own_defaults
+        try:
+            found = (await self._ask_leader("topic defaults", {}))["defaults"]
+            return TopicDefaults(int(found[0]), int(found[1]))
+        except (KafkaError, LookupError, TypeError, ValueError):  # unreachable, or of another version
+            return self._own_defaults
+
     async def _ask_leader(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
         leader = self._leader_id()
         if leader is None or leader == self._node_id or self._links is None:
@@ -97,6 +119,10 @@ class QuorumAdmin:
         return {
             "refused": await voter.change_voter(add=None if add is None else (add[0], add[1]), remove=body["remove"])
         }
+
+    async def _answer_topic_defaults(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
+        self._leading_or_refuse()
+        return {"defaults": list(self._own_defaults)}
 
     def _leading_or_refuse(self) -> Voter:
         voter = self._leading()

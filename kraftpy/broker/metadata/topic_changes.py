@@ -15,11 +15,13 @@ Left out: a rate (KIP-599).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kraftpy.broker.internal_topics import settings_of
+from kraftpy.broker.metadata.client_commands import check_timeout
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.commands import CreatePartitions, CreateTopics, DeleteTopics, NewPartitions, NewTopic
@@ -51,8 +53,17 @@ async def change_topics(
     """Carry out the command in parts; return each topic's result, in order.
 
     `timeout_ms` limits the whole request (None: only `MetadataLog.submit` does). Topics that could not be decided get
-    REQUEST_TIMED_OUT, or the error that `MetadataLog.submit` raises.
+    REQUEST_TIMED_OUT, or the error that `MetadataLog.submit` raises. With no time at all, nothing is done.
     """
+    if timeout_ms is not None:
+        try:
+            check_timeout(timeout_ms)
+        except KafkaError as no_time:
+            return [_failed(topic, no_time) for topic in command.topics]
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+    if isinstance(command, CreateTopics) and any(_needs_defaults(topic) for topic in command.topics):
+        command = await _with_defaults(command, metadata, deadline)
     if len(command.topics) > MAX_TOPICS_PER_REQUEST:
         too_many = KafkaError(
             ErrorCode.POLICY_VIOLATION,
@@ -63,8 +74,6 @@ async def change_topics(
     if not isinstance(command, DeleteTopics) and partitions_added(command, metadata.image) > MAX_PARTITIONS_PER_REQUEST:
         return list(decide(command, metadata.image).result or ())
     parts = _parts(command, metadata.image)
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout_ms is None else loop.time() + max(timeout_ms, 0) / 1000
     results: list[TopicResult | None] = [None] * len(command.topics)
     validated = 0
     failure: KafkaError | None = None
@@ -92,6 +101,23 @@ async def change_topics(
         result if result is not None else _failed(command.topics[place], failure)
         for place, result in enumerate(results)
     ]
+
+
+def _needs_defaults(topic: NewTopic) -> bool:
+    return not topic.assignments and -1 in (topic.partitions, topic.replication_factor)
+
+
+async def _with_defaults(command: CreateTopics, metadata: MetadataLog, deadline: float | None) -> CreateTopics:
+    """Return the command with the active controller's defaults, or unchanged if the controller does not tell them."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            defaults = await metadata.quorum.topic_defaults()
+            return replace(
+                command,
+                default_partitions=defaults.partitions,
+                default_replication_factor=defaults.replication_factor,
+            )
+    return command
 
 
 async def _decided(

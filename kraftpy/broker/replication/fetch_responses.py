@@ -18,13 +18,16 @@ if TYPE_CHECKING:
         """The part of a broker that fetch responses need."""
 
 
+_FIRST_LEADER_VERSION = 16
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 Answers = list[tuple[FetchedPartition, PartitionData]]
 
 
 def name_leaders(broker: HasImage, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
-    """Name the leaders of partitions that are not led here (KIP-951)."""
+    """Name the leaders of partitions that are not led here (KIP-951), to clients that read it."""
+    if context.api_version < _FIRST_LEADER_VERSION:
+        return []
     hints: LeaderHints | None = None
     for partition, answer in answers:
         if answer.error_code in _LED_ELSEWHERE:

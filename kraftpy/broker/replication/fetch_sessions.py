@@ -1,8 +1,9 @@
 """Incremental fetch sessions: the broker remembers what a client fetches and sends only changes (KIP-227).
 
-A session is a dictionary of partitions in the order they are served; one that returned data moves to the end, so that a
-small `max_bytes` starves none. A request names its session and the session's epoch, which must match exactly: this is
-the only protection against a lost or repeated request.
+A session is a dictionary of partitions in the order they are served; one that returned data moves to the end, so that
+a small `max_bytes` starves none. A consumer's may begin empty; one that becomes empty ends. A request names its
+session and the session's epoch, which must match exactly: this is the only protection against a lost or repeated
+request.
 
 Invariants: there are at most `max.incremental.fetch.session.cache.slots` sessions, and those of clients have at most
 `kraftpy.fetch.session.partitions.max` partitions in total. A new session evicts only one unused for `EVICTION_MS` or,
@@ -26,6 +27,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import FetchRequest, PartitionData
 from kraftpy.types import Millis, TopicId
 
+FIRST_TOPIC_ID_VERSION = 13
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
@@ -51,6 +53,8 @@ class FetchedPartition:
     last_fetched_epoch: int
     log_start_offset: int = -1
     """The log start offset of the follower that fetches."""
+    found_name: str = ""
+    """The topic's name, once it was found by id: the session keeps asking for that topic."""
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     is_accepted: bool = False
@@ -169,7 +173,7 @@ class FetchSessions:
         """
         if asked is None:
             asked = asked_for(request)
-        uses_topic_ids = api_version >= 13
+        uses_topic_ids = api_version >= FIRST_TOPIC_ID_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             ended = self._sessions.get(request.session_id)
             if ended is not None and ended.follower_id == follower_id:  # a consumer cannot end a follower's session
@@ -205,23 +209,24 @@ class FetchSessions:
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "topic ids and names mixed in one fetch session")
         before = len(session.partitions)
-        for forgotten in request.forgotten_topics_data:
-            for index in forgotten.partitions:
-                session.partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
-        updated = []
+        updated: dict[PartitionKey, FetchedPartition] = {}
         for partition in asked:
             known = session.partitions.get(partition.key)
             if known is None:
-                session.partitions[partition.key] = partition
-                updated.append(partition)
+                session.partitions[partition.key] = updated[partition.key] = partition
             else:
-                updated.append(known)
+                updated[partition.key] = known
                 known.log_start_offset = partition.log_start_offset
                 known.is_accepted = False
                 known.fetch_offset = partition.fetch_offset
                 known.max_bytes = partition.max_bytes
                 known.current_leader_epoch = partition.current_leader_epoch
                 known.last_fetched_epoch = partition.last_fetched_epoch
+        for forgotten in request.forgotten_topics_data:  # last, so that what is also asked for is forgotten
+            for index in forgotten.partitions:
+                key = (forgotten.topic, forgotten.topic_id, index)
+                session.partitions.pop(key, None)
+                updated.pop(key, None)
         session.used_at = now
         if session.changed_keys is None:
             self._partitions += len(session.partitions) - before
@@ -234,7 +239,7 @@ class FetchSessions:
             return FetchContext(partitions=[], session=None, incremental=False, asked=[])
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         return FetchContext(
-            partitions=partitions, session=session, incremental=True, asked=updated, epoch=session.epoch
+            partitions=partitions, session=session, incremental=True, asked=[*updated.values()], epoch=session.epoch
         )
 
     def _drop(self, session_id: int) -> None:
@@ -253,7 +258,9 @@ class FetchSessions:
                 is_idle = now - former.used_at > EVICTION_MS
                 if is_idle or any(partition.key in former.partitions for partition in partitions):
                     self._drop(former.id)
-        if not partitions or not self._make_room(len(partitions), now, is_follower=is_follower):
+        if is_follower and not partitions:  # nothing would ever end such a session
+            return None
+        if not self._make_room(len(partitions), now, is_follower=is_follower):
             return None
         if not is_follower and not self._has_room(len(partitions), now):
             return None

@@ -56,7 +56,7 @@ class Replicas:
         raise self._not_here(topic, partition, replica)
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID instead of UNKNOWN_TOPIC_OR_PARTITION)."""
+        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID if no topic has the id)."""
         replica = self._by_id.get((topic_id, partition))
         if replica is not None and replica.leading is not None:
             return replica
@@ -111,10 +111,7 @@ class Replicas:
         if topic is None and replica is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
         name = topic.name if topic is not None else replica.topic_partition.topic if replica is not None else ""
-        error = self._not_here(name, partition, replica)
-        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, error.message)
-        return error
+        return self._not_here(name, partition, replica)
 
     # --- for the replica manager -------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class ReplicaState:
     replica_id: Annotated[int, int32]
     replica_directory_id: Annotated[bytes, uuid, "2+"] = ZERO_UUID
     log_end_offset: Annotated[int, int64] = -1
-    last_fetch_timestamp: Annotated[int, int64, "1+", ignorable] = -1  # KIP-836; -1 for the leader itself
+    last_fetch_timestamp: Annotated[int, int64, "1+", ignorable] = -1  # KIP-836; for the leader itself, now
     last_caught_up_timestamp: Annotated[int, int64, "1+", ignorable] = -1
 
 
