@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kraftpy.broker.handlers.pieces import ask, in_pieces
+from kraftpy.broker.handlers.pieces import ask, described
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import STREAMS_FEATURE
 from kraftpy.protocol.errors import ErrorCode, shortened
-from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from kraftpy.protocol.messages.streams_group_describe import DescribedStreamsGroup, StreamsGroupDescribeRequest
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ async def streams_group_heartbeat(
 
 
 async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRequest, context: RequestContext) -> Any:
-    """Describe streams groups, each once even if it is named twice."""
-    request.group_ids = list(dict.fromkeys(request.group_ids))
+    """Describe streams groups."""
     if broker.image.feature_level(STREAMS_FEATURE) < 1:
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
-    return await in_pieces(broker, request, context, ask)
+    return await described(broker, request, context, ask, DescribedStreamsGroup)

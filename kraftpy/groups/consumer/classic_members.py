@@ -20,7 +20,6 @@ from kraftpy.groups.classic.membership import (
     FIRST_LEAVE_WITH_MEMBERS,
     UNKNOWN_MEMBER,
     Joining,
-    member_id_for,
 )
 from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.consumer.group import ConsumerGroup, Draft
@@ -55,7 +54,7 @@ class ClassicMembers:
         try:
             subscription = self._check_join(joining)
             if member_id == UNKNOWN_MEMBER:
-                member_id = member_id_for(joining, self._protocol.new_id())
+                member_id = self._protocol.new_id()
                 must_ask_again = event.api_version >= FIRST_JOIN_WITH_MEMBER_ID_REQUIRED
                 if joining.group_instance_id is None and must_ask_again:
                     return join_error(event.api_version, member_id, ErrorCode.MEMBER_ID_REQUIRED)

@@ -51,6 +51,9 @@ from kraftpy.protocol.messages.share_group_heartbeat import (
 )
 from kraftpy.types import Millis, TopicId
 
+_LONGEST_MEMBER_ID = 36
+"""The length of a UUID as text, of which members make their ids."""
+
 
 def share_heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ShareGroupHeartbeatResponse:
     """Return a heartbeat response that carries only an error."""
@@ -215,6 +218,8 @@ def _check(message: ShareGroupHeartbeatRequest) -> None:
         problem = "GroupId can't be empty."
     elif not message.member_id.strip():
         problem = "MemberId can't be empty."
+    elif len(message.member_id) > _LONGEST_MEMBER_ID:
+        problem = "Invalid member id in the request."
     elif message.rack_id is not None and not message.rack_id.strip():
         problem = "RackId can't be empty."
     elif message.member_epoch < LEAVING:
