@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from broker_wire import ask, connect
+from broker_wire import BOUND_SECONDS, ask, connect
 
 from kraftpy.groups.request_pieces import MOST_REPEATS
 from kraftpy.protocol.apis import ApiKey
@@ -40,6 +41,12 @@ from kraftpy.protocol.messages.offset_fetch import (
 from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    TopicInfo,
+    Topology,
+)
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kraftpy.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -50,6 +57,15 @@ from kraftpy.testing.cluster import EmbeddedBroker
 
 _numbers = itertools.count()
 _COORDINATORS = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+
+
+def in_time() -> Iterator[None]:
+    """Go on until the caller has seen what it waits for."""
+    deadline = time.monotonic() + BOUND_SECONDS
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.01)
+    raise TimeoutError
 
 
 class Client:
@@ -72,11 +88,12 @@ class Client:
     def group(self, name: str = "") -> str:
         """The id of a group whose coordinator is ready."""
         group_id = self._group + name
-        while True:
+        for _ in in_time():
             found = self.ask(ApiKey.FIND_COORDINATOR, 6, FindCoordinatorRequest(coordinator_keys=[group_id]))
             beat = self.ask(ApiKey.DESCRIBE_GROUPS, 6, DescribeGroupsRequest(groups=[group_id]))
             if not {found.coordinators[0].error_code, beat.groups[0].error_code} & _COORDINATORS:
-                return group_id
+                break
+        return group_id
 
     def commit(self, version: int, group_id: str, *offsets: tuple[str, int], times: int = 1) -> list[tuple[str, Any]]:
         """Commit to these topics and partitions; the answer's topics, each with its partitions and their errors."""
@@ -224,7 +241,7 @@ def test_the_coordinator_of_a_share_partition_is_found_from_version_6_on(client:
     key = "g:AAAAAAAAAAAAAAAAAAAAAA:-1"
     by: dict[str, Any] = {"coordinator_keys": [key]} if version >= 4 else {"key": key}
     request = FindCoordinatorRequest(key_type=2, **by)
-    while True:
+    for _ in in_time():
         answer = client.ask(ApiKey.FIND_COORDINATOR, version, request)
         found = answer.coordinators[0] if version >= 4 else answer
         if found.error_code not in _COORDINATORS:
@@ -277,6 +294,55 @@ def test_the_id_of_a_static_member_begins_with_its_whole_instance_id(client: Cli
 def test_an_instance_id_that_would_not_fit_is_cut(client: Client) -> None:
     member_id = _join(client, client.group(), instance="i" * 10_000).member_id
     assert member_id[:-36] == f"{'i' * 1_000}-"
+
+
+def _streams_beat(client: Client, group_id: str, source: str, epoch: int = 0, **more: Any) -> Any:
+    topics = [] if epoch else [Subtopology(subtopology_id="0", source_topics=[source], **more)]
+    request = StreamsGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id="m",
+        member_epoch=epoch,
+        rebalance_timeout_ms=-1 if epoch else 10_000,
+        topology=None if epoch else Topology(epoch=0, subtopologies=topics),
+        active_tasks=None if epoch else [],
+        standby_tasks=None if epoch else [],
+        warmup_tasks=None if epoch else [],
+    )
+    return client.ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, request)
+
+
+def test_a_streams_group_without_anything_to_say_says_so(client: Client) -> None:
+    """A client that is told null keeps the conditions it was told last; an empty list takes them back."""
+    group_id = client.group("-streams")
+    first = _streams_beat(client, group_id, client.topic)
+    assert [each.status_code for each in first.status] == [5], "the first assignment is delayed"
+    for _ in in_time():
+        told = _streams_beat(client, group_id, client.topic, first.member_epoch)
+        assert told.error_code == ErrorCode.NONE
+        if not told.status:
+            break
+    assert (told.error_code, told.status) == (ErrorCode.NONE, [])
+    assert _streams_beat(client, group_id, client.topic, 99).status == []
+    left = _streams_beat(client, group_id, client.topic, -1)
+    assert (left.error_code, left.status) == (ErrorCode.NONE, [])
+
+
+def test_a_topology_names_topics_that_there_may_be(client: Client) -> None:
+    client.group("-names")
+
+    def refused(source: str, **more: Any) -> str:
+        answer = _streams_beat(client, client.group("-names"), source, **more)
+        assert answer.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+        return str(answer.error_message)
+
+    changelog, other = ([TopicInfo(name=name)] for name in ("a b", "__consumer_offsets"))
+    invalid = "Topic names a b are not valid topic names."
+    assert refused("a b") == invalid
+    assert refused("a", repartition_sink_topics=["a b"]) == invalid
+    assert refused("a", repartition_source_topics=changelog) == invalid
+    assert refused("a", state_changelog_topics=changelog) == invalid
+    internal = "Use of Kafka internal topics __consumer_offsets in a Kafka Streams topology is prohibited."
+    assert refused("__consumer_offsets") == refused("a b", state_changelog_topics=other) == internal
 
 
 def test_a_member_of_a_share_group_has_no_longer_id_than_a_uuid(client: Client) -> None:

@@ -48,7 +48,7 @@ from kraftpy.groups.consumer.records import (
     TargetMetadataValue,
 )
 from kraftpy.groups.events import Request
-from kraftpy.groups.member_epochs import JOINING, LEAVING_FOR_NOW
+from kraftpy.groups.member_epochs import JOINING, LEAVING_FOR_NOW, next_epoch
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
@@ -308,7 +308,7 @@ class ConsumerProtocol:
         group = draft.group
         hashed = draft.group.hash_of(self.topics)
         if changed or hashed != draft.group.metadata_hash:
-            value = GroupValue(epoch=draft.group.epoch + 1, metadata_hash=hashed)
+            value = GroupValue(epoch=next_epoch(draft.group.epoch), metadata_hash=hashed)
             draft.put(GroupKey(group.group_id), value)
 
     def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:

@@ -23,7 +23,7 @@ from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
-from kraftpy.groups.member_epochs import JOINING, LEAVING
+from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
@@ -157,7 +157,7 @@ class ShareProtocol:
         hashed = hash_of_topics(group.subscribed_topics(), self.topics)
         group.topics_version = self.topics.version
         if changed or hashed != group.metadata_hash:
-            value = ShareGroupValue(epoch=group.epoch + 1, metadata_hash=hashed)
+            value = ShareGroupValue(epoch=next_epoch(group.epoch), metadata_hash=hashed)
             draft.put(ShareGroupKey(group.group_id), value)
 
     def _question(self, draft: ShareDraft) -> tuple[dict[str, ShareSubscriber], Assignment]:

@@ -97,12 +97,11 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
 
     def _on_due(self, group: Group, draft: StreamsDraft, key: Key, step: Step) -> Deciding[None]:
         if key.kind == STREAMS_DELAY:
-            draft.group.volatile.is_delayed = False
-            if draft.group.members:
-                yield from self.protocol.retarget(draft)
+            draft.group.volatile.is_delayed = False  # the next heartbeat has the targets computed
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
             step.note(group, f"member {key.member_id} {why}")
             self.protocol.remove(draft, key.member_id)
+        yield from ()  # nothing here takes long
 
     def _purpose(self, group: Group, draft: StreamsDraft, answers: Answers) -> StoreStreamsGroup:
         return StoreStreamsGroup(

@@ -21,7 +21,7 @@ from functools import partial
 from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
-from kraftpy.groups.member_epochs import JOINING, LEAVING
+from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.streams.assignor import Worker, assign
 from kraftpy.groups.streams.endpoints import endpoints
@@ -139,15 +139,8 @@ class StreamsProtocol:
         draft.group.volatile.is_delayed = True
         group = draft.group
         if group.assignment_epoch == 0:
-            draft.put(
-                StreamsTargetMetadataKey(group.group_id), StreamsTargetMetadataValue(assignment_epoch=group.epoch)
-            )
-            value = StreamsGroupValue(
-                epoch=group.epoch + 1,
-                metadata_hash=group.metadata_hash,
-                validated_topology_epoch=group.validated_topology_epoch,
-            )
-            draft.put(StreamsGroupKey(group.group_id), value)
+            first = StreamsTargetMetadataValue(assignment_epoch=group.epoch - 1)
+            draft.put(StreamsTargetMetadataKey(group.group_id), first)
 
     def _admit(self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> None:
         if message.member_id not in group.members:
@@ -157,6 +150,7 @@ class StreamsProtocol:
                 raise group_is_full("streams", self.config.group_streams_max_size)
         elif message.member_epoch != JOINING:
             _check_epoch(group.current(message.member_id), message)
+            _check_tasks(group, message)
 
     def _remember(
         self,
@@ -194,7 +188,7 @@ class StreamsProtocol:
             heartbeat_interval_ms=self.settings(group.group_id).streams_heartbeat_interval_ms,
             acceptable_recovery_lag=ACCEPTABLE_RECOVERY_LAG,
             task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
-            status=self._status(group, message.member_id) or None,
+            status=self._status(group, message.member_id),  # an empty list, not null: clients keep what null omits
             endpoint_information_epoch=group.volatile.endpoint_epoch,
         )
         says_everything = message.member_epoch == JOINING or (
@@ -211,9 +205,12 @@ class StreamsProtocol:
     def _status(self, group: StreamsGroup, member_id: str) -> list[wire.Status]:
         found = []
         topology, configured = group.topology, group.volatile.configured
+        delay = self._delay_of(group)
         if topology is not None and (epoch := group.members[member_id].topology_epoch) < topology.epoch:
             detail = f"The member's topology epoch {epoch} is behind the group's topology epoch {topology.epoch}."
             found.append(wire.Status(status_code=STALE_TOPOLOGY, status_detail=detail))
+        if delay is not None:
+            found.append(wire.Status(status_code=ASSIGNMENT_DELAYED, status_detail=delay))
         if configured is not None and configured.status is not None:
             found.append(wire.Status(status_code=configured.status, status_detail=configured.detail))
         if group.volatile.shutdown_by is not None:
@@ -222,10 +219,13 @@ class StreamsProtocol:
                 "and requested a shutdown for the entire application."
             )
             found.append(wire.Status(status_code=SHUTDOWN_APPLICATION, status_detail=detail))
-        if group.volatile.is_delayed:
-            detail = "Assignment delayed due to the configured initial rebalance delay."
-            found.append(wire.Status(status_code=ASSIGNMENT_DELAYED, status_detail=detail))
         return found
+
+    def _delay_of(self, group: StreamsGroup) -> str | None:
+        """Say why the group has no targets for its epoch yet; None if it has."""
+        if group.volatile.is_delayed:
+            return "Assignment delayed due to the configured initial rebalance delay."
+        return None
 
     # ---- going
 
@@ -289,7 +289,9 @@ class StreamsProtocol:
         is_valid = configured is not None and configured.is_ready and group.topology is not None
         validated = group.topology.epoch if is_valid and group.topology is not None else -1
         if changed or hashed != group.metadata_hash or validated != group.validated_topology_epoch:
-            value = StreamsGroupValue(epoch=group.epoch + 1, metadata_hash=hashed, validated_topology_epoch=validated)
+            value = StreamsGroupValue(
+                epoch=next_epoch(group.epoch), metadata_hash=hashed, validated_topology_epoch=validated
+            )
             draft.put(StreamsGroupKey(group.group_id), value)
 
     def _hash(self, group: StreamsGroup) -> int:
@@ -353,8 +355,8 @@ def _check(message: StreamsGroupHeartbeatRequest) -> None:
         problem = "Topology must be non-null when (re-)joining."
     elif joins and any(tasks is None or tasks for tasks in reported):
         problem = "ActiveTasks, StandbyTasks and WarmupTasks must be empty when (re-)joining."
-    elif joins and message.process_id is None:
-        problem = "ProcessId must be non-null when (re-)joining."
+    elif None in reported and reported != (None, None, None):
+        problem = "If one task-type is non-null, all must be non-null."
     elif not joins and message.topology is not None:
         problem = "Topology can only be provided when (re-)joining."
     if problem is not None:
@@ -368,8 +370,7 @@ def _check_topology(group: StreamsGroup, topology: Topology, matches: TopicMatch
     topology.check(matches)
     if known is None or topology.epoch < known.epoch or not group.members:
         return
-    text = f"Group {group.group_id} has members with another topology. Topology updates are not supported yet."
-    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
+    raise KafkaError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
 
 
 def _replaces(group: StreamsGroup, topology: Topology, *, is_first: bool) -> bool:
@@ -387,6 +388,26 @@ def _check_epoch(current: StreamsCurrentValue, message: StreamsGroupHeartbeatReq
     if is_last and owned is not None and not owned - current.assigned:
         return
     raise fenced_member("streams", message.member_epoch, current.member_epoch)
+
+
+def _check_tasks(group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> None:
+    """Check that the member reports only tasks that there are."""
+    configured = group.volatile.configured
+    if configured is None or not configured.is_ready or group.volatile.configured_for is not group.topology:
+        return
+    for reported in (message.active_tasks, message.standby_tasks, message.warmup_tasks):
+        for each in reported or ():
+            count = configured.tasks.get(each.subtopology_id)
+            if count is None:
+                text = f"Subtopology {each.subtopology_id} does not exist in the topology."
+                raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+            for number in each.partitions:
+                if not 0 <= number < count:
+                    text = (
+                        f"Task {number} for subtopology {each.subtopology_id} is invalid. Number of tasks for this "
+                        f"subtopology: {count}"
+                    )
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
 
 def _updated(known: StreamsMemberValue, message: StreamsGroupHeartbeatRequest, event: Request) -> StreamsMemberValue:
