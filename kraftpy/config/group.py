@@ -40,8 +40,10 @@ def _default(name: str) -> Any:
 class GroupSettings:
     """Every group setting with its value, as Kafka's names with dots as underscores and with Kafka's defaults."""
 
+    consumer_assignment_interval_ms: int = _default("consumer.assignment.interval.ms")
     consumer_heartbeat_interval_ms: int = _default("consumer.heartbeat.interval.ms")
     consumer_session_timeout_ms: int = _default("consumer.session.timeout.ms")
+    share_assignment_interval_ms: int = _default("share.assignment.interval.ms")
     share_auto_offset_reset: str = _default("share.auto.offset.reset")
     share_delivery_count_limit: int = _default("share.delivery.count.limit")
     share_heartbeat_interval_ms: int = _default("share.heartbeat.interval.ms")
@@ -50,6 +52,7 @@ class GroupSettings:
     share_record_lock_duration_ms: int = _default("share.record.lock.duration.ms")
     share_renew_acknowledge_enable: bool = _default("share.renew.acknowledge.enable")
     share_session_timeout_ms: int = _default("share.session.timeout.ms")
+    streams_assignment_interval_ms: int = _default("streams.assignment.interval.ms")
     streams_heartbeat_interval_ms: int = _default("streams.heartbeat.interval.ms")
     streams_initial_rebalance_delay_ms: int = _default("streams.initial.rebalance.delay.ms")
     streams_num_standby_replicas: int = _default("streams.num.standby.replicas")

@@ -1,8 +1,6 @@
 """The settings of single groups, under Kafka's names, and the broker settings that give their defaults and bounds.
 
 The table has the form of `broker_settings`. The first word of a name is the type of group it applies to.
-
-Left out: the intervals between assignments (KIP-1263): assignments are made at once.
 """
 
 from __future__ import annotations
@@ -10,10 +8,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 GROUP_TABLE = """
+consumer.assignment.interval.ms                  int      1000 0..
+    Least time between two assignments of the consumer group.
 consumer.heartbeat.interval.ms                   int      5000 1..
     Heartbeat interval given to the members of the consumer group.
 consumer.session.timeout.ms                      int      45000 1..
     Timeout to detect failures of the consumer group's members.
+share.assignment.interval.ms                     int      1000 0..
+    Least time between two assignments of the share group.
 share.auto.offset.reset                          string   latest
     The initial offset of a share group: latest, earliest, or by_duration: followed by a duration such as PT1H.
 share.delivery.count.limit                       int      5 2..
@@ -30,6 +32,8 @@ share.renew.acknowledge.enable                   boolean  true
     Whether a consumer may renew the acquisition lock of a record.
 share.session.timeout.ms                         int      45000 1..
     Timeout to detect failures of the share group's members.
+streams.assignment.interval.ms                   int      1000 0..
+    Least time between two assignments of the streams group.
 streams.heartbeat.interval.ms                    int      5000 1..
     Heartbeat interval given to the members of the streams group.
 streams.initial.rebalance.delay.ms               int      3000 0..
@@ -50,6 +54,11 @@ class BrokerBounds(NamedTuple):
 
 
 BROKER_SETTINGS_BEHIND = {
+    "consumer.assignment.interval.ms": BrokerBounds(
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
     "consumer.heartbeat.interval.ms": BrokerBounds(
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
@@ -59,6 +68,11 @@ BROKER_SETTINGS_BEHIND = {
         "group.consumer.session.timeout.ms",
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
+    ),
+    "share.assignment.interval.ms": BrokerBounds(
+        "group.share.assignment.interval.ms",
+        "group.share.min.assignment.interval.ms",
+        "group.share.max.assignment.interval.ms",
     ),
     "share.delivery.count.limit": BrokerBounds(
         "group.share.delivery.count.limit",
@@ -84,6 +98,11 @@ BROKER_SETTINGS_BEHIND = {
         "group.share.session.timeout.ms",
         "group.share.min.session.timeout.ms",
         "group.share.max.session.timeout.ms",
+    ),
+    "streams.assignment.interval.ms": BrokerBounds(
+        "group.streams.assignment.interval.ms",
+        "group.streams.min.assignment.interval.ms",
+        "group.streams.max.assignment.interval.ms",
     ),
     "streams.heartbeat.interval.ms": BrokerBounds(
         "group.streams.heartbeat.interval.ms",

@@ -372,12 +372,6 @@ remote.log.storage.system.enable                 boolean  false
     Turn the remote tier on.
 
 # Consumer groups of the newer protocol, share groups, streams groups
-group.consumer.assignment.interval.ms            int      1000 0..
-    Shortest time between two assignments of a consumer group.
-group.consumer.max.assignment.interval.ms        int      15000 0..
-    Upper bound of a group's own assignment interval.
-group.consumer.min.assignment.interval.ms        int      0 0..
-    Lower bound of a group's own assignment interval.
 group.consumer.regex.refresh.interval.ms         int      600000 10000..
     Pause between looks for topics that match a subscription.
 group.coordinator.append.linger.ms               int      -1 -1..
@@ -390,20 +384,8 @@ group.coordinator.rebalance.protocols            list     classic,consumer,strea
     Kinds of groups that are served.
 group.coordinator.threads                        int      4 1..
     Threads of the coordinator.
-group.share.assignment.interval.ms               int      1000 0..
-    Shortest time between two assignments of a share group.
-group.share.max.assignment.interval.ms           int      15000 0..
-    Upper bound of a share group's own assignment interval.
-group.share.min.assignment.interval.ms           int      0 0..
-    Lower bound of a share group's own assignment interval.
 group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister
     Class that keeps the state of share groups.
-group.streams.assignment.interval.ms             int      1000 0..
-    Shortest time between two assignments of a streams group.
-group.streams.max.assignment.interval.ms         int      15000 0..
-    Upper bound of a streams group's own assignment interval.
-group.streams.min.assignment.interval.ms         int      0 0..
-    Lower bound of a streams group's own assignment interval.
 offsets.load.buffer.size                         int      5242880 1..
     Bytes read at a time when committed offsets are loaded.
 share.coordinator.append.linger.ms               int      -1 -1..

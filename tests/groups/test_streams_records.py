@@ -74,6 +74,11 @@ LITERAL: list[tuple[StreamsKey, StreamsValue, str]] = [
     ),
     (StreamsTargetMetadataKey("g"), StreamsTargetMetadataValue(assignment_epoch=9), "00000000000900"),
     (
+        StreamsTargetMetadataKey("g"),
+        StreamsTargetMetadataValue(assignment_epoch=9, assigned_at=0x0102),
+        "0000000000090100080000000000000102",
+    ),
+    (
         StreamsTargetKey("g", "m"),
         StreamsTargetValue(
             tasks=Tasks(active=frozenset({Task("0", 2), Task("0", 1)}), standby=frozenset({Task("1", 0)}))
@@ -119,7 +124,9 @@ def test_keys_are_kafkas() -> None:
 
 def test_fields_of_tags_that_are_not_known_are_passed_over() -> None:
     more = bytes.fromhex("00000000000902000800000000000000010102aabb")
-    assert read_value(StreamsTargetMetadataKey("g"), more) == StreamsTargetMetadataValue(assignment_epoch=9)
+    assert read_value(StreamsTargetMetadataKey("g"), more) == StreamsTargetMetadataValue(
+        assignment_epoch=9, assigned_at=1
+    )
 
 
 def test_what_is_not_in_the_format_is_refused() -> None:

@@ -100,7 +100,7 @@ class ClassicMembers:
 
     # ---- SyncGroup
 
-    def sync(self, draft: Draft, message: SyncGroupRequest) -> SyncGroupResponse:
+    def sync(self, draft: Draft, message: SyncGroupRequest, timestamp: Millis) -> SyncGroupResponse:
         """Return the partitions that a member which has joined may read."""
         try:
             classic = self._check_member(draft.group, message)
@@ -109,7 +109,8 @@ class ClassicMembers:
             if message.protocol_name not in (None, classic.protocol_name):
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             current = draft.group.current(message.member_id)
-            if current.state is not MemberState.UNREVOKED_PARTITIONS and current.member_epoch < draft.group.epoch:
+            is_revoking = current.state is MemberState.UNREVOKED_PARTITIONS
+            if not is_revoking and self._is_behind(draft.group, message.member_id, timestamp):
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         except KafkaError as error:
             return SyncGroupResponse(error_code=error.code, assignment=b"")
@@ -129,10 +130,15 @@ class ClassicMembers:
         except KafkaError as error:
             return HeartbeatResponse(error_code=error.code)
         yield from self._protocol.look_at_topics(draft, timestamp)
-        must_join = self._must_join(draft.group, message.member_id)
+        must_join = self._must_join(draft.group, message.member_id, timestamp)
         return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE)
 
-    def _must_join(self, group: ConsumerGroup, member_id: str) -> bool:
+    def _is_behind(self, group: ConsumerGroup, member_id: str, timestamp: Millis) -> bool:
+        """Return True if the member would learn of a new epoch by joining again now."""
+        following = group.epoch if self._protocol.may_assign(group, timestamp) else group.assignment_epoch
+        return group.current(member_id).member_epoch < following
+
+    def _must_join(self, group: ConsumerGroup, member_id: str, timestamp: Millis) -> bool:
         current = group.current(member_id)
         match current.state:
             case MemberState.UNREVOKED_PARTITIONS:
@@ -140,8 +146,8 @@ class ClassicMembers:
             case MemberState.UNRELEASED_PARTITIONS:
                 wanted = group.target(member_id) - current.assigned
                 are_free = all(group.holders.get(each, member_id) == member_id for each in wanted)
-                return are_free or current.member_epoch < group.epoch
-        return current.member_epoch < group.epoch
+                return are_free or self._is_behind(group, member_id, timestamp)
+        return self._is_behind(group, member_id, timestamp)
 
     def _check_member(self, group: ConsumerGroup, message: SyncGroupRequest | HeartbeatRequest) -> ClassicMember:
         """Return the member. Raises KafkaError if it is unknown or not in that generation."""

@@ -8,8 +8,7 @@ A partition is assigned once the share coordinators have state for it: new subsc
 heartbeat. A change of topics or partitions is noticed at the next heartbeat of any member.
 
 Differences from Kafka: a member may rejoin under its id at any epoch (Kafka: FENCED_MEMBER_EPOCH until its session
-expires); targets are computed at once, without KIP-1263's interval; of several partitions requested together, those
-that can be initialized are, even if others fail.
+expires); of several partitions requested together, those that can be initialized are, even if others fail.
 
 Left out: racks, which Kafka's assignor ignores as well.
 """
@@ -21,6 +20,7 @@ from functools import partial
 
 from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.assignment import Assignment, by_topic
+from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
@@ -95,10 +95,12 @@ class ShareProtocol:
             draft.put(ShareMemberKey(group_id, member_id), updated)
         resubscribed = known is None or known.subscribed_topic_names != updated.subscribed_topic_names
         self._refresh(draft, changed=resubscribed or _is_assignment_pending(draft.group, self.topics))
-        if draft.group.epoch != draft.group.assignment_epoch:
+        interval_ms = self.settings(group_id).share_assignment_interval_ms
+        is_lacking = draft.group.epoch != draft.group.assignment_epoch
+        if is_lacking and may_assign(draft.group.assigned_at, interval_ms, timestamp):
             members, partitions = self._question(draft)
             units = len(members) + len(partitions)
-            yield Work(units, lambda: self._retarget(draft, assign_simple(members, partitions)))
+            yield Work(units, lambda: self._retarget(draft, assign_simple(members, partitions), timestamp))
         after = _reconciled(draft.group, member_id)
         if after != before or member_id not in draft.group.currents:
             draft.put(ShareCurrentKey(group_id, member_id), after)
@@ -175,13 +177,14 @@ class ShareProtocol:
         draft.cost += len(members) + len(partitions) + sum(map(len, subscriptions.values()))
         return members, partitions
 
-    def _retarget(self, draft: ShareDraft, targets: Mapping[str, Assignment]) -> None:
+    def _retarget(self, draft: ShareDraft, targets: Mapping[str, Assignment], timestamp: Millis) -> None:
         """Store the targets for the group's epoch."""
         group = draft.group
         for member_id, target in sorted(targets.items()):
             if member_id not in group.targets or group.targets[member_id] != target:
                 draft.put(ShareTargetMemberKey(group.group_id, member_id), ShareTargetMemberValue(partitions=target))
-        draft.put(ShareTargetMetadataKey(group.group_id), ShareTargetMetadataValue(assignment_epoch=group.epoch))
+        value = ShareTargetMetadataValue(assignment_epoch=group.epoch, assigned_at=timestamp)
+        draft.put(ShareTargetMetadataKey(group.group_id), value)
         draft.group.assigned = draft.group.partitions
 
     def _lacking_units(self, group: ShareGroup) -> int:

@@ -93,7 +93,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             return streams_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not (isinstance(group.kind, StreamsGroup) or group.may_become_another_kind):
             return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a streams group.")
-        return (yield from self.protocol.heartbeat(draft, event, message))
+        return (yield from self.protocol.heartbeat(draft, event, message, step.timestamp))
 
     def _on_due(self, group: Group, draft: StreamsDraft, key: Key, step: Step) -> Deciding[None]:
         if key.kind == STREAMS_DELAY:

@@ -7,7 +7,7 @@ While the topology cannot be run, all targets are empty and the responses say wh
 topics are missing and creates them; the next heartbeat finds them.
 
 Differences from Kafka: a topology other than the group's is refused while the group has members, and replaces it if the
-group has none; static members are refused; targets are computed at once, without KIP-1263's interval.
+group has none.
 
 Left out: warm-up tasks (see the assignor). Regular expressions are resolved again whenever a topic is created or
 deleted.
@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from kraftpy.groups.apart import Deciding, Work
+from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
@@ -66,6 +67,7 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
+from kraftpy.types import Millis
 
 ACCEPTABLE_RECOVERY_LAG = 10_000
 TASK_OFFSET_INTERVAL_MS = 60_000
@@ -89,19 +91,19 @@ class StreamsProtocol:
     # ---- one heartbeat
 
     def heartbeat(
-        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest
+        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest, timestamp: Millis
     ) -> Deciding[StreamsGroupHeartbeatResponse]:
         """Let a member join, carry on or leave."""
         try:
             _check(message)
             if message.member_epoch == LEAVING:
                 return self._leave(draft, message)
-            return (yield from self._join_or_stay(draft, event, message))
+            return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
             return streams_error(error.code, str(error))
 
     def _join_or_stay(
-        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest
+        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest, timestamp: Millis
     ) -> Deciding[StreamsGroupHeartbeatResponse]:
         member_id = message.member_id
         self._admit(draft.group, message)
@@ -123,8 +125,9 @@ class StreamsProtocol:
         self._refresh(draft, changed=known != updated)
         if is_first and self.settings(draft.group.group_id).streams_initial_rebalance_delay_ms > 0:
             self._delay(draft)
-        if not draft.group.volatile.is_delayed:
-            yield from self.retarget(draft)
+        interval_ms = self.settings(draft.group.group_id).streams_assignment_interval_ms
+        if not draft.group.volatile.is_delayed and may_assign(draft.group.assigned_at, interval_ms, timestamp):
+            yield from self._retarget(draft, timestamp)
         owned = _owned(message)
         is_settled = before.state is StreamsState.STABLE and before.member_epoch == draft.group.assignment_epoch
         units = 0 if is_settled else draft.group.task_count
@@ -225,6 +228,8 @@ class StreamsProtocol:
         """Say why the group has no targets for its epoch yet; None if it has."""
         if group.volatile.is_delayed:
             return "Assignment delayed due to the configured initial rebalance delay."
+        if group.epoch > group.assignment_epoch:
+            return "Assignment delayed due to the configured assignment interval."
         return None
 
     # ---- going
@@ -254,7 +259,20 @@ class StreamsProtocol:
 
     # ---- the group
 
-    def look(self, group: StreamsGroup) -> Configured | None:
+    def shown(self, group: StreamsGroup) -> Configured | None:
+        """Return the topology as it was last configured, for a description; None if it cannot be told.
+
+        Nothing is remembered: members' heartbeats must find out for themselves that topics have changed.
+        """
+        volatile = group.volatile
+        if group.topology is None or (volatile.configured is not None and volatile.configured_for is group.topology):
+            return None if group.topology is None else volatile.configured
+        try:
+            return configure(group.topology, self.topics, self.matches)
+        except NotLookedUp:
+            return None
+
+    def _look(self, group: StreamsGroup) -> Configured | None:
         """Configure the topology for the topics that exist now; None if there is no topology.
 
         While its expressions are not fully resolved, the last result stands, and the next heartbeat resolves on.
@@ -284,7 +302,7 @@ class StreamsProtocol:
         is_known = group.volatile.topics_version == self.topics.version
         if not changed and is_known and group.volatile.configured_for is group.topology:
             return
-        configured = self.look(group)
+        configured = self._look(group)
         hashed = self._hash(group)
         is_valid = configured is not None and configured.is_ready and group.topology is not None
         validated = group.topology.epoch if is_valid and group.topology is not None else -1
@@ -302,12 +320,12 @@ class StreamsProtocol:
         except NotLookedUp:
             return group.metadata_hash
 
-    def retarget(self, draft: StreamsDraft) -> Deciding[None]:
+    def _retarget(self, draft: StreamsDraft, timestamp: Millis) -> Deciding[None]:
         """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             return
-        configured = self.look(group)
+        configured = self._look(group)
         tasks: list[Task] = []
         stateful: list[Task] = []
         if configured is not None and configured.is_ready and group.topology is not None:
@@ -329,7 +347,7 @@ class StreamsProtocol:
                     draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
 
         yield Work(len(workers) + len(tasks) + replicas * len(stateful), compute)
-        value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch)
+        value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch, assigned_at=timestamp)
         draft.put(StreamsTargetMetadataKey(group.group_id), value)
 
 
