@@ -118,7 +118,7 @@ def test_a_value_is_written_and_read_as_kafka_has_it(key: StreamsKey, value: Str
 def test_keys_are_kafkas() -> None:
     assert write_key(StreamsCurrentKey("g", "m")).hex() == "001600016700016d"
     kinds = [int.from_bytes(write_key(key)[:2], "big") for key, _, _ in LITERAL]
-    assert kinds == [17, 17, 19, 19, 20, 21, 22, 23]
+    assert kinds == [17, 17, 19, 19, 20, 20, 21, 22, 23]
     assert read_key(b"\x00\x12\x00\x01g") is None
 
 

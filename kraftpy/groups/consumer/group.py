@@ -41,7 +41,6 @@ from kraftpy.groups.consumer.records import (
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.topics import NEVER, Topics, hash_of_topics
 
-
 _NO_TARGETS = TargetMetadataValue(assignment_epoch=0)
 
 
