@@ -11,7 +11,7 @@ Regular expressions are resolved as far as one step allows (`topic_matches`), wh
 a little later (`look_at_topics`); until then an expression keeps its previous matches, or has none.
 
 Differences from Kafka: a static member may rejoin under its present id (Kafka: UNRELEASED_INSTANCE_ID); a heartbeat to
-an unknown group gets UNKNOWN_MEMBER_ID, on which every client rejoins.
+an unknown group gets UNKNOWN_MEMBER_ID, on which every client rejoins, unless its sender leaves.
 
 Members that speak the classic protocol are handled in `classic_members`.
 
@@ -267,6 +267,8 @@ class ConsumerProtocol:
     def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> Deciding[ConsumerGroupHeartbeatResponse]:
         """Let a member leave. A static member may leave temporarily, and keeps its partitions for a session timeout."""
         group, member_id = draft.group, message.member_id
+        if group.is_gone:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
         if message.instance_id is not None:
             _check_static(group.static_members.get(message.instance_id), member_id, message.instance_id)
         if member_id not in group.members:
