@@ -256,6 +256,12 @@ kraftpy.group.max.bytes                          int      none->8388608 1..
     Maximum memory of the metadata of one classic group's members.
 group.max.size                                   int      2147483647 1..
     Maximum number of members of a classic group.
+group.consumer.assignment.interval.ms            int      1000 0..
+    Least time between two assignments of a consumer group.
+group.consumer.max.assignment.interval.ms        int      15000 0..
+    Maximum assignment interval of consumer groups.
+group.consumer.min.assignment.interval.ms        int      0 0..
+    Minimum assignment interval of consumer groups.
 group.consumer.assignors                         list     uniform,range {uniform,range}
     Server-side assignors of consumer groups; the first is the default.
 group.consumer.heartbeat.interval.ms             int      5000 1..
@@ -299,25 +305,13 @@ offsets.topic.segment.bytes                      int      104857600 1..
 offsets.topic.compression.codec                  int      0
     Compression codec of __consumer_offsets, as its numeric id.
 
-# Defaults and bounds of the settings of single groups; there is no interval between assignments yet
-group.consumer.assignment.interval.ms            int      1000 0..
-    Minimum interval between two assignments of a consumer group.
-group.consumer.max.assignment.interval.ms        int      15000 0..
-    Maximum assignment interval of consumer groups.
-group.consumer.min.assignment.interval.ms        int      0 0..
-    Minimum assignment interval of consumer groups.
+# Defaults and bounds of the settings of single groups
 group.share.assignment.interval.ms               int      1000 0..
-    Minimum interval between two assignments of a share group.
+    Least time between two assignments of a share group.
 group.share.max.assignment.interval.ms           int      15000 0..
     Maximum assignment interval of share groups.
 group.share.min.assignment.interval.ms           int      0 0..
     Minimum assignment interval of share groups.
-group.streams.assignment.interval.ms             int      1000 0..
-    Minimum interval between two assignments of a streams group.
-group.streams.max.assignment.interval.ms         int      15000 0..
-    Maximum assignment interval of streams groups.
-group.streams.min.assignment.interval.ms         int      0 0..
-    Minimum assignment interval of streams groups.
 group.share.delivery.count.limit                 int      5 2..10
     Maximum number of delivery attempts for a record in a share group.
 group.share.heartbeat.interval.ms                int      5000 1..
@@ -350,6 +344,12 @@ group.share.record.lock.duration.ms              int      30000 1000..3600000
     Acquisition lock duration of records in share groups.
 group.share.session.timeout.ms                   int      45000 1..
     Session timeout of a share group.
+group.streams.assignment.interval.ms             int      1000 0..
+    Least time between two assignments of a streams group.
+group.streams.max.assignment.interval.ms         int      15000 0..
+    Maximum assignment interval of streams groups.
+group.streams.min.assignment.interval.ms         int      0 0..
+    Minimum assignment interval of streams groups.
 group.streams.heartbeat.interval.ms              int      5000 1..
     Heartbeat interval of a streams group.
 group.streams.initial.rebalance.delay.ms         int      3000 0..

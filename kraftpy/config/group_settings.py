@@ -1,8 +1,6 @@
 """The settings of single groups, under Kafka's names, and the broker settings that give their defaults and bounds.
 
 The table has the form of `broker_settings`. The first word of a name is the type of group it applies to.
-
-Left out: the intervals between assignments (KIP-1263) are stored and described, but assignments are made at once.
 """
 
 from __future__ import annotations
@@ -11,13 +9,13 @@ from typing import NamedTuple
 
 GROUP_TABLE = """
 consumer.assignment.interval.ms                  int      1000 0..
-    Minimum interval between two assignments of the consumer group.
+    Least time between two assignments of the consumer group.
 consumer.heartbeat.interval.ms                   int      5000 1..
     Heartbeat interval given to the members of the consumer group.
 consumer.session.timeout.ms                      int      45000 1..
     Timeout to detect failures of the consumer group's members.
 share.assignment.interval.ms                     int      1000 0..
-    Minimum interval between two assignments of the share group.
+    Least time between two assignments of the share group.
 share.auto.offset.reset                          string   latest
     The initial offset of a share group: latest, earliest, or by_duration: followed by a duration such as PT1H.
 share.delivery.count.limit                       int      5 2..
@@ -35,7 +33,7 @@ share.renew.acknowledge.enable                   boolean  true
 share.session.timeout.ms                         int      45000 1..
     Timeout to detect failures of the share group's members.
 streams.assignment.interval.ms                   int      1000 0..
-    Minimum interval between two assignments of the streams group.
+    Least time between two assignments of the streams group.
 streams.heartbeat.interval.ms                    int      5000 1..
     Heartbeat interval given to the members of the streams group.
 streams.initial.rebalance.delay.ms               int      3000 0..

@@ -1,8 +1,7 @@
 """The settings of the group coordinator, under Kafka's names (with underscores for dots).
 
 Left out: `offsets.topic.*` (the shell creates the partition), `offsets.commit.timeout.ms` (the shell's append has its
-own timeout), `group.consumer.assignment.interval.ms` and `group.share.assignment.interval.ms` (KIP-1263; new targets
-are computed at once).
+own timeout).
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ Settings = Callable[[str], GroupSettings]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """The settings of a `GroupCoordinator`. Kafka's defaults, except for the initial rebalance delay."""
+    """The settings of a `GroupCoordinator`. Kafka's defaults, except for what only delays a classic group's first
+    generation and new assignments, which are none."""
 
     group_min_session_timeout_ms: int = 6_000
     """JoinGroup requests with a shorter session timeout are refused."""
@@ -30,6 +30,8 @@ class GroupConfig:
     """Maximum number of members in a group."""
     group_initial_rebalance_delay_ms: int = 0
     """How long an empty group waits for more members before its first generation (Kafka: 3000)."""
+    group_consumer_assignment_interval_ms: int = 0
+    """Least time between two assignments of a consumer group (Kafka: 1000)."""
     group_consumer_session_timeout_ms: int = 45_000
     """How long a member of the consumer protocol may go without a heartbeat."""
     group_consumer_heartbeat_interval_ms: int = 5_000
@@ -40,6 +42,8 @@ class GroupConfig:
     """True if a group with members may migrate to the other protocol. Also: disabled, upgrade, downgrade."""
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The assignors a member may ask for; the first is the default."""
+    group_streams_assignment_interval_ms: int = 0
+    """Least time between two assignments of a streams group (Kafka: 1000)."""
     group_streams_session_timeout_ms: int = 45_000
     """How long a member of a streams group may go without a heartbeat."""
     group_streams_heartbeat_interval_ms: int = 5_000
@@ -50,6 +54,8 @@ class GroupConfig:
     """Number of standby replicas for each stateful task."""
     group_streams_initial_rebalance_delay_ms: int = 3_000
     """How long an empty streams group waits for more members before its first assignment."""
+    group_share_assignment_interval_ms: int = 0
+    """Least time between two assignments of a share group (Kafka: 1000)."""
     group_share_session_timeout_ms: int = 45_000
     """How long a member of a share group may go without a heartbeat."""
     group_share_heartbeat_interval_ms: int = 5_000
@@ -74,6 +80,9 @@ class GroupConfig:
     def settings(self, group_id: str) -> GroupSettings:
         """Return the settings of a group that has no overrides."""
         return GroupSettings(
+            consumer_assignment_interval_ms=self.group_consumer_assignment_interval_ms,
+            share_assignment_interval_ms=self.group_share_assignment_interval_ms,
+            streams_assignment_interval_ms=self.group_streams_assignment_interval_ms,
             consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
             consumer_heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
             streams_session_timeout_ms=self.group_streams_session_timeout_ms,

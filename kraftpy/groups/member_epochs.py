@@ -1,4 +1,4 @@
-"""Special member epochs in heartbeats, which say that a member joins or leaves (KIP-848, KIP-932, KIP-1071)."""
+"""Epochs with a meaning of their own, in groups that the coordinator assigns to (KIP-848, KIP-932, KIP-1071)."""
 
 from __future__ import annotations
 
@@ -6,3 +6,11 @@ JOINING = 0
 LEAVING = -1
 LEAVING_FOR_NOW = -2
 """The epochs with which a member joins, leaves, or (if static) leaves temporarily."""
+
+_FIRST = 1
+"""The epoch of a new group, before anything of it is stored."""
+
+
+def next_epoch(epoch: int) -> int:
+    """Return the epoch that follows a group's; 0 stands for a group of which nothing is stored."""
+    return max(epoch, _FIRST) + 1

@@ -3,7 +3,8 @@
 Groups of the consumer protocol, share groups and streams groups are listed under their own type. DescribeGroups does
 not find them; they are described by `consumer.queries`, `share.queries` and `streams.queries`.
 
-Members' metadata and assignments are shown only for a Stable group; between generations they are meaningless.
+Members' metadata are shown only for a Stable group, their assignments always: between generations, those of the
+generation before.
 
 Read: KIP-518 (states filter), KIP-848 (types filter), KIP-1043 (GROUP_ID_NOT_FOUND from v6), KIP-430 (operations).
 """
@@ -90,7 +91,7 @@ def _describe(group: ClassicGroup, operations: int) -> DescribedGroup:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata(group.protocol_name) if stable else b"",
-                member_assignment=(member.assignment or b"") if stable else b"",
+                member_assignment=member.assignment or b"",
             )
             for member in group.members.values()
         ],

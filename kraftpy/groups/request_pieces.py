@@ -16,8 +16,8 @@ Left out: requests that are decided as a whole (heartbeats, joins), and DeleteGr
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import merge
@@ -53,6 +53,10 @@ NAME_CHARACTERS: Final = 50
 """How many characters of a group's id are hashed per unit."""
 _TOPIC_UNITS: Final = 2
 
+MOST_REPEATS: Final = 10
+"""How many groups of one request are answered a second time: an answer must not grow with the request's repetitions."""
+
+T = TypeVar("T")
 Size = Callable[[str], int]
 """Returns the number of a group's members and committed offsets, by its id."""
 
@@ -108,6 +112,31 @@ def joined(answers: Sequence[Any]) -> Any:
 
 
 # ---- requests
+
+
+def repeats(items: Iterable[T], name: Callable[[T], object]) -> tuple[list[T], list[T]]:
+    """Return the first item of each name, and items that repeat a name, of which only `MOST_REPEATS` are kept."""
+    first: dict[object, T] = {}
+    again: list[T] = []
+    for item in items:
+        if first.setdefault(name(item), item) is not item and len(again) < MOST_REPEATS:
+            again.append(item)
+    return list(first.values()), again
+
+
+def as_often_as_named(names: Iterable[str], found: Mapping[str, T]) -> list[T]:
+    """Answer for each name, in order; names said again only as long as they are few (`MOST_REPEATS`)."""
+    known: set[str] = set()
+    answers: list[T] = []
+    left = MOST_REPEATS
+    for name in names:
+        if name in known:
+            if not left:
+                continue
+            left -= 1
+        known.add(name)
+        answers.append(found[name])
+    return answers
 
 
 def _with(message: Any, field: str, value: object) -> Any:
@@ -177,6 +206,14 @@ def _of_names(message: Any, field: str, size: Size) -> Iterator[tuple[Any, int]]
 
 
 # ---- answers
+
+
+def with_refused(refused: list[Any], answered: list[Any]) -> list[Any]:
+    """Put what the broker refused of topics before the coordinator's answer, and list each topic once.
+
+    If nothing was refused, the answer stays as it is: a topic that the request names twice is listed twice.
+    """
+    return _topics(iter([*refused, *answered])) if refused else answered
 
 
 def _topics(topics: Iterator[Any]) -> list[Any]:

@@ -176,13 +176,17 @@ def uncount(counts: Counter[TopicPartition], partitions: Sequence[TopicPartition
 
 
 def check(message: TxnOffsetCommitRequest, group: Group | None) -> ErrorCode:
-    """Return an error if this sender may not commit now. It must be a member in its generation, or claim to be none."""
+    """Return an error if this sender may not commit now.
+
+    It must be a member in its generation, or claim to be none. To a group without members, whoever names no generation
+    commits as none.
+    """
     is_member = message.generation_id >= 0 or message.member_id != "" or message.group_instance_id is not None
     if group is None:
         return ErrorCode.ILLEGAL_GENERATION if message.generation_id >= 0 else ErrorCode.NONE
     if group.is_dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if not is_member:
+    if not is_member or (message.generation_id < 0 and group.is_empty):
         return ErrorCode.NONE
     if isinstance(group.kind, ConsumerGroup | StreamsGroup):
         if message.member_id not in group.kind.members:

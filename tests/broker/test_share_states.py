@@ -74,5 +74,6 @@ def test_the_key_of_a_share_partition() -> None:
     assert is_coordinator_key(text)
     for bad in ("", "g", "g:3", "g:AAAAAAAAAAAAAAAAAAAAAA", ":AAAAAAAAAAAAAAAAAAAAAA:3", "g:AAAAAAAAAAAA:3"):
         assert not is_coordinator_key(bad), bad
-    assert not is_coordinator_key("g:AAAAAAAAAAAAAAAAAAAAAA:-1")
+    assert is_coordinator_key("g:AAAAAAAAAAAAAAAAAAAAAA:-1"), "any number, as for Kafka"
+    assert not is_coordinator_key("g:AAAAAAAAAAAAAAAAAAAAAA:--1")
     assert not is_coordinator_key("g:!!!!:1")

@@ -343,7 +343,7 @@ def test_a_group_whose_coordinator_assigns_is_described_like_any_other(
     host, _, port = kraftpy_server.bootstrap.partition(":")
     run("topic", "create", topic, "-p", 2)
     run("group", "describe", group, status=1)  # there are coordinators from now on
-    for member, epoch in (("m1", 1), ("m2", 2)):
+    for member, epoch in (("m1", 2), ("m2", 3)):
         heartbeat = ConsumerGroupHeartbeatRequest(
             group_id=group,
             member_id=member,
@@ -356,10 +356,10 @@ def test_a_group_whose_coordinator_assigns_is_described_like_any_other(
 
     (row,) = rows(run("group", "describe", group, "--state"))
     assert (row["state"], row["type"], row["protocol"], row["members"]) == ("Reconciling", "consumer", "uniform", 2)
-    assert (row["epoch"], row["assignment_epoch"]) == (2, 2)
+    assert (row["epoch"], row["assignment_epoch"]) == (3, 3)
     first, second = rows(run("group", "describe", group, "--members"))
-    assert (first["member"], first["epoch"], first["partitions"]) == ("m1", 1, [f"{topic}-0", f"{topic}-1"])
-    assert (second["member"], second["epoch"], second["partitions"]) == ("m2", 2, [])
+    assert (first["member"], first["epoch"], first["partitions"]) == ("m1", 2, [f"{topic}-0", f"{topic}-1"])
+    assert (second["member"], second["epoch"], second["partitions"]) == ("m2", 3, [])
     assert first["target"] + second["target"] == [f"{topic}-0", f"{topic}-1"]
     owners = [(row["partition"], row["member"]) for row in rows(run("group", "describe", group, "--offsets"))]
     assert owners == [(0, "m1"), (1, "m1")]
@@ -444,10 +444,10 @@ def test_a_streams_group_is_described_like_any_other(kraftpy_server: EmbeddedBro
         client_tags=[],
     )
     joined = ask((host, int(port)), ApiKey.STREAMS_GROUP_HEARTBEAT, 0, heartbeat, timeout=SECONDS)
-    assert (joined.error_code, joined.member_epoch) == (0, 1)
+    assert (joined.error_code, joined.member_epoch) == (0, 2)
     assert [(each.subtopology_id, each.partitions) for each in joined.active_tasks] == [("0", [0, 1])]
     (row,) = rows(run("group", "describe", group, "--state"))
-    assert (row["state"], row["type"], row["epoch"], row["members"]) == ("Stable", "streams", 1, 1)
+    assert (row["state"], row["type"], row["epoch"], row["members"]) == ("Stable", "streams", 2, 1)
     (row,) = rows(run("group", "describe", group, "--members"))
     assert (row["member"], row["partitions"]) == ("m1", [f"{topic}-0", f"{topic}-1"])
     owners = [(row["partition"], row["member"]) for row in rows(run("group", "describe", group, "--offsets"))]

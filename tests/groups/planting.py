@@ -38,7 +38,7 @@ PLACES: tuple[Place, ...] = (
     *((ConsumerProtocol, name) for name in ("heartbeat", "_check", "take_in", "_admit", "_refresh", "_retarget")),
     *((ConsumerProtocol, name) for name in ("remove", "_leave", "look_at_topics", "_look_up_regexes")),
     *((ShareProtocol, name) for name in ("heartbeat", "_initialize", "remove")),
-    *((StreamsProtocol, name) for name in ("heartbeat", "_refresh", "retarget", "remove", "_remember", "_answer")),
+    *((StreamsProtocol, name) for name in ("heartbeat", "_refresh", "_retarget", "remove", "_remember", "_answer")),
     *((ClassicMembers, name) for name in ("join", "sync", "heartbeat", "leave")),
     *((Membership, name) for name in ("join", "sync", "heartbeat", "leave", "_add", "_update", "_rejoin_static")),
     *((Rebalance, name) for name in ("add", "touch", "drop", "prepare", "complete_join", "store_assignment")),

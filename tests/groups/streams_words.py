@@ -61,7 +61,7 @@ def _subtopology(text: str) -> wire.Subtopology:
             found.repartition_source_topics.append(wire.TopicInfo(name=name, partitions=int(count or 0)))
         elif each.startswith("/"):
             found.source_topic_regex.append(each[1:])
-        else:
+        elif each:
             found.source_topics.append(each)
     found.repartition_sink_topics = writes.split("+") if writes else []
     compact = [wire.KeyValue(key="cleanup.policy", value="compact")]

@@ -75,6 +75,12 @@ LITERAL: list[tuple[ConsumerKey, ConsumerValue, bytes, bytes]] = [
         b"\x00\x00\x00\x00\x00\x09\x00",
     ),
     (
+        TargetMetadataKey("g"),
+        TargetMetadataValue(assignment_epoch=9, assigned_at=0x0102),
+        b"\x00\x06\x00\x01g",
+        b"\x00\x00\x00\x00\x00\x09\x01\x00\x08" + bytes(6) + b"\x01\x02",
+    ),
+    (
         TargetMemberKey("g", "m"),
         TargetMemberValue(partitions=SOME),
         b"\x00\x07\x00\x01g\x00\x01m",
@@ -120,7 +126,7 @@ def test_what_is_cut_off_is_refused(key: ConsumerKey, value: object, key_bytes: 
 def test_tags_of_newer_brokers_are_passed_over() -> None:
     assert read_value(GroupKey("g"), b"\x00\x00\x00\x00\x00\x05\x01\x01\x08" + bytes(8)) == GroupValue(epoch=5)
     assert read_value(
-        TargetMetadataKey("g"), b"\x00\x00\x00\x00\x00\x09\x01\x00\x08" + bytes(8)
+        TargetMetadataKey("g"), b"\x00\x00\x00\x00\x00\x09\x01\x01\x08" + bytes(8)
     ) == TargetMetadataValue(assignment_epoch=9)
 
 

@@ -177,10 +177,10 @@ def test_what_waited_is_not_all_decided_in_one_step_where_each_costs_much(monkey
     topics.become({"t": MOST_COST // 2})
     retarget = ConsumerProtocol._retarget
 
-    def counted(protocol: ConsumerProtocol, draft: Draft) -> None:
+    def counted(protocol: ConsumerProtocol, draft: Draft, timestamp: Millis) -> None:
         nonlocal made
         made += 1
-        retarget(protocol, draft)
+        retarget(protocol, draft, timestamp)
 
     monkeypatch.setattr(ConsumerProtocol, "_retarget", counted)
     coordinator = GroupCoordinator(GroupConfig(), lambda: "new", topics)

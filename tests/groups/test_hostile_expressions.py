@@ -66,7 +66,7 @@ def test_a_member_is_let_in_at_once_and_its_topics_follow_in_slices(monkeypatch:
     looked_at: list[str] = []
     matches = Pattern.matches
     monkeypatch.setattr(Pattern, "matches", lambda self, name: looked_at.append(name) or matches(self, name))
-    assert beat(world, "a", "t.*") == (ErrorCode.NONE, 1)
+    assert beat(world, "a", "t.*") == (ErrorCode.NONE, 2)
     group = world.coordinator.groups["g"].kind
     assert group.regexes["t.*"].topics == ()
     assert Key("g", REGEXES) in world.coordinator._deadlines
@@ -80,7 +80,7 @@ def test_a_member_is_let_in_at_once_and_its_topics_follow_in_slices(monkeypatch:
     group = world.coordinator.groups["g"].kind
     assert rounds >= 4
     assert group.regexes["t.*"].topics == tuple(names)
-    assert beat(world, "a", epoch=1) == (ErrorCode.NONE, 2)
+    assert beat(world, "a", epoch=2) == (ErrorCode.NONE, 3)
     assert len(world.coordinator.groups["g"].kind.target("a")) == len(names)
 
 
@@ -90,7 +90,7 @@ def test_what_was_matched_before_holds_until_a_change_has_been_looked_at() -> No
     world.topics.become(dict.fromkeys(names, 1))
     beat(world, "a", "t.*")
     world.tick(world.now + REFILL_MS)
-    epoch = beat(world, "a", epoch=1)[1]
+    epoch = beat(world, "a", epoch=2)[1]
     assert len(world.coordinator.groups["g"].kind.target("a")) == len(names)
     more = [f"t{number:05}" for number in range(5 * SLICE_UNITS)]
     world.topics.become(dict.fromkeys(more, 1))
@@ -122,7 +122,7 @@ def test_no_group_is_looked_up_for_the_slices_of_all_others() -> None:
 def test_a_stored_expression_that_cannot_be_compiled_any_more_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.topics.become({"t": 1})
-    assert beat(world, "a", "t|(?:t)") == (ErrorCode.NONE, 1)
+    assert beat(world, "a", "t|(?:t)") == (ErrorCode.NONE, 2)
     assert world.coordinator.groups["g"].kind.regexes["t|(?:t)"].topics == ("t",)
     notes: list[str] = []
     monkeypatch.setattr(world, "happened", lambda effect: notes.append(getattr(effect, "text", "")))
@@ -130,8 +130,8 @@ def test_a_stored_expression_that_cannot_be_compiled_any_more_is_survived(monkey
     world.flushed = [(key, value and value.replace(b"t|(?:t)", b"t|(?:t(")) for key, value in log]
     world.added = {}
     world.reload()
-    assert beat(world, "a", epoch=1)[0] is ErrorCode.NONE
-    assert world.coordinator.groups["g"].kind.epoch == 2, "its topics have changed: there are none"
+    assert beat(world, "a", epoch=2)[0] is ErrorCode.NONE
+    assert world.coordinator.groups["g"].kind.epoch == 3, "its topics have changed: there are none"
     assert world.coordinator.groups["g"].kind.regexes["t|(?:t("].topics == ()
     assert len([text for text in notes if "does not compile and matches nothing" in text]) == 1
     assert beat(world, "b", "(") == (ErrorCode.INVALID_REGULAR_EXPRESSION, 0)

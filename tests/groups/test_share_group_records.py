@@ -61,6 +61,12 @@ LITERAL: list[tuple[ShareKey, ShareValue, bytes, bytes]] = [
         b"\x00\x00\x00\x00\x00\x09\x00",
     ),
     (
+        ShareTargetMetadataKey("g"),
+        ShareTargetMetadataValue(assignment_epoch=9, assigned_at=0x0102),
+        b"\x00\x0c\x00\x01g",
+        b"\x00\x00\x00\x00\x00\x09\x01\x00\x08" + bytes(6) + b"\x01\x02",
+    ),
+    (
         ShareTargetMemberKey("g", "m"),
         ShareTargetMemberValue(partitions=SOME),
         b"\x00\x0d\x00\x01g\x00\x01m",
@@ -107,7 +113,7 @@ def test_what_is_cut_off_is_refused(key: ShareKey, value: object, key_bytes: byt
 
 
 def test_tags_of_newer_brokers_are_passed_over() -> None:
-    written = b"\x00\x00\x00\x00\x00\x09\x01\x00\x08" + bytes(8)
+    written = b"\x00\x00\x00\x00\x00\x09\x01\x01\x08" + bytes(8)
     assert read_value(ShareTargetMetadataKey("g"), written) == ShareTargetMetadataValue(assignment_epoch=9)
 
 

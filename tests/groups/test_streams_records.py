@@ -74,6 +74,11 @@ LITERAL: list[tuple[StreamsKey, StreamsValue, str]] = [
     ),
     (StreamsTargetMetadataKey("g"), StreamsTargetMetadataValue(assignment_epoch=9), "00000000000900"),
     (
+        StreamsTargetMetadataKey("g"),
+        StreamsTargetMetadataValue(assignment_epoch=9, assigned_at=0x0102),
+        "0000000000090100080000000000000102",
+    ),
+    (
         StreamsTargetKey("g", "m"),
         StreamsTargetValue(
             tasks=Tasks(active=frozenset({Task("0", 2), Task("0", 1)}), standby=frozenset({Task("1", 0)}))
@@ -113,13 +118,15 @@ def test_a_value_is_written_and_read_as_kafka_has_it(key: StreamsKey, value: Str
 def test_keys_are_kafkas() -> None:
     assert write_key(StreamsCurrentKey("g", "m")).hex() == "001600016700016d"
     kinds = [int.from_bytes(write_key(key)[:2], "big") for key, _, _ in LITERAL]
-    assert kinds == [17, 17, 19, 19, 20, 21, 22, 23]
+    assert kinds == [17, 17, 19, 19, 20, 20, 21, 22, 23]
     assert read_key(b"\x00\x12\x00\x01g") is None
 
 
 def test_fields_of_tags_that_are_not_known_are_passed_over() -> None:
     more = bytes.fromhex("00000000000902000800000000000000010102aabb")
-    assert read_value(StreamsTargetMetadataKey("g"), more) == StreamsTargetMetadataValue(assignment_epoch=9)
+    assert read_value(StreamsTargetMetadataKey("g"), more) == StreamsTargetMetadataValue(
+        assignment_epoch=9, assigned_at=1
+    )
 
 
 def test_what_is_not_in_the_format_is_refused() -> None:

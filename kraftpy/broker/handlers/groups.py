@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kraftpy.broker.handlers.pieces import fetched, in_pieces
+from kraftpy.broker.handlers.pieces import described, fetched, in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kraftpy.broker.metadata.auto_creation import found_or_created
 from kraftpy.broker.share.state_requests import is_coordinator_key
 from kraftpy.groups.events import GroupRequest
+from kraftpy.groups.request_pieces import repeats, with_refused
 from kraftpy.groups.routing import partition_for_group, refuse
 from kraftpy.metadata.features import GROUP_FEATURE
 from kraftpy.protocol.errors import ErrorCode, shortened
-from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedConsumerGroup
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -51,7 +52,7 @@ from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kraftpy.protocol.messages.sync_group import SyncGroupRequest
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 _SHARE = 2
 _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, _SHARE: SHARE_GROUP_STATE}  # by key type
 _FIRST_KEYS_VERSION = 4
+_FIRST_SHARE_VERSION = 6
+_FIRST_NAMING_VERSION = 5
 _HASHED_CHARACTERS = 50
 """How many characters of a group id are hashed in one unit of `slicing`."""
 _SHORT_KEY = 250
@@ -93,7 +96,10 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
 
 
 async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Any:
-    """Hand in the generation's assignment, or wait for it."""
+    """Hand in the generation's assignment, or wait for it; from version 5 on, the sender names its protocol."""
+    names = (request.protocol_type, request.protocol_name)
+    if context.api_version >= _FIRST_NAMING_VERSION and None in names:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return await _ask(broker, request, context)
 
 
@@ -123,17 +129,15 @@ async def consumer_group_heartbeat(
 async def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> Any:
-    """Describe groups of the consumer protocol, each once even if it is named twice."""
-    request.group_ids = list(dict.fromkeys(request.group_ids))
+    """Describe groups of the consumer protocol."""
     if broker.image.feature_level(GROUP_FEATURE) < 1:
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
-    return await in_pieces(broker, request, context, _ask)
+    return await described(broker, request, context, _ask, DescribedConsumerGroup)
 
 
 async def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
-    """Describe the state and members of groups, each once even if it is named twice."""
-    request.groups = list(dict.fromkeys(request.groups))
-    return await in_pieces(broker, request, context, _ask)
+    """Describe the state and members of groups."""
+    return await described(broker, request, context, _ask)
 
 
 async def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Any:
@@ -178,7 +182,7 @@ async def find_coordinator(
 
 async def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> Coordinator:
     answer = Coordinator(key=key, node_id=-1, host="", port=-1)
-    name = _TOPICS.get(key_type)
+    name = None if key_type == _SHARE and context.api_version < _FIRST_SHARE_VERSION else _TOPICS.get(key_type)
     if name is None:
         answer.error_code = ErrorCode.INVALID_REQUEST
         answer.error_message = f"unknown coordinator type {key_type}"
@@ -229,8 +233,8 @@ async def _offset_commit(broker: Broker, request: OffsetCommitRequest, context: 
         if bad:
             refused.append(
                 OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
+                    name=topic.name if found is None else found.name,
+                    topic_id=topic.topic_id if found is None else found.topic_id,
                     partitions=[
                         OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=error)
                         for part in bad
@@ -238,13 +242,13 @@ async def _offset_commit(broker: Broker, request: OffsetCommitRequest, context: 
                 )
             )
     if request.topics and not known:
-        return OffsetCommitResponse(topics=refused)
+        return OffsetCommitResponse(topics=with_refused(refused, []))
     request.topics = known
     answered = await _ask(broker, request, context)
     assert isinstance(answered, OffsetCommitResponse)
     for answer in answered.topics:
         answer.topic_id = ids.get(answer.name, ZERO_TOPIC_ID)
-    answered.topics.extend(refused)
+    answered.topics = with_refused(refused, answered.topics)
     return answered
 
 
@@ -256,6 +260,8 @@ async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: R
 
 
 async def _offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+    if not request.group_id:
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     refused: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:
         found = broker.image.topic(topic.name)
@@ -270,23 +276,25 @@ async def _offset_delete(broker: Broker, request: OffsetDeleteRequest, context: 
         if unknown:
             refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=unknown))
             topic.partitions = [part for part in topic.partitions if 0 <= part.partition_index < count]
-    if refused:
-        request.topics = [topic for topic in request.topics if topic.partitions]
-        if not request.topics:
-            return OffsetDeleteResponse(topics=refused)
-    answered = await _ask(broker, request, context)
+    request.topics = [topic for topic in request.topics if topic.partitions]
+    answered = await _ask(broker, request, context)  # even about nothing: the group may not exist
     assert isinstance(answered, OffsetDeleteResponse)
     if answered.error_code == ErrorCode.NONE:
-        answered.topics.extend(refused)
+        answered.topics = with_refused(refused, answered.topics)
     return answered
 
 
 async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
-    """Return the offsets that groups committed, each group once; by topic id from version 10 on."""
-    request.groups = list({group.group_id: group for group in request.groups}.values())
+    """Return the offsets that groups committed, of each group as often as it is named; from version 10 by topic id."""
+    request.groups, again = repeats(request.groups, lambda group: group.group_id)
     if context.is_long or len(request.groups) > 1:
-        return await in_pieces(broker, request, context, _offset_fetch)
-    return await _offset_fetch(broker, request, context)
+        answer = await in_pieces(broker, request, context, _offset_fetch)
+    else:
+        answer = await _offset_fetch(broker, request, context)
+    for group in again:
+        one = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
+        answer.groups.extend((await in_pieces(broker, one, context, _offset_fetch)).groups)
+    return answer
 
 
 async def _offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:

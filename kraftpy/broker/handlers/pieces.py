@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kraftpy.groups.request_pieces import MOST_UNITS, joined, naming_all, pieces
+from kraftpy.groups.request_pieces import MOST_UNITS, as_often_as_named, joined, naming_all, pieces
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
 
 if TYPE_CHECKING:
@@ -35,6 +36,28 @@ async def in_pieces(broker: B, request: Any, context: RequestContext, handle: Ha
             await broker.slices.breathe(units)
         answers.append(await handle(broker, piece, context))
     return joined(answers) if len(answers) == 1 else await broker.slices.apart(joined, answers)
+
+
+async def described(
+    broker: B, request: Any, context: RequestContext, handle: Handle[B], group: Callable[..., Any] | None = None
+) -> Any:
+    """Describe groups, each as often as the request names it.
+
+    A group without a name is invalid if its description can be made with `group`; otherwise it is like any other.
+    """
+    field = "groups" if hasattr(request, "groups") else "group_ids"
+    names: list[str] = getattr(request, field)
+    setattr(request, field, [name for name in dict.fromkeys(names) if name or group is None])
+    answer = await in_pieces(broker, request, context, handle)
+
+    def all_of_them() -> list[Any]:
+        found = {each.group_id: each for each in answer.groups}
+        if group is not None:
+            found[""] = group(group_id="", error_code=ErrorCode.INVALID_GROUP_ID)
+        return as_often_as_named(names, found)
+
+    answer.groups = await broker.slices.apart(all_of_them) if context.is_long else all_of_them()
+    return answer
 
 
 async def fetched(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:

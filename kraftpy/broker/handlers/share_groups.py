@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kraftpy.broker.handlers.pieces import in_pieces
+from kraftpy.broker.handlers.pieces import ask, described
 from kraftpy.broker.share.state_changes import summaries
 from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.events import GroupRequest
+from kraftpy.groups.request_pieces import repeats
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import SHARE_FEATURE
 from kraftpy.protocol.apis import ApiKey
@@ -30,7 +31,7 @@ from kraftpy.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 from kraftpy.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from kraftpy.protocol.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from kraftpy.share.events import Result
 from kraftpy.types import BrokerId, TopicId
@@ -72,9 +73,10 @@ async def share_group_heartbeat(broker: Broker, request: ShareGroupHeartbeatRequ
 
 
 async def share_group_describe(broker: Broker, request: ShareGroupDescribeRequest, context: RequestContext) -> Any:
-    """Describe share groups, each once even if it is named twice."""
-    request.group_ids = list(dict.fromkeys(request.group_ids))
-    return await in_pieces(broker, request, context, _ask)
+    """Describe share groups."""
+    if not _has_share_groups(broker):
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
+    return await described(broker, request, context, ask, DescribedShareGroup)
 
 
 async def alter_share_group_offsets(
@@ -95,14 +97,14 @@ async def describe_share_group_offsets(
     broker: Broker, request: DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> DescribeShareGroupOffsetsResponse:
     """Return the start offsets of share groups, and their lag."""
-    groups = {group.group_id: group for group in request.groups}
-    described: list[asyncio.Task[DescribeShareGroupOffsetsResponseGroup]] = []
+    groups, again = repeats(request.groups, lambda group: group.group_id)
+    answers: list[asyncio.Task[DescribeShareGroupOffsetsResponseGroup]] = []
     async with asyncio.TaskGroup() as tasks:
-        for group in groups.values():
+        for group in groups + again:
             if context.is_long:
                 await broker.slices.breathe(_DESCRIBE_UNITS)
-            described.append(tasks.create_task(_describe(broker, group)))
-    return DescribeShareGroupOffsetsResponse(groups=[each.result() for each in described])
+            answers.append(tasks.create_task(_describe(broker, group)))
+    return DescribeShareGroupOffsetsResponse(groups=[each.result() for each in answers])
 
 
 async def _describe(
@@ -170,7 +172,7 @@ def _partition(
     if isinstance(end, ErrorCode):
         answer.error_code, answer.error_message = end, end.meaning
         return answer
-    answer.start_offset, answer.leader_epoch = summary.start_offset, summary.leader_epoch
+    answer.start_offset, answer.leader_epoch = summary.start_offset, max(0, summary.leader_epoch)  # 0: never led
     if end is not None:
         answer.lag = max(0, end - summary.start_offset - summary.delivery_complete_count)  # the start may be ahead
     return answer

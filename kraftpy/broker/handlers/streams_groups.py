@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kraftpy.broker.handlers.pieces import ask, in_pieces
+from kraftpy.broker.handlers.pieces import ask, described
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import STREAMS_FEATURE
+from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, shortened
-from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
-from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from kraftpy.protocol.messages.streams_group_describe import DescribedStreamsGroup, StreamsGroupDescribeRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    Topology,
+)
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasCoordinators
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
+_INTERNAL = (CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE)
+
+
 async def streams_group_heartbeat(
     broker: Broker, request: StreamsGroupHeartbeatRequest, context: RequestContext
 ) -> Any:
@@ -31,14 +40,29 @@ async def streams_group_heartbeat(
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     if not request.group_id.strip():
         return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
+    if request.topology is not None and (problem := _problem_of_names(request.topology)) is not None:
+        invalid = ErrorCode.STREAMS_INVALID_TOPOLOGY
+        return StreamsGroupHeartbeatResponse(error_code=invalid, error_message=shortened(problem))
     answer: Any = await broker.coordinators.ask(request, context)
     answer.error_message = shortened(answer.error_message)
     return answer
 
 
+def _problem_of_names(topology: Topology) -> str | None:
+    """Return why some names in the topology cannot be those of its topics."""
+    names: dict[str, None] = {}
+    for each in topology.subtopologies:
+        names |= dict.fromkeys(each.source_topics) | dict.fromkeys(each.repartition_sink_topics)
+        names |= dict.fromkeys(topic.name for topic in (*each.repartition_source_topics, *each.state_changelog_topics))
+    internal = [name for name in names if name in _INTERNAL]
+    if internal:
+        return f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology is prohibited."
+    invalid = [name for name in names if topic_name_problem(name) is not None]
+    return f"Topic names {','.join(invalid)} are not valid topic names." if invalid else None
+
+
 async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRequest, context: RequestContext) -> Any:
-    """Describe streams groups, each once even if it is named twice."""
-    request.group_ids = list(dict.fromkeys(request.group_ids))
+    """Describe streams groups."""
     if broker.image.feature_level(STREAMS_FEATURE) < 1:
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
-    return await in_pieces(broker, request, context, ask)
+    return await described(broker, request, context, ask, DescribedStreamsGroup)

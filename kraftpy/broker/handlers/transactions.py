@@ -22,6 +22,7 @@ from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata.auto_creation import found_or_created
 from kraftpy.broker.slicing import PIECE
 from kraftpy.groups.patterns import Pattern, PatternError, shown
+from kraftpy.groups.request_pieces import with_refused
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional_offsets import refuse
 from kraftpy.protocol.errors import ErrorCode
@@ -224,6 +225,8 @@ async def txn_offset_commit(
 async def _txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
+    if not request.group_id:
+        return refuse(request, ErrorCode.INVALID_GROUP_ID)
     partition = _offsets_partition(broker, request.group_id)
     if partition is None:
         return refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -251,12 +254,13 @@ async def _txn_offset_commit(
                 parts.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=chosen))
     request.topics = unknown
     refused = refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    refused.topics = with_refused(refused.topics, [])
     if not known:
         return refused
     request.topics = known
     answered = await broker.coordinators.ask(request, context)
     assert isinstance(answered, TxnOffsetCommitResponse)
-    answered.topics.extend(refused.topics)
+    answered.topics = with_refused(refused.topics, answered.topics)
     return answered
 
 

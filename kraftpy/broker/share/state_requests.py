@@ -67,7 +67,8 @@ def is_coordinator_key(text: str) -> bool:
         is_topic_id = len(urlsafe_b64decode(topic_id + "==")) == _TOPIC_ID_BYTES
     except ValueError:
         return False
-    return bool(group_id) and is_topic_id and partition.isascii() and partition.isdecimal()
+    number = partition.removeprefix("-")  # Kafka takes any integer: whether there is such a partition comes later
+    return bool(group_id) and is_topic_id and number.isascii() and number.isdecimal()
 
 
 def state_partition(key: ShareKey, count: int) -> int:

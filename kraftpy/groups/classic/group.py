@@ -60,7 +60,7 @@ class Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member. `assignment` is None until its generation has one."""
+    """A member. `assignment` is the last one it was given: between generations, that of the generation before."""
 
     member_id: str
     group_instance_id: str | None

@@ -35,7 +35,8 @@ UNKNOWN_MEMBER = ""
 
 FIRST_JOIN_WITH_MEMBER_ID_REQUIRED = 4
 FIRST_LEAVE_WITH_MEMBERS = 3
-_MAX_NAME_IN_ID = 249
+_MAX_NAME_IN_ID = 1_000
+"""Far more than a client's or instance's name has: the id must fit in records and answers, whatever a client sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,9 @@ class Joining:
 
 
 def member_id_for(joining: Joining, unique: str) -> str:
-    """Build a member id. The client's name is cut so that the unique part always fits."""
-    return f"{(joining.group_instance_id or joining.client_id)[:_MAX_NAME_IN_ID]}-{unique}"
+    """Build a member id. A static member's begins with its instance id, any other's with the client's name."""
+    name = joining.client_id if joining.group_instance_id is None else joining.group_instance_id
+    return f"{name[:_MAX_NAME_IN_ID]}-{unique}"
 
 
 class Membership:

@@ -245,7 +245,6 @@ class Rebalance:
         group.become(State.COMPLETING_REBALANCE, step.timestamp)
         step.note(group, f"generation {group.generation_id} has {len(group.members)} members")
         for member in group.members.values():
-            member.assignment = None
             member.is_new = False
             self.answer_join(member, join_answer(group, member, leads=member.member_id == group.leader_id), step)
             self.touch(group, member, step)

@@ -114,7 +114,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
                     self._touch_classic(group, draft, joined.member_id, step)
                 return joined
             case SyncGroupRequest():
-                synced = self._classic.sync(draft, message)
+                synced = self._classic.sync(draft, message, step.timestamp)
                 self._renew_classic_session(group, draft, message, synced.error_code, step)
                 if not synced.error_code:
                     self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, message.member_id))

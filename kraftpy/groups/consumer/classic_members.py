@@ -20,7 +20,6 @@ from kraftpy.groups.classic.membership import (
     FIRST_LEAVE_WITH_MEMBERS,
     UNKNOWN_MEMBER,
     Joining,
-    member_id_for,
 )
 from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.consumer.group import ConsumerGroup, Draft
@@ -55,7 +54,7 @@ class ClassicMembers:
         try:
             subscription = self._check_join(joining)
             if member_id == UNKNOWN_MEMBER:
-                member_id = member_id_for(joining, self._protocol.new_id())
+                member_id = self._protocol.new_id()
                 must_ask_again = event.api_version >= FIRST_JOIN_WITH_MEMBER_ID_REQUIRED
                 if joining.group_instance_id is None and must_ask_again:
                     return join_error(event.api_version, member_id, ErrorCode.MEMBER_ID_REQUIRED)
@@ -101,7 +100,7 @@ class ClassicMembers:
 
     # ---- SyncGroup
 
-    def sync(self, draft: Draft, message: SyncGroupRequest) -> SyncGroupResponse:
+    def sync(self, draft: Draft, message: SyncGroupRequest, timestamp: Millis) -> SyncGroupResponse:
         """Return the partitions that a member which has joined may read."""
         try:
             classic = self._check_member(draft.group, message)
@@ -110,7 +109,8 @@ class ClassicMembers:
             if message.protocol_name not in (None, classic.protocol_name):
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             current = draft.group.current(message.member_id)
-            if current.state is not MemberState.UNREVOKED_PARTITIONS and current.member_epoch < draft.group.epoch:
+            is_revoking = current.state is MemberState.UNREVOKED_PARTITIONS
+            if not is_revoking and self._is_behind(draft.group, message.member_id, timestamp):
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         except KafkaError as error:
             return SyncGroupResponse(error_code=error.code, assignment=b"")
@@ -130,10 +130,15 @@ class ClassicMembers:
         except KafkaError as error:
             return HeartbeatResponse(error_code=error.code)
         yield from self._protocol.look_at_topics(draft, timestamp)
-        must_join = self._must_join(draft.group, message.member_id)
+        must_join = self._must_join(draft.group, message.member_id, timestamp)
         return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE)
 
-    def _must_join(self, group: ConsumerGroup, member_id: str) -> bool:
+    def _is_behind(self, group: ConsumerGroup, member_id: str, timestamp: Millis) -> bool:
+        """Return True if the member would learn of a new epoch by joining again now."""
+        following = group.epoch if self._protocol.may_assign(group, timestamp) else group.assignment_epoch
+        return group.current(member_id).member_epoch < following
+
+    def _must_join(self, group: ConsumerGroup, member_id: str, timestamp: Millis) -> bool:
         current = group.current(member_id)
         match current.state:
             case MemberState.UNREVOKED_PARTITIONS:
@@ -141,8 +146,8 @@ class ClassicMembers:
             case MemberState.UNRELEASED_PARTITIONS:
                 wanted = group.target(member_id) - current.assigned
                 are_free = all(group.holders.get(each, member_id) == member_id for each in wanted)
-                return are_free or current.member_epoch < group.epoch
-        return current.member_epoch < group.epoch
+                return are_free or self._is_behind(group, member_id, timestamp)
+        return self._is_behind(group, member_id, timestamp)
 
     def _check_member(self, group: ConsumerGroup, message: SyncGroupRequest | HeartbeatRequest) -> ClassicMember:
         """Return the member. Raises KafkaError if it is unknown or not in that generation."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
+from kraftpy.groups.assignment_interval import NEVER_ASSIGNED
 from kraftpy.groups.consumer.records import (
     ConsumerKey,
     ConsumerValue,
@@ -40,6 +41,8 @@ from kraftpy.groups.consumer.records import (
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.topics import NEVER, Topics, hash_of_topics
 
+_NO_TARGETS = TargetMetadataValue(assignment_epoch=0)
+
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
@@ -49,6 +52,7 @@ class ConsumerGroup:
     epoch: int = 0
     metadata_hash: int = 0
     assignment_epoch: int = 0
+    assigned_at: int = NEVER_ASSIGNED  # wall clock
     members: dict[str, MemberValue] = field(default_factory=dict)
     targets: dict[str, Assignment] = field(default_factory=dict)
     currents: dict[str, CurrentValue] = field(default_factory=dict)
@@ -68,7 +72,8 @@ class ConsumerGroup:
                 group = value if isinstance(value, GroupValue) else GroupValue(epoch=0)
                 self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
             case TargetMetadataKey():
-                self.assignment_epoch = value.assignment_epoch if isinstance(value, TargetMetadataValue) else 0
+                made = value if isinstance(value, TargetMetadataValue) else _NO_TARGETS
+                self.assignment_epoch, self.assigned_at = made.assignment_epoch, made.assigned_at
             case MemberKey(member_id=member_id):
                 self._apply_member(member_id, value if isinstance(value, MemberValue) else None)
             case TargetMemberKey(member_id=member_id):

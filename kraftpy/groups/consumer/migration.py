@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kraftpy.groups.assignment import Assignment
-from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, Member
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, Member, State
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.classic_members import to_ids, to_names
 from kraftpy.groups.consumer.group import ConsumerGroup, Draft
@@ -109,7 +109,7 @@ def _held(group: ClassicGroup, members: dict[str, Member], topics: Topics) -> di
     held: dict[str, Assignment] = {}
     taken: set[object] = set()
     for member_id, member in members.items():
-        if member.assignment is not None:
+        if member.assignment is not None and group.state is not State.COMPLETING_REBALANCE:
             partitions = decode_assignment(member.assignment)
         else:
             partitions = _subscription(group, member).owned

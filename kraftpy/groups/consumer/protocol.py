@@ -11,8 +11,7 @@ Regular expressions are resolved as far as one step allows (`topic_matches`), wh
 a little later (`look_at_topics`); until then an expression keeps its previous matches, or has none.
 
 Differences from Kafka: a static member may rejoin under its present id (Kafka: UNRELEASED_INSTANCE_ID); a heartbeat to
-an unknown group gets UNKNOWN_MEMBER_ID, on which every client rejoins; targets are computed at once, without KIP-1263's
-interval.
+an unknown group gets UNKNOWN_MEMBER_ID, on which every client rejoins, unless its sender leaves.
 
 Members that speak the classic protocol are handled in `classic_members`.
 
@@ -28,6 +27,7 @@ from typing import TypeVar
 
 from kraftpy.groups.apart import UNITS_AT_ONCE, Deciding, Work
 from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer.assignors import ASSIGNORS, Subscriber
 from kraftpy.groups.consumer.group import ConsumerGroup, Draft
@@ -48,7 +48,7 @@ from kraftpy.groups.consumer.records import (
     TargetMetadataValue,
 )
 from kraftpy.groups.events import Request
-from kraftpy.groups.member_epochs import JOINING, LEAVING_FOR_NOW
+from kraftpy.groups.member_epochs import JOINING, LEAVING_FOR_NOW, next_epoch
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
@@ -190,14 +190,15 @@ class ConsumerProtocol:
         def settle() -> CurrentValue:
             if is_new:
                 self._begin_epoch(draft, changed=changed)
-            self._retarget(draft)
+            if self.may_assign(draft.group, timestamp):
+                self._retarget(draft, timestamp)
             after = reconciled(draft.group, member_id, owned, self.topics, resubscribed=resubscribed)
             if after != before or member_id not in draft.group.currents:
                 draft.put(CurrentKey(draft.group.group_id, member_id), after)
             return after
 
         epoch = draft.group.assignment_epoch
-        if is_new or draft.group.epoch != epoch:
+        if is_new or (draft.group.epoch != epoch and self.may_assign(draft.group, timestamp)):
             units = self._units(draft.group)
         elif before.state is MemberState.STABLE and before.member_epoch == epoch:
             units = 0
@@ -266,6 +267,8 @@ class ConsumerProtocol:
     def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> Deciding[ConsumerGroupHeartbeatResponse]:
         """Let a member leave. A static member may leave temporarily, and keeps its partitions for a session timeout."""
         group, member_id = draft.group, message.member_id
+        if group.is_gone:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
         if message.instance_id is not None:
             _check_static(group.static_members.get(message.instance_id), member_id, message.instance_id)
         if member_id not in group.members:
@@ -308,7 +311,7 @@ class ConsumerProtocol:
         group = draft.group
         hashed = draft.group.hash_of(self.topics)
         if changed or hashed != draft.group.metadata_hash:
-            value = GroupValue(epoch=draft.group.epoch + 1, metadata_hash=hashed)
+            value = GroupValue(epoch=next_epoch(draft.group.epoch), metadata_hash=hashed)
             draft.put(GroupKey(group.group_id), value)
 
     def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:
@@ -333,7 +336,11 @@ class ConsumerProtocol:
         draft.group.looked_up = looked_up
         return all(looked_up.get(regex) == version for regex in needed)
 
-    def _retarget(self, draft: Draft) -> None:
+    def may_assign(self, group: ConsumerGroup, timestamp: Millis) -> bool:
+        """Return True if the group's last targets are old enough for new ones (KIP-1263)."""
+        return may_assign(group.assigned_at, self.settings(group.group_id).consumer_assignment_interval_ms, timestamp)
+
+    def _retarget(self, draft: Draft, timestamp: Millis) -> None:
         """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
@@ -357,7 +364,8 @@ class ConsumerProtocol:
         for member_id, target in sorted(assignor(members, counts).items()):
             if member_id not in group.targets or group.targets[member_id] != target:
                 draft.put(TargetMemberKey(group.group_id, member_id), TargetMemberValue(partitions=target))
-        draft.put(TargetMetadataKey(group.group_id), TargetMetadataValue(assignment_epoch=group.epoch))
+        value = TargetMetadataValue(assignment_epoch=group.epoch, assigned_at=timestamp)
+        draft.put(TargetMetadataKey(group.group_id), value)
 
     def assignor_name(self, group: ConsumerGroup) -> str:
         """Return the assignor its members want, or the broker's first."""

@@ -5,15 +5,15 @@ flexible.
 
     3  the group: its epoch, and a hash of its subscribed topics at that time (KIP-1101)
     5  a member: its metadata, from its own requests
-    6  the assignment: the group epoch for which it was computed
+    6  the assignment: the group epoch for which it was computed, and when (KIP-1263)
     7  a member's target: the partitions it should have
     8  a member's current assignment: its epoch, what it may read, what it was asked to revoke
     16 a regular expression: the topics that it matched when last resolved
 
 Kind 4, the topics' partitions, was written by Kafka before 4.1 instead of the hash; it is ignored when read.
 
-Left out: the creation time of a group, the timestamp of an assignment, the epochs at which partitions were assigned
-(KIP-1251): tags that are skipped when read and not written.
+Left out: the creation time of a group, the epochs at which partitions were assigned (KIP-1251): tags that are skipped
+when read and not written.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kraftpy.groups.assignment import (
     write_partitions,
     write_strings,
 )
+from kraftpy.groups.assignment_interval import NEVER_ASSIGNED, read_assigned_at, write_assigned_at
 from kraftpy.groups.records import Record, RecordReader
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
@@ -145,9 +146,10 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMetadataValue:
-    """The group epoch for which the targets were computed."""
+    """The group epoch for which the targets were computed, and when that was."""
 
     assignment_epoch: int
+    assigned_at: int = NEVER_ASSIGNED  # wall clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +238,7 @@ def write_value(value: ConsumerValue) -> bytes:
                 tags = b"\x01" + uvarint(_CLASSIC_TAG) + uvarint(len(classic)) + classic
         case TargetMetadataValue():
             body = struct.pack(">i", value.assignment_epoch)
+            tags = write_assigned_at(value.assigned_at)
         case TargetMemberValue():
             body = write_partitions(value.partitions)
         case CurrentValue():
@@ -326,6 +329,8 @@ def read_value(key: ConsumerKey, data: Buffer) -> ConsumerValue:
         epoch = reader.int32()
         hashed = reader.tagged_fields().get(_HASH_TAG, bytes(8))
         return GroupValue(epoch=epoch, metadata_hash=RecordReader(hashed).int64())
+    if isinstance(key, TargetMetadataKey):
+        return TargetMetadataValue(assignment_epoch=reader.int32(), assigned_at=read_assigned_at(reader))
     if isinstance(key, MemberKey):
         member = _read_member(reader)
         return replace(member, classic=_read_classic(reader.tagged_fields().get(_CLASSIC_TAG)))
@@ -334,12 +339,8 @@ def read_value(key: ConsumerKey, data: Buffer) -> ConsumerValue:
     return value
 
 
-def _read_fields(
-    key: TargetMetadataKey | TargetMemberKey | CurrentKey | RegexKey, reader: RecordReader
-) -> ConsumerValue:
+def _read_fields(key: TargetMemberKey | CurrentKey | RegexKey, reader: RecordReader) -> ConsumerValue:
     match key:
-        case TargetMetadataKey():
-            return TargetMetadataValue(assignment_epoch=reader.int32())
         case TargetMemberKey():
             return TargetMemberValue(partitions=read_partitions(reader))
         case CurrentKey():

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from kraftpy.groups.assignment import NOTHING, Assignment
+from kraftpy.groups.assignment_interval import NEVER_ASSIGNED
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.share.records import (
     ShareCurrentKey,
@@ -46,6 +47,9 @@ _NEW = ShareCurrentValue()
 _NO_STATE = ShareStateValue()
 
 
+_NO_TARGETS = ShareTargetMetadataValue(assignment_epoch=0)
+
+
 @dataclass(slots=True, kw_only=True)
 class ShareGroup:
     """The durable state of one group."""
@@ -54,6 +58,7 @@ class ShareGroup:
     epoch: int = 0
     metadata_hash: int = 0
     assignment_epoch: int = 0
+    assigned_at: int = NEVER_ASSIGNED  # wall clock
     members: dict[str, ShareMemberValue] = field(default_factory=dict)
     targets: dict[str, Assignment] = field(default_factory=dict)
     currents: dict[str, ShareCurrentValue] = field(default_factory=dict)
@@ -71,7 +76,8 @@ class ShareGroup:
                 group = value if isinstance(value, ShareGroupValue) else ShareGroupValue(epoch=0)
                 self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
             case ShareTargetMetadataKey():
-                self.assignment_epoch = value.assignment_epoch if isinstance(value, ShareTargetMetadataValue) else 0
+                made = value if isinstance(value, ShareTargetMetadataValue) else _NO_TARGETS
+                self.assignment_epoch, self.assigned_at = made.assignment_epoch, made.assigned_at
             case ShareMemberKey(member_id=member_id):
                 if isinstance(value, ShareMemberValue):
                     self.members[member_id] = value

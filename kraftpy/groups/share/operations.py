@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.events import Deletion, GroupResponse, Initialization, Request
+from kraftpy.groups.member_epochs import next_epoch
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.group import ShareDraft
 from kraftpy.groups.share.records import ShareGroupKey, ShareGroupValue
@@ -99,7 +100,7 @@ class Alteration(Operation):
         if not self._start_offsets:
             return None
         group, wanted = draft.group, frozenset(self._start_offsets)
-        value = ShareGroupValue(epoch=group.epoch + 1, metadata_hash=group.metadata_hash)
+        value = ShareGroupValue(epoch=next_epoch(group.epoch), metadata_hash=group.metadata_hash)
         draft.put(ShareGroupKey(self.group_id), value)
         draft.put_partitions(share_partitions.initializing(group.partitions, wanted, topics, timestamp))
         return Initialization(state_epoch=draft.group.epoch, start_offsets=self._start_offsets)

@@ -8,8 +8,7 @@ A partition is assigned once the share coordinators have state for it: new subsc
 heartbeat. A change of topics or partitions is noticed at the next heartbeat of any member.
 
 Differences from Kafka: a member may rejoin under its id at any epoch (Kafka: FENCED_MEMBER_EPOCH until its session
-expires); targets are computed at once, without KIP-1263's interval; of several partitions requested together, those
-that can be initialized are, even if others fail.
+expires); of several partitions requested together, those that can be initialized are, even if others fail.
 
 Left out: racks, which Kafka's assignor ignores as well.
 """
@@ -21,9 +20,10 @@ from functools import partial
 
 from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.assignment import Assignment, by_topic
+from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
-from kraftpy.groups.member_epochs import JOINING, LEAVING
+from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
@@ -50,6 +50,9 @@ from kraftpy.protocol.messages.share_group_heartbeat import (
     ShareGroupTopicPartitions,
 )
 from kraftpy.types import Millis, TopicId
+
+_LONGEST_MEMBER_ID = 36
+"""The length of a UUID as text, of which members make their ids."""
 
 
 def share_heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ShareGroupHeartbeatResponse:
@@ -92,10 +95,12 @@ class ShareProtocol:
             draft.put(ShareMemberKey(group_id, member_id), updated)
         resubscribed = known is None or known.subscribed_topic_names != updated.subscribed_topic_names
         self._refresh(draft, changed=resubscribed or _is_assignment_pending(draft.group, self.topics))
-        if draft.group.epoch != draft.group.assignment_epoch:
+        interval_ms = self.settings(group_id).share_assignment_interval_ms
+        is_lacking = draft.group.epoch != draft.group.assignment_epoch
+        if is_lacking and may_assign(draft.group.assigned_at, interval_ms, timestamp):
             members, partitions = self._question(draft)
             units = len(members) + len(partitions)
-            yield Work(units, lambda: self._retarget(draft, assign_simple(members, partitions)))
+            yield Work(units, lambda: self._retarget(draft, assign_simple(members, partitions), timestamp))
         after = _reconciled(draft.group, member_id)
         if after != before or member_id not in draft.group.currents:
             draft.put(ShareCurrentKey(group_id, member_id), after)
@@ -154,7 +159,7 @@ class ShareProtocol:
         hashed = hash_of_topics(group.subscribed_topics(), self.topics)
         group.topics_version = self.topics.version
         if changed or hashed != group.metadata_hash:
-            value = ShareGroupValue(epoch=group.epoch + 1, metadata_hash=hashed)
+            value = ShareGroupValue(epoch=next_epoch(group.epoch), metadata_hash=hashed)
             draft.put(ShareGroupKey(group.group_id), value)
 
     def _question(self, draft: ShareDraft) -> tuple[dict[str, ShareSubscriber], Assignment]:
@@ -172,13 +177,14 @@ class ShareProtocol:
         draft.cost += len(members) + len(partitions) + sum(map(len, subscriptions.values()))
         return members, partitions
 
-    def _retarget(self, draft: ShareDraft, targets: Mapping[str, Assignment]) -> None:
+    def _retarget(self, draft: ShareDraft, targets: Mapping[str, Assignment], timestamp: Millis) -> None:
         """Store the targets for the group's epoch."""
         group = draft.group
         for member_id, target in sorted(targets.items()):
             if member_id not in group.targets or group.targets[member_id] != target:
                 draft.put(ShareTargetMemberKey(group.group_id, member_id), ShareTargetMemberValue(partitions=target))
-        draft.put(ShareTargetMetadataKey(group.group_id), ShareTargetMetadataValue(assignment_epoch=group.epoch))
+        value = ShareTargetMetadataValue(assignment_epoch=group.epoch, assigned_at=timestamp)
+        draft.put(ShareTargetMetadataKey(group.group_id), value)
         draft.group.assigned = draft.group.partitions
 
     def _lacking_units(self, group: ShareGroup) -> int:
@@ -215,6 +221,8 @@ def _check(message: ShareGroupHeartbeatRequest) -> None:
         problem = "GroupId can't be empty."
     elif not message.member_id.strip():
         problem = "MemberId can't be empty."
+    elif len(message.member_id) > _LONGEST_MEMBER_ID:
+        problem = "Invalid member id in the request."
     elif message.rack_id is not None and not message.rack_id.strip():
         problem = "RackId can't be empty."
     elif message.member_epoch < LEAVING:

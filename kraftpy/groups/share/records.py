@@ -5,14 +5,12 @@ flexible.
 
     10 a member: its metadata, from its own requests
     11 the group: its epoch, and a hash of its subscribed topics at that time
-    12 the assignment: the group epoch for which it was computed
+    12 the assignment: the group epoch for which it was computed, and when (KIP-1263)
     13 a member's target: the partitions it should have
     14 a member's current assignment: its epoch, and what it reads
     15 the partitions for which the share coordinator keeps state, or is about to start or stop keeping it
 
 Kind 9, the topics' partitions, was never released; it is ignored when read.
-
-Left out: the timestamp of an assignment (KIP-1263), a tag that is skipped when read and not written.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from kraftpy.groups.assignment import (
     write_partitions,
     write_strings,
 )
+from kraftpy.groups.assignment_interval import NEVER_ASSIGNED, read_assigned_at, write_assigned_at
 from kraftpy.groups.records import Record, RecordReader
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
@@ -127,9 +126,10 @@ class ShareGroupValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareTargetMetadataValue:
-    """The group epoch for which the targets were computed."""
+    """The group epoch for which the targets were computed, and when that was."""
 
     assignment_epoch: int
+    assigned_at: int = NEVER_ASSIGNED  # wall clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +210,7 @@ def _topic_states(states: Mapping[TopicId, TopicState]) -> bytes:
 
 def write_value(value: ShareValue) -> bytes:
     """Encode a value."""
+    tags = _NO_TAGS
     match value:
         case ShareMemberValue():
             body = b"".join(
@@ -224,6 +225,7 @@ def write_value(value: ShareValue) -> bytes:
             body = struct.pack(">iq", value.epoch, value.metadata_hash)
         case ShareTargetMetadataValue():
             body = struct.pack(">i", value.assignment_epoch)
+            tags = write_assigned_at(value.assigned_at)
         case ShareTargetMemberValue():
             body = write_partitions(value.partitions)
         case ShareCurrentValue():
@@ -235,7 +237,7 @@ def write_value(value: ShareValue) -> bytes:
             body = _topic_states(value.initializing) + _topic_states(value.initialized) + deleting
         case _:
             assert_never(value)
-    return struct.pack(">h", VERSION) + body + _NO_TAGS
+    return struct.pack(">h", VERSION) + body + tags
 
 
 def share_record(key: ShareKey, value: ShareValue | None) -> Record:
@@ -309,19 +311,21 @@ def read_value(key: ShareKey, data: Buffer) -> ShareValue:
     if version != VERSION:
         raise ProtocolError(f"a {type(key).__name__} has unknown version {version}; only {VERSION} is supported")
     reader.flexible = True
+    if isinstance(key, ShareTargetMetadataKey):
+        return ShareTargetMetadataValue(assignment_epoch=reader.int32(), assigned_at=read_assigned_at(reader))
     value = _read_fields(key, reader)
     reader.tagged_fields()
     return value
 
 
-def _read_fields(key: ShareKey, reader: RecordReader) -> ShareValue:
+def _read_fields(
+    key: ShareMemberKey | ShareGroupKey | ShareTargetMemberKey | ShareCurrentKey | ShareStateKey, reader: RecordReader
+) -> ShareValue:
     match key:
         case ShareMemberKey():
             return _read_member(reader)
         case ShareGroupKey():
             return ShareGroupValue(epoch=reader.int32(), metadata_hash=reader.int64())
-        case ShareTargetMetadataKey():
-            return ShareTargetMetadataValue(assignment_epoch=reader.int32())
         case ShareTargetMemberKey():
             return ShareTargetMemberValue(partitions=read_partitions(reader))
         case ShareCurrentKey():

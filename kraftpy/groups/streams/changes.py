@@ -93,16 +93,15 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             return streams_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not (isinstance(group.kind, StreamsGroup) or group.may_become_another_kind):
             return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a streams group.")
-        return (yield from self.protocol.heartbeat(draft, event, message))
+        return (yield from self.protocol.heartbeat(draft, event, message, step.timestamp))
 
     def _on_due(self, group: Group, draft: StreamsDraft, key: Key, step: Step) -> Deciding[None]:
         if key.kind == STREAMS_DELAY:
-            draft.group.volatile.is_delayed = False
-            if draft.group.members:
-                yield from self.protocol.retarget(draft)
+            draft.group.volatile.is_delayed = False  # the next heartbeat has the targets computed
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
             step.note(group, f"member {key.member_id} {why}")
             self.protocol.remove(draft, key.member_id)
+        yield from ()  # nothing here takes long
 
     def _purpose(self, group: Group, draft: StreamsDraft, answers: Answers) -> StoreStreamsGroup:
         return StoreStreamsGroup(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
+from kraftpy.groups.assignment_interval import NEVER_ASSIGNED
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.streams.records import (
     NO_TASKS,
@@ -43,6 +44,9 @@ from kraftpy.groups.topics import NEVER
 TaskOffsets = dict[Task, int]
 
 
+_NO_TARGETS = StreamsTargetMetadataValue(assignment_epoch=0)
+
+
 @dataclass(slots=True, kw_only=True)
 class Volatile:
     """State that a coordinator has about a group outside the log. Drafts of the group share it."""
@@ -66,6 +70,7 @@ class StreamsGroup:
     metadata_hash: int = 0
     validated_topology_epoch: int = -1
     assignment_epoch: int = 0
+    assigned_at: int = NEVER_ASSIGNED  # wall clock
     topology: Topology | None = None
     members: dict[str, StreamsMemberValue] = field(default_factory=dict)
     targets: dict[str, Tasks] = field(default_factory=dict)
@@ -82,7 +87,8 @@ class StreamsGroup:
                 self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
                 self.validated_topology_epoch = group.validated_topology_epoch
             case StreamsTargetMetadataKey():
-                self.assignment_epoch = value.assignment_epoch if isinstance(value, StreamsTargetMetadataValue) else 0
+                made = value if isinstance(value, StreamsTargetMetadataValue) else _NO_TARGETS
+                self.assignment_epoch, self.assigned_at = made.assignment_epoch, made.assigned_at
             case StreamsTopologyKey():
                 self.topology = value if isinstance(value, Topology) else None
             case StreamsMemberKey(member_id=member_id):

@@ -7,7 +7,7 @@ While the topology cannot be run, all targets are empty and the responses say wh
 topics are missing and creates them; the next heartbeat finds them.
 
 Differences from Kafka: a topology other than the group's is refused while the group has members, and replaces it if the
-group has none; static members are refused; targets are computed at once, without KIP-1263's interval.
+group has none.
 
 Left out: warm-up tasks (see the assignor). Regular expressions are resolved again whenever a topic is created or
 deleted.
@@ -19,9 +19,10 @@ from dataclasses import replace
 from functools import partial
 
 from kraftpy.groups.apart import Deciding, Work
+from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
-from kraftpy.groups.member_epochs import JOINING, LEAVING
+from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.streams.assignor import Worker, assign
 from kraftpy.groups.streams.endpoints import endpoints
@@ -66,6 +67,7 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
+from kraftpy.types import Millis
 
 ACCEPTABLE_RECOVERY_LAG = 10_000
 TASK_OFFSET_INTERVAL_MS = 60_000
@@ -89,19 +91,19 @@ class StreamsProtocol:
     # ---- one heartbeat
 
     def heartbeat(
-        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest
+        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest, timestamp: Millis
     ) -> Deciding[StreamsGroupHeartbeatResponse]:
         """Let a member join, carry on or leave."""
         try:
             _check(message)
             if message.member_epoch == LEAVING:
                 return self._leave(draft, message)
-            return (yield from self._join_or_stay(draft, event, message))
+            return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
             return streams_error(error.code, str(error))
 
     def _join_or_stay(
-        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest
+        self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest, timestamp: Millis
     ) -> Deciding[StreamsGroupHeartbeatResponse]:
         member_id = message.member_id
         self._admit(draft.group, message)
@@ -123,8 +125,9 @@ class StreamsProtocol:
         self._refresh(draft, changed=known != updated)
         if is_first and self.settings(draft.group.group_id).streams_initial_rebalance_delay_ms > 0:
             self._delay(draft)
-        if not draft.group.volatile.is_delayed:
-            yield from self.retarget(draft)
+        interval_ms = self.settings(draft.group.group_id).streams_assignment_interval_ms
+        if not draft.group.volatile.is_delayed and may_assign(draft.group.assigned_at, interval_ms, timestamp):
+            yield from self._retarget(draft, timestamp)
         owned = _owned(message)
         is_settled = before.state is StreamsState.STABLE and before.member_epoch == draft.group.assignment_epoch
         units = 0 if is_settled else draft.group.task_count
@@ -139,15 +142,8 @@ class StreamsProtocol:
         draft.group.volatile.is_delayed = True
         group = draft.group
         if group.assignment_epoch == 0:
-            draft.put(
-                StreamsTargetMetadataKey(group.group_id), StreamsTargetMetadataValue(assignment_epoch=group.epoch)
-            )
-            value = StreamsGroupValue(
-                epoch=group.epoch + 1,
-                metadata_hash=group.metadata_hash,
-                validated_topology_epoch=group.validated_topology_epoch,
-            )
-            draft.put(StreamsGroupKey(group.group_id), value)
+            first = StreamsTargetMetadataValue(assignment_epoch=group.epoch - 1)
+            draft.put(StreamsTargetMetadataKey(group.group_id), first)
 
     def _admit(self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> None:
         if message.member_id not in group.members:
@@ -157,6 +153,7 @@ class StreamsProtocol:
                 raise group_is_full("streams", self.config.group_streams_max_size)
         elif message.member_epoch != JOINING:
             _check_epoch(group.current(message.member_id), message)
+            _check_tasks(group, message)
 
     def _remember(
         self,
@@ -194,7 +191,7 @@ class StreamsProtocol:
             heartbeat_interval_ms=self.settings(group.group_id).streams_heartbeat_interval_ms,
             acceptable_recovery_lag=ACCEPTABLE_RECOVERY_LAG,
             task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
-            status=self._status(group, message.member_id) or None,
+            status=self._status(group, message.member_id),  # an empty list, not null: clients keep what null omits
             endpoint_information_epoch=group.volatile.endpoint_epoch,
         )
         says_everything = message.member_epoch == JOINING or (
@@ -211,9 +208,12 @@ class StreamsProtocol:
     def _status(self, group: StreamsGroup, member_id: str) -> list[wire.Status]:
         found = []
         topology, configured = group.topology, group.volatile.configured
+        delay = self._delay_of(group)
         if topology is not None and (epoch := group.members[member_id].topology_epoch) < topology.epoch:
             detail = f"The member's topology epoch {epoch} is behind the group's topology epoch {topology.epoch}."
             found.append(wire.Status(status_code=STALE_TOPOLOGY, status_detail=detail))
+        if delay is not None:
+            found.append(wire.Status(status_code=ASSIGNMENT_DELAYED, status_detail=delay))
         if configured is not None and configured.status is not None:
             found.append(wire.Status(status_code=configured.status, status_detail=configured.detail))
         if group.volatile.shutdown_by is not None:
@@ -222,10 +222,15 @@ class StreamsProtocol:
                 "and requested a shutdown for the entire application."
             )
             found.append(wire.Status(status_code=SHUTDOWN_APPLICATION, status_detail=detail))
-        if group.volatile.is_delayed:
-            detail = "Assignment delayed due to the configured initial rebalance delay."
-            found.append(wire.Status(status_code=ASSIGNMENT_DELAYED, status_detail=detail))
         return found
+
+    def _delay_of(self, group: StreamsGroup) -> str | None:
+        """Say why the group has no targets for its epoch yet; None if it has."""
+        if group.volatile.is_delayed:
+            return "Assignment delayed due to the configured initial rebalance delay."
+        if group.epoch > group.assignment_epoch:
+            return "Assignment delayed due to the configured assignment interval."
+        return None
 
     # ---- going
 
@@ -254,7 +259,20 @@ class StreamsProtocol:
 
     # ---- the group
 
-    def look(self, group: StreamsGroup) -> Configured | None:
+    def shown(self, group: StreamsGroup) -> Configured | None:
+        """Return the topology as it was last configured, for a description; None if it cannot be told.
+
+        Nothing is remembered: members' heartbeats must find out for themselves that topics have changed.
+        """
+        volatile = group.volatile
+        if group.topology is None or (volatile.configured is not None and volatile.configured_for is group.topology):
+            return None if group.topology is None else volatile.configured
+        try:
+            return configure(group.topology, self.topics, self.matches)
+        except NotLookedUp:
+            return None
+
+    def _look(self, group: StreamsGroup) -> Configured | None:
         """Configure the topology for the topics that exist now; None if there is no topology.
 
         While its expressions are not fully resolved, the last result stands, and the next heartbeat resolves on.
@@ -284,12 +302,14 @@ class StreamsProtocol:
         is_known = group.volatile.topics_version == self.topics.version
         if not changed and is_known and group.volatile.configured_for is group.topology:
             return
-        configured = self.look(group)
+        configured = self._look(group)
         hashed = self._hash(group)
         is_valid = configured is not None and configured.is_ready and group.topology is not None
         validated = group.topology.epoch if is_valid and group.topology is not None else -1
         if changed or hashed != group.metadata_hash or validated != group.validated_topology_epoch:
-            value = StreamsGroupValue(epoch=group.epoch + 1, metadata_hash=hashed, validated_topology_epoch=validated)
+            value = StreamsGroupValue(
+                epoch=next_epoch(group.epoch), metadata_hash=hashed, validated_topology_epoch=validated
+            )
             draft.put(StreamsGroupKey(group.group_id), value)
 
     def _hash(self, group: StreamsGroup) -> int:
@@ -300,12 +320,12 @@ class StreamsProtocol:
         except NotLookedUp:
             return group.metadata_hash
 
-    def retarget(self, draft: StreamsDraft) -> Deciding[None]:
+    def _retarget(self, draft: StreamsDraft, timestamp: Millis) -> Deciding[None]:
         """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             return
-        configured = self.look(group)
+        configured = self._look(group)
         tasks: list[Task] = []
         stateful: list[Task] = []
         if configured is not None and configured.is_ready and group.topology is not None:
@@ -327,7 +347,7 @@ class StreamsProtocol:
                     draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
 
         yield Work(len(workers) + len(tasks) + replicas * len(stateful), compute)
-        value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch)
+        value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch, assigned_at=timestamp)
         draft.put(StreamsTargetMetadataKey(group.group_id), value)
 
 
@@ -353,8 +373,8 @@ def _check(message: StreamsGroupHeartbeatRequest) -> None:
         problem = "Topology must be non-null when (re-)joining."
     elif joins and any(tasks is None or tasks for tasks in reported):
         problem = "ActiveTasks, StandbyTasks and WarmupTasks must be empty when (re-)joining."
-    elif joins and message.process_id is None:
-        problem = "ProcessId must be non-null when (re-)joining."
+    elif None in reported and reported != (None, None, None):
+        problem = "If one task-type is non-null, all must be non-null."
     elif not joins and message.topology is not None:
         problem = "Topology can only be provided when (re-)joining."
     if problem is not None:
@@ -368,8 +388,7 @@ def _check_topology(group: StreamsGroup, topology: Topology, matches: TopicMatch
     topology.check(matches)
     if known is None or topology.epoch < known.epoch or not group.members:
         return
-    text = f"Group {group.group_id} has members with another topology. Topology updates are not supported yet."
-    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
+    raise KafkaError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
 
 
 def _replaces(group: StreamsGroup, topology: Topology, *, is_first: bool) -> bool:
@@ -387,6 +406,26 @@ def _check_epoch(current: StreamsCurrentValue, message: StreamsGroupHeartbeatReq
     if is_last and owned is not None and not owned - current.assigned:
         return
     raise fenced_member("streams", message.member_epoch, current.member_epoch)
+
+
+def _check_tasks(group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> None:
+    """Check that the member reports only tasks that there are."""
+    configured = group.volatile.configured
+    if configured is None or not configured.is_ready or group.volatile.configured_for is not group.topology:
+        return
+    for reported in (message.active_tasks, message.standby_tasks, message.warmup_tasks):
+        for each in reported or ():
+            count = configured.tasks.get(each.subtopology_id)
+            if count is None:
+                text = f"Subtopology {each.subtopology_id} does not exist in the topology."
+                raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+            for number in each.partitions:
+                if not 0 <= number < count:
+                    text = (
+                        f"Task {number} for subtopology {each.subtopology_id} is invalid. Number of tasks for this "
+                        f"subtopology: {count}"
+                    )
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
 
 def _updated(known: StreamsMemberValue, message: StreamsGroupHeartbeatRequest, event: Request) -> StreamsMemberValue:

@@ -5,13 +5,13 @@ flexible.
 
     17 the group: its epoch, a hash of its topics at that time, and the epoch of the topology that was valid then
     19 a member: its metadata, from its own requests
-    20 the assignment: the group epoch for which it was computed
+    20 the assignment: the group epoch for which it was computed, and when (KIP-1263)
     21 a member's target: the tasks it should have, by role
     22 a member's current tasks: its epoch, what it has, what it was asked to give up
     23 the topology
 
-Left out: the settings of the last assignment (tag 1 of kind 17), the timestamp of an assignment, the epochs at which
-tasks were assigned: tags that are skipped when read and not written.
+Left out: the settings of the last assignment (tag 1 of kind 17), the epochs at which tasks were assigned: tags that are
+skipped when read and not written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeVar, assert_never
 
+from kraftpy.groups.assignment_interval import NEVER_ASSIGNED, read_assigned_at, write_assigned_at
 from kraftpy.groups.records import Record, RecordReader
 from kraftpy.groups.streams.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
 from kraftpy.ports import Buffer
@@ -186,9 +187,10 @@ class StreamsMemberValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsTargetMetadataValue:
-    """The group epoch for which the targets were computed."""
+    """The group epoch for which the targets were computed, and when that was."""
 
     assignment_epoch: int
+    assigned_at: int = NEVER_ASSIGNED  # wall clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +328,7 @@ def write_value(value: StreamsValue) -> bytes:
             )
         case StreamsTargetMetadataValue():
             body = struct.pack(">i", value.assignment_epoch)
+            tags = write_assigned_at(value.assigned_at)
         case StreamsTargetValue():
             body = _tasks(value.tasks)
         case StreamsCurrentValue():
@@ -478,18 +481,17 @@ def read_value(key: StreamsKey, data: Buffer) -> StreamsValue:
             metadata_hash=metadata_hash,
             validated_topology_epoch=-1 if validated is None else RecordReader(validated).int32(),
         )
+    if isinstance(key, StreamsTargetMetadataKey):
+        return StreamsTargetMetadataValue(assignment_epoch=reader.int32(), assigned_at=read_assigned_at(reader))
     return _read_struct(reader, lambda r: _read_fields(key, r))
 
 
 def _read_fields(
-    key: StreamsMemberKey | StreamsTargetMetadataKey | StreamsTargetKey | StreamsCurrentKey | StreamsTopologyKey,
-    reader: RecordReader,
+    key: StreamsMemberKey | StreamsTargetKey | StreamsCurrentKey | StreamsTopologyKey, reader: RecordReader
 ) -> StreamsValue:
     match key:
         case StreamsMemberKey():
             return _read_member(reader)
-        case StreamsTargetMetadataKey():
-            return StreamsTargetMetadataValue(assignment_epoch=reader.int32())
         case StreamsTargetKey():
             return StreamsTargetValue(tasks=_read_tasks(reader))
         case StreamsCurrentKey():

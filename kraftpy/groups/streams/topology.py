@@ -14,7 +14,7 @@ Left out: the location of state, which members manage.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kraftpy.groups.patterns import PatternError, shown
@@ -29,6 +29,7 @@ MISSING_INTERNAL_TOPICS = 3
 SHUTDOWN_APPLICATION = 4
 ASSIGNMENT_DELAYED = 5
 """Statuses of the group that a heartbeat response can report, by number."""
+_SHOWN_TOPICS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +80,13 @@ class Topology:
         """Raise KafkaError if the topology contradicts itself, or an expression cannot be compiled (yet)."""
         ids = [each.subtopology_id for each in self.subtopologies]
         problem = None
-        if not ids:
-            problem = "The topology is empty."
+        if self.epoch < 0:
+            problem = f"The topology epoch {self.epoch} is negative."
         elif len(set(ids)) < len(ids):
             problem = "A subtopology id occurs twice."
         for each in self.subtopologies:
             problem = problem or _problem(each, matches)
+        problem = problem or _problem_of_sources(self)
         if problem is not None:
             raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, problem)
 
@@ -114,6 +116,27 @@ def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
         except PatternError as error:
             return f"SourceTopicRegex {shown(regex)} of subtopology {name} is not a valid expression: {error}."
     return None
+
+
+def _problem_of_sources(topology: Topology) -> str | None:
+    """Return what is wrong with the topics that subtopologies read, whether these exist or not."""
+    sources = {each.subtopology_id: (*each.source_topics, *each.source_topic_regex) for each in topology.subtopologies}
+    counts = {name: 1 for names in sources.values() for name in names}
+    pending: set[str] = set()
+    for each in topology.subtopologies:
+        if not (sources[each.subtopology_id] or each.repartition_source_topics):
+            return f"No source topics found for subtopology {each.subtopology_id}"
+        for topic in each.repartition_source_topics:
+            if topic.partitions > 0:
+                counts[topic.name] = topic.partitions
+            else:
+                pending.add(topic.name)
+    written = {name for each in topology.subtopologies for name in each.repartition_sink_topics}
+    failed = "Failed to compute number of partitions for all repartition topics"
+    if not pending <= written:
+        return f"{failed}, because a repartition source topic is never used as a sink topic."
+    _count_pending(topology, pending, sources, counts)
+    return f"{failed}. There may be loops in the topology that cannot be resolved." if pending else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,20 +192,19 @@ def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Conf
             return Configured(
                 internal=internal,
                 status=INCORRECTLY_PARTITIONED_TOPICS,
-                detail=f"Internal topic {name} has {there.partition_count} partitions and should have "
-                f"{topic.partitions}.",
+                detail=f"Existing topic {name} has different number of partitions: expected {topic.partitions}, "
+                f"found {there.partition_count}",
             )
     read_by = {
         each.subtopology_id: (*sources[each.subtopology_id], *(topic.name for topic in each.repartition_source_topics))
         for each in topology.subtopologies
     }
     if missing:
-        names = ", ".join(topic.name for topic in missing)
         return Configured(
             internal=internal,
             missing=tuple(missing),
             status=MISSING_INTERNAL_TOPICS,
-            detail=f"Internal topics are missing: {names}.",
+            detail=f"Internal topics are missing: {_some([topic.name for topic in missing])}",
         )
     return Configured(tasks=tasks, sources=read_by, internal=internal)
 
@@ -210,6 +232,12 @@ def hash_of(topology: Topology, topics: Topics, matches: TopicMatches) -> int:
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
+def _some(names: Sequence[str]) -> str:
+    """Name the first few topics, and the number of the others."""
+    shown = ", ".join(names[:_SHOWN_TOPICS])
+    return shown if len(names) <= _SHOWN_TOPICS else f"{shown} and {len(names) - _SHOWN_TOPICS} additional topics"
+
+
 def _with_partitions(topic: InternalTopic, partitions: int) -> InternalTopic:
     return InternalTopic(
         name=topic.name,
@@ -234,7 +262,7 @@ def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) ->
     """Return the topics it reads other than internal ones. Raises _Misfit if one is missing, or NotLookedUp."""
     missing = [name for name in subtopology.source_topics if topics.topic(name) is None]
     if missing:
-        raise _NotReady(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
+        raise _NotReady(MISSING_SOURCE_TOPICS, f"Source topics {_some(sorted(missing))} are missing.")
     return tuple(sorted({*subtopology.source_topics, *_matching(subtopology, matches)}))
 
 
@@ -258,7 +286,7 @@ def _counts(
                 pending.add(topic.name)
     _count_pending(topology, pending, sources, counts)
     if pending:
-        names = ", ".join(sorted(pending))
+        names = _some(sorted(pending))
         detail = f"Cannot determine the number of partitions of {names} from the topics that their writers read."
         raise _NotReady(MISSING_SOURCE_TOPICS, detail)
     for each in topology.subtopologies:
@@ -322,8 +350,8 @@ def _copartition(
     made = [subtopology.repartition_source_topics[place].name for place in group.repartition_source_topics]
     bound = {name: counts[name] for name in [*given, *(name for name in made if name in fixed)]}
     if len(set(bound.values())) > 1:
-        differing = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
-        detail = f"Copartitioned topics must have the same number of partitions: {differing}."
+        differing = _some([f"{name}={count}" for name, count in sorted(bound.items())])
+        detail = f"Following topics do not have the same number of partitions: [{{{differing}}}]"
         raise _NotReady(INCORRECTLY_PARTITIONED_TOPICS, detail)
     count = next(iter(bound.values()), None) or max((counts[name] for name in made), default=0)
     for name in made:

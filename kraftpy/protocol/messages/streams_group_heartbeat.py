@@ -143,7 +143,7 @@ class StreamsGroupHeartbeatResponse:
     heartbeat_interval_ms: Annotated[int, int32] = 0
     acceptable_recovery_lag: Annotated[int, int32] = 0
     task_offset_interval_ms: Annotated[int, int32] = 0
-    status: Annotated[list[Status] | None, array] = None
+    status: Annotated[list[Status] | None, array] = []
     active_tasks: Annotated[list[TaskIds] | None, array] = None
     standby_tasks: Annotated[list[TaskIds] | None, array] = None
     warmup_tasks: Annotated[list[TaskIds] | None, array] = None
