@@ -19,13 +19,15 @@ Invariants: open transactions are in the order of their first offsets; `last_sta
 high watermark does.
 
 A write that opens a transaction is verified with its coordinator first (KIP-890). A `Verification` held here shows the
-broker whether a marker was written while it waited for the coordinator's answer.
+broker whether a marker of the same transaction was written while it waited for the coordinator's answer. A marker of
+transactions v2 carries the epoch that the producer continues with, so it ends none that is verified in that epoch.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -87,15 +89,24 @@ class ProducerDescription(NamedTuple):
 class Verification:
     """A pending question to the coordinator about a write that will open a transaction here (KIP-890).
 
-    Once a marker is written, it is no longer current: the coordinator's answer is about a transaction that has ended.
+    Once the transaction's marker is written, it is no longer current: the coordinator's answer is about a transaction
+    that has ended.
     """
 
-    __slots__ = ("producer_epoch", "waiting")
+    __slots__ = ("is_confirmed", "producer_epoch", "waiting")
 
     def __init__(self, producer_epoch: int) -> None:
         self.producer_epoch = producer_epoch
+        self.is_confirmed = False
+        """The coordinator has agreed; for writes of a group coordinator, which happen later (`check_confirmed`)."""
         self.waiting = 0
         """The number of requests that wait for the coordinator's answer; after the last of them it is forgotten."""
+
+
+def _not_ongoing(producer_id: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no ongoing transaction that was verified here"
+    )
 
 
 class _Producer:
@@ -230,11 +241,10 @@ class ProducerStates:
 
     def verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
         """Return the verification needed before this producer may write in a transaction; None if it has one open."""
-        producer = self._producers.get(producer_id)
-        if producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch:
+        if self._has_open(producer_id, producer_epoch):
             return None
-        current = self._verifications.get(producer_id)
-        if current is None or current.producer_epoch != producer_epoch:
+        current = self._current(producer_id, producer_epoch)
+        if current is None:
             current = self._verifications[producer_id] = Verification(producer_epoch)
         return current
 
@@ -246,11 +256,40 @@ class ProducerStates:
 
     def check_verified(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
         """Check that this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
-        needed = self.verification(producer_id, producer_epoch)
-        if needed is not None and needed is not verification:
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no ongoing transaction that was verified here"
-            )
+        if not self._has_open(producer_id, producer_epoch):
+            current = self._current(producer_id, producer_epoch)
+            if current is None or current is not verification:
+                raise _not_ongoing(producer_id)
+
+    def check_confirmed(self, producer_id: int, producer_epoch: int) -> None:
+        """Check that the coordinator has agreed to this producer's write, and that the transaction has not ended since.
+
+        Raises KafkaError (INVALID_TXN_STATE).
+        """
+        if not self._has_open(producer_id, producer_epoch):
+            current = self._current(producer_id, producer_epoch)
+            if current is None or not current.is_confirmed:
+                raise _not_ongoing(producer_id)
+
+    def _has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch
+
+    def _current(self, producer_id: int, producer_epoch: int) -> Verification | None:
+        current = self._verifications.get(producer_id)
+        return current if current is not None and current.producer_epoch == producer_epoch else None
+
+    @contextmanager
+    def raising_epoch(self, producer_id: int, producer_epoch: int) -> Iterator[None]:
+        """Append the marker of a transaction whose end has raised the producer to this epoch (transactions v2).
+
+        The verification of this epoch is kept: it is about the next transaction. A marker of transactions v1 carries
+        the epoch of the transaction that it ends, so it is not appended in here.
+        """
+        kept = self._current(producer_id, producer_epoch)
+        yield
+        if kept is not None:
+            self._verifications.setdefault(producer_id, kept)
 
     def check_raised_epoch(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the marker of a transaction whose end raised the epoch is in the log already (KIP-1228).
@@ -301,7 +340,9 @@ class ProducerStates:
             producer.batches.clear()
             producer.proven = False
         producer.written_at = now
-        self._verifications.pop(header.producer_id, None)
+        verified = self._verifications.get(header.producer_id)
+        if verified is not None and verified.producer_epoch <= header.producer_epoch:
+            del self._verifications[header.producer_id]
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         first_offset = producer.first_open_offset
         if first_offset < 0:

@@ -63,6 +63,8 @@ _FIRST_BATCH_VERSION = 3
 _APPEND_UNITS = 8
 """The cost of one append, in units of `slicing`."""
 _ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes, read without parsing the header
+_FIRST_ABORTABLE_VERSION = 11
+"""Clients from before Kafka 3.8 do not know TRANSACTION_ABORTABLE."""
 _FIRST_ADDING_VERSION = 12
 _FIRST_TOPIC_ID_VERSION = 13
 _TRY_AGAIN = (
@@ -82,6 +84,8 @@ _WHY_NOT_COMMITTED = {
 class _TransactionalBatch(NamedTuple):
     """A batch that is part of a transaction, with its header, read once, and the result of its verification."""
 
+    replica: Replica
+    leadership: int
     records: Buffer
     header: BatchHeader
     verification: Verification | None
@@ -261,7 +265,7 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
                 continue  # it is refused later, at its turn
             header = read_header(records)
             needed = replica.log.producers.verification(header.producer_id, header.producer_epoch)
-            found = _TransactionalBatch(records, header, needed, ErrorCode.NONE)
+            found = _TransactionalBatch(replica, replica.leadership, records, header, needed, ErrorCode.NONE)
             if needed is None:
                 verified.setdefault(replica.topic_partition, found)
             else:
@@ -295,14 +299,19 @@ def _check_verified(
     header = _known_header(found, records) or read_header(records)
     if request.transactional_id is None or header.producer_id < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a transactional id")
-    verification, code = (None, ErrorCode.NONE) if found is None else (found.verification, found.code)
+    if found is None or found.replica is not replica or found.leadership != replica.leadership:
+        # What was verified concerns the log as another leadership had it, and the client can ask again at once.
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership changed while the coordinator was asked")
+    code = found.code
     is_adding = context.api_version >= _FIRST_ADDING_VERSION
     match code:
         case ErrorCode.NONE:
-            replica.log.producers.check_verified(header.producer_id, header.producer_epoch, verification)
+            replica.log.producers.check_verified(header.producer_id, header.producer_epoch, found.verification)
             return header
-        case ErrorCode.TRANSACTION_ABORTABLE if not is_adding:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
+        case ErrorCode.TRANSACTION_ABORTABLE:
+            is_known = context.api_version >= _FIRST_ABORTABLE_VERSION
+            problem = "Partition was not added to the transaction"
+            raise KafkaError(code if is_known else ErrorCode.INVALID_TXN_STATE, problem)
         case ErrorCode.PRODUCER_FENCED:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED.meaning)
         case ErrorCode.CONCURRENT_TRANSACTIONS if is_adding:

@@ -24,7 +24,7 @@ from kraftpy.broker.slicing import PIECE
 from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional_offsets import refuse
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kraftpy.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -58,13 +58,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kraftpy.broker.containment import Complaints
-    from kraftpy.broker.handlers.services import HasCoordinators, HasMetadata, HasProof, HasTransactions
+    from kraftpy.broker.handlers.services import HasCoordinators, HasMetadata, HasProof, HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
     from kraftpy.broker.transactions.markers import MarkerWriter
 
     class Broker(
-        HasClock, HasConfig, HasCoordinators, HasImage, HasMetadata, HasProof, HasSlices, HasTransactions, Protocol
+        HasClock,
+        HasConfig,
+        HasCoordinators,
+        HasImage,
+        HasMetadata,
+        HasProof,
+        HasReplicas,
+        HasSlices,
+        HasTransactions,
+        Protocol,
     ):
         """The part of a broker that these handlers need."""
 
@@ -89,6 +98,8 @@ _SHORT_ID = 250
 _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
 _FIRST_BUMPING_VERSION = 5
+_FIRST_ABORTABLE_VERSION = 4
+"""Of TxnOffsetCommit: clients from before Kafka 3.8 do not know TRANSACTION_ABORTABLE."""
 
 
 def fenced(error_code: ErrorCode, version: int, first_version: int) -> ErrorCode:
@@ -227,19 +238,37 @@ async def _txn_offset_commit(
     partition = _offsets_partition(broker, request.group_id)
     if partition is None:
         return refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    is_adding = context.api_version >= _FIRST_BUMPING_VERSION
     error_code = broker.coordinators.check_ready(partition.partition)
-    if error_code == ErrorCode.NONE:
+    if error_code != ErrorCode.NONE:
+        return refuse(request, error_code)  # the group's coordinator, which this client looks for, is elsewhere
+    try:
+        producers = broker.replicas.leader(*partition).log.producers
+    except KafkaError:
+        return refuse(request, ErrorCode.NOT_COORDINATOR)
+    needed = producers.verification(request.producer_id, request.producer_epoch)
+    if needed is None:  # as for Produce: its transaction is open in the partition
+        return await _store_offsets(broker, request, context)
+    needed.waiting += 1
+    try:
         codes = await broker.transactions.begin_writing(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
             frozenset({partition}),
-            is_adding=is_adding,
+            is_adding=context.api_version >= _FIRST_BUMPING_VERSION,
         )
         error_code = codes[partition]
-    if error_code != ErrorCode.NONE:
-        return refuse(request, _of_offsets(error_code, is_adding=is_adding))
+        if error_code != ErrorCode.NONE:
+            return refuse(request, _of_offsets(error_code, context.api_version))
+        needed.is_confirmed = True
+        return await _store_offsets(broker, request, context)
+    finally:
+        producers.answered(request.producer_id, needed)
+
+
+async def _store_offsets(
+    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
     known: list[TxnOffsetCommitRequestTopic] = []
     unknown: list[TxnOffsetCommitRequestTopic] = []
     for topic in request.topics:
@@ -260,15 +289,18 @@ async def _txn_offset_commit(
     return answered
 
 
-def _of_offsets(error_code: ErrorCode, *, is_adding: bool) -> ErrorCode:
-    """Translate a refusal of the transaction's coordinator, or a failure to reach it, into TxnOffsetCommit's error."""
+def _of_offsets(error_code: ErrorCode, version: int) -> ErrorCode:
+    """Translate a refusal of the transaction's coordinator, or a failure to reach it, into TxnOffsetCommit's error.
+
+    The client has found the group's coordinator: no error may make it look for that one elsewhere.
+    """
     match error_code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.NETWORK_EXCEPTION | ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retried here: the group's coordinator is right
-        case ErrorCode.CONCURRENT_TRANSACTIONS:
-            return error_code if is_adding else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        case ErrorCode.TRANSACTION_ABORTABLE:
-            return error_code if is_adding else ErrorCode.INVALID_TXN_STATE
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retried here
+        case ErrorCode.CONCURRENT_TRANSACTIONS if version < _FIRST_BUMPING_VERSION:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        case ErrorCode.TRANSACTION_ABORTABLE if version < _FIRST_ABORTABLE_VERSION:
+            return ErrorCode.INVALID_TXN_STATE
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
     return error_code
