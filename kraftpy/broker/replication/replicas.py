@@ -2,7 +2,9 @@
 
 Invariant: a replica is in both indexes or in neither, and one that is in them is open, in a log directory that works. A
 partition that the metadata assigns to this broker and that is not here is in `offline`. A lookup that fails says why,
-in the error code that makes a client do the right thing: ask for the new leader, or wait.
+in the error code that makes a client do the right thing: ask for the new leader, or wait. KAFKA_STORAGE_ERROR is for
+partitions whose directory or log has failed; one that is still being opened is not led yet, and one that is being
+closed and deleted is gone already.
 
 `ReplicaManager` fills the table; everyone else reads it.
 """
@@ -100,7 +102,7 @@ class Replicas:
         key = TopicPartition(topic, partition)
         known = self.image.partition(topic, partition)
         leads_elsewhere = known is not None and known.leader not in (NO_LEADER, self.broker_id)
-        if key in self.offline and not leads_elsewhere:  # else aiokafka would keep asking here
+        if self.offline.has_failed(key) and not leads_elsewhere:  # else aiokafka would keep asking here
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} is offline: {self.offline.why(key)}")
         if replica is None and known is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {key}")
