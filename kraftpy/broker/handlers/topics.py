@@ -1,8 +1,8 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
 
 The first three are metadata commands. Topics succeed and fail independently, and many are handled in parts
-(`metadata.topic_changes`). The answer comes when this broker can use the partitions; others may take a moment longer. KIP-4,
-KIP-195, KIP-204 (DeleteRecords by watermark: KIP-107), KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525
+(`metadata.topic_changes`). The answer comes when this broker can use the partitions; others may take a moment longer.
+KIP-4, KIP-195, KIP-204 (DeleteRecords by watermark: KIP-107), KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525
 (settings in the answer).
 """
 

@@ -24,6 +24,7 @@ from kraftpy.broker.slicing import PIECE
 from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional_offsets import refuse
+from kraftpy.metadata.controller import is_internal
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kraftpy.protocol.messages.add_partitions_to_txn import (
@@ -120,7 +121,7 @@ async def add_partitions_to_txn(
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return await _add_batched(broker, request)
     topics = request.v3_and_below_topics
-    codes = _existing(broker, topics)
+    codes = _existing(broker, topics, are_internal_refused=True)
     if not any(codes.values()):
         result = await broker.transactions.ask(
             AddPartitions(
@@ -154,17 +155,22 @@ async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> Ad
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _existing(broker: Broker, topics: list[AddPartitionsToTxnTopic]) -> dict[TopicPartition, ErrorCode]:
-    """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried."""
+def _existing(
+    broker: Broker, topics: list[AddPartitionsToTxnTopic], *, are_internal_refused: bool = False
+) -> dict[TopicPartition, ErrorCode]:
+    """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried.
+
+    Clients may not add partitions of internal topics: nothing of theirs may be written there. The partition with a
+    group's offsets is added by AddOffsetsToTxn, or by its leader.
+    """
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
         found = broker.image.topic(topic.name)
         count = 0 if found is None else len(found.partitions)
+        is_refused = are_internal_refused and is_internal(topic.name)
         for index in topic.partitions:
-            is_there = 0 <= index < count
-            codes[TopicPartition(topic.name, index)] = (
-                ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
+            code = ErrorCode.NONE if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            codes[TopicPartition(topic.name, index)] = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else code
     if not any(codes.values()):
         return codes
     return {key: code or ErrorCode.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}

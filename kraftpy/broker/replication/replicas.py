@@ -58,7 +58,7 @@ class Replicas:
         raise self._not_here(topic, partition, replica)
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID instead of UNKNOWN_TOPIC_OR_PARTITION)."""
+        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID if no topic has that id)."""
         replica = self._by_id.get((topic_id, partition))
         if replica is not None and replica.leading is not None:
             return replica
@@ -81,6 +81,13 @@ class Replicas:
     def held(self, key: TopicPartition) -> Replica | None:
         """Return the partition's replica in any role."""
         return self._by_name.get(key)
+
+    def any_role(self, topic: str, partition: int) -> Replica:
+        """Return the partition's replica in any role. Raises KafkaError as `leader` does."""
+        replica = self._by_name.get((topic, partition))
+        if replica is not None:
+            return replica
+        raise self._not_here(topic, partition, None)
 
     def held_by_id(self, topic_id: TopicId, partition: int) -> Replica | None:
         """Return the partition's replica in any role."""
@@ -114,7 +121,7 @@ class Replicas:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
         name = topic.name if topic is not None else replica.topic_partition.topic if replica is not None else ""
         error = self._not_here(name, partition, replica)
-        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if topic is None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, error.message)
         return error
 

@@ -1,11 +1,11 @@
 """The partitions of this broker that it cannot use, and the reports about its replicas that the cluster needs.
 
 A partition that is being opened is here too, but it has not failed: it can be used in a moment, and clients are told as
-much. A partition has failed, and is offline, because its log directory failed, because its log could not be opened (that is retried), or
-because its data is gone: its directory was on a disk that is not here any more, or was replaced by an empty one. A
-partition of the last kind is not opened, and so not created empty, unless the cluster knows: an empty log on the only
-in-sync replica would be mistaken for the partition's data. The metadata decides whether it may start empty
-(`metadata.partitions`); the mark in the image records that durably.
+much. A partition has failed, and is offline, because its log directory failed, because its log could not be opened
+(that is retried), or because its data is gone: its directory was on a disk that is not here any more, or was replaced
+by an empty one. A partition of the last kind is not opened, and so not created empty, unless the cluster knows: an
+empty log on the only in-sync replica would be mistaken for the partition's data. The metadata decides whether it may
+start empty (`metadata.partitions`); the mark in the image records that durably.
 
 A log that was found shorter than it was known to be is not offline. The cluster is told as well: it must no longer rely
 on this replica for the missing records, even if the broker claimed them when it registered.

@@ -50,7 +50,7 @@ class ProducerIds:
         try:
             block = await self._allocate()
         except KafkaError as error:
-            problem = f"no block of producer ids was allocated: {error.code.name}: {error}"
+            problem = f"no block of producer ids was allocated: {error}"
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, problem)
         except Exception as error:  # a later request tries again
             self._tasks.survive("allocating producer ids", error)
