@@ -179,19 +179,6 @@ def test_rule_30_a_batch_after_the_end_opens_nothing_that_would_hang(connection:
     assert [each.current_txn_start_offset for each in producers(connection, topic)] == [-1]
 
 
-@pytest.mark.parametrize("produce", range(3, 12))
-def test_what_was_not_added_is_abortable_for_clients_that_know_the_word(
-    connection: socket.socket, topic: str, produce: int
-) -> None:
-    """KIP-890: Produce 11 and TxnOffsetCommit 4 are the first versions of clients that do, those of Kafka 3.8."""
-    offsets = min(produce - 7, 4) if produce > 7 else 0
-    producer = made(connection, Version(produce, 4, offsets, adds_implicitly=False))
-    expected = ErrorCode.TRANSACTION_ABORTABLE if produce == 11 else ErrorCode.INVALID_TXN_STATE
-    assert producer.send(topic, add=False) is expected
-    assert producer.commit_offset(f"g-{next(_names)}", topic, 1) is expected
-    assert producer.end(commit=False) is ErrorCode.INVALID_TXN_STATE, "nothing has begun"
-
-
 def test_rule_31_nothing_is_written_outside_of_an_open_transaction(connection: socket.socket, topic: str) -> None:
     producer = made(connection, V1)
     assert producer.send(topic) is ErrorCode.NONE
