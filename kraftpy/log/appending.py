@@ -13,7 +13,7 @@ import xxhash
 
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.segment import Segment
-from kraftpy.log.timestamps import are_doubtful, check_times, check_timestamps, refuse_type, stamps_append_time
+from kraftpy.log.timestamps import Trust, are_doubtful, check_times, check_timestamps, refuse_type, stamps_append_time
 from kraftpy.log.work import INLINE_BYTES, Work, expanded, finish
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.compression import Compression, ExpandsTooFar
@@ -137,10 +137,12 @@ class Demands:
             self._demand, self._config = demand_of(config), config
         return self._demand
 
-    def on(self, header: BatchHeader, batch: Buffer, config: TopicConfig, now: Millis) -> Demand | None:
+    def on(
+        self, header: BatchHeader, batch: Buffer, config: TopicConfig, now: Millis, trust: Trust | None = None
+    ) -> Demand | None:
         """Return the demands on this batch, whose header may be doubtful; it has not been checked yet."""
         demand = self.of(config)
-        if demand is None and are_doubtful(header, memoryview(batch), config, now):
+        if demand is None and are_doubtful(header, memoryview(batch), config, now, trust):
             return TIMES
         return demand
 
@@ -178,7 +180,13 @@ def _check_size(batch: memoryview, config: TopicConfig) -> None:
 
 
 def prepared(
-    header: BatchHeader, batch: memoryview, demand: Demand, config: TopicConfig, limits: BatchLimits, now: Millis
+    header: BatchHeader,
+    batch: memoryview,
+    demand: Demand,
+    config: TopicConfig,
+    limits: BatchLimits,
+    now: Millis,
+    trust: Trust | None = None,
 ) -> Work[Prepared]:
     """Check the records of a `checked` batch, correct its largest timestamp, and recompress them if the topic has
     another codec.
@@ -188,7 +196,7 @@ def prepared(
     CorruptBatch if the records are malformed.
     """
     is_recompressed = demand.codec is not None and demand.codec is not header.compression
-    if not (is_recompressed or demand.needs_keys or are_doubtful(header, batch, config, now)):
+    if not (is_recompressed or demand.needs_keys or are_doubtful(header, batch, config, now, trust)):
         return Prepared(demand, header, batch)
     try:
         payload = yield from expanded(header, batch, limits.max_expanded_bytes)
@@ -203,6 +211,8 @@ def prepared(
         payload, header.records_count, needs_keys=demand.needs_keys, max_headers=limits.max_headers
     )
     max_timestamp = header.base_timestamp + deltas[1]
+    if trust is not None:
+        trust.read(header, max_timestamp)
     if not stamps_append_time(config):
         yield from check_times(payload, header, deltas, config, now)
     if not NO_TIMESTAMP <= max_timestamp <= _MAX_TIMESTAMP:

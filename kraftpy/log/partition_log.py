@@ -49,6 +49,7 @@ from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, SideBySide
 from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult
 from kraftpy.log.segment import Segment
 from kraftpy.log.segments import Segments
+from kraftpy.log.timestamps import Trust
 from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -179,29 +180,34 @@ class PartitionLog:
 
     # --- appending ---
 
-    def prepare(self, records: Buffer, now: Millis, header: BatchHeader | None = None) -> Work[Prepared] | None:
-        """Return the work to do on a producer's batch before it is appended; None if there is none.
+    def prepare(
+        self, records: Buffer, now: Millis, header: BatchHeader | None = None, trust: Trust | None = None
+    ) -> Work[Prepared] | None:
+        """Return the work to do on a producer's batch before `append` gets its result; None if there is none.
 
-        Pass its result to `append`. The work does not touch the log. `header` is that of the batch, if the caller has
-        read it. Raises KafkaError as `append` does, either at once or while the work runs.
+        It does not touch the log. `header` is that of the batch, if the caller has read it; `trust` is what is known of
+        its sender. Raises KafkaError as `append` does, either at once or while the work runs.
         """
-        if self.is_prepared(None, records, now, header):
+        if self.is_prepared(None, records, now, header, trust):
             return None
         header, data = checked(records, self.config, self.limits, header)
-        demand = self._demands.on(header, data, self.config, now)
-        assert demand is not None, "as `is_prepared` found"
-        return prepared(header, data, demand, self.config, self.limits, now)
+        demand = self._demands.of(self.config) or TIMES
+        return prepared(header, data, demand, self.config, self.limits, now, trust)
 
     def is_prepared(
-        self, batch: Prepared | None, records: Buffer, now: Millis, header: BatchHeader | None = None
+        self,
+        batch: Prepared | None,
+        records: Buffer,
+        now: Millis,
+        header: BatchHeader | None = None,
+        trust: Trust | None = None,
     ) -> bool:
         """Return whether `append` can take the batch as it is: the settings may have changed since `prepare`."""
         demand = self._demands.of(self.config)
         if batch is not None:
             return batch.demand == (demand or TIMES)
-        if demand is None and len(records) >= HEADER_BYTES:
-            return self._demands.on(header or read_header(records), records, self.config, now) is None
-        return demand is None
+        header = header or read_header(records)
+        return demand is None and self._demands.on(header, records, self.config, now, trust) is None
 
     def append(
         self,

@@ -1,9 +1,10 @@
 """The timestamps of a producer's batch: what its header says of them, and what its records say.
 
-Kafka reads every record of a batch on append, and sets the header's largest timestamp right. Here the header is
-believed, because reading the records is what a broker in Python cannot afford for every batch; unless it cannot be
-right, or would have the batch refused. Then the records decide, as they do with Kafka: those whose timestamps are out
-of range are named in the answer (KIP-467), and if there are none, the header is corrected.
+Kafka reads every record of a batch on append, and sets the header's largest timestamp right. A broker in Python cannot
+afford that for every batch, so the header is believed, unless it cannot be right, would have the batch refused, comes
+from a client whose headers have not proved right yet (`Trust`), or the topic limits how old a record may be. Then the
+records decide, as they do with Kafka: those whose timestamps are out of range are named in the answer (KIP-467), and if
+there are none, the header is corrected.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from kraftpy.protocol.records import MOST_NAMED, BadRecords, RecordError, record
 from kraftpy.types import Millis
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
+_ENOUGH: Final = 100
+_NEVER: Final = -(1 << 62)
+_ANY_AGE: Final = (1 << 63) - 1
+"""The default of `message.timestamp.before.max.ms`."""
 _PROBLEM: Final = "One or more records have been rejected due to invalid timestamp"
 
 
@@ -43,13 +48,44 @@ def _is_in_range(header: BatchHeader, config: TopicConfig, now: Millis) -> bool:
     return all(each < 0 or oldest <= each <= newest for each in (header.base_timestamp, header.max_timestamp))
 
 
-def are_doubtful(header: BatchHeader, batch: memoryview, config: TopicConfig, now: Millis) -> bool:
-    """Return whether the records must be read, because the header's timestamps cannot be right or are out of range.
+class Trust:
+    """What is known of the headers that one client sends. A client that sets them right does so always.
 
-    That of a single record is compared at once, if it is not compressed.
+    It is trusted after a batch whose largest timestamp was right and not the first one's, too, or after many in which
+    all were the same; and never again after one that was wrong.
+    """
+
+    __slots__ = ("_right_count",)
+
+    def __init__(self) -> None:
+        self._right_count = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Return whether the client's headers are believed."""
+        return self._right_count >= _ENOUGH
+
+    def read(self, sent: BatchHeader, max_timestamp: int) -> None:
+        """Compare the header of a batch whose records have been read."""
+        if sent.max_timestamp != max_timestamp:
+            self._right_count = _NEVER
+        elif sent.records_count > 1:
+            self._right_count += 1 if sent.max_timestamp == sent.base_timestamp else _ENOUGH
+
+
+def are_doubtful(
+    header: BatchHeader, batch: memoryview, config: TopicConfig, now: Millis, trust: Trust | None = None
+) -> bool:
+    """Return whether the records must be read, because the header's timestamps may be wrong or are out of range.
+
+    That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed.
     """
     if stamps_append_time(config):
         return False
+    if header.records_count > 1 and (
+        (trust is not None and not trust.is_enough) or config.message_timestamp_before_max_ms < _ANY_AGE
+    ):
+        return True
     if header.max_timestamp < header.base_timestamp or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return True
     if header.records_count == 1 and header.compression is Compression.NONE:

@@ -92,6 +92,7 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # halves of the header; the CRC covers one
 _STAMPED: Final = struct.Struct(">qii")  # base_offset, batch_length, partition_leader_epoch
 _MAX_MARKER_BYTES: Final = 1 << 16
+_KNOWN: Final = 0x7F  # the attribute bits with a meaning; others are kept until a batch's attributes are written anew
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 
 
@@ -357,7 +358,7 @@ def stamp(
     header = BatchHeader._make((base_offset, header.batch_length, leader_epoch, *header[3:]))
     if log_append_time is None:
         return header
-    attributes = header.attributes | _LOG_APPEND_TIME
+    attributes = header.attributes & _KNOWN | _LOG_APPEND_TIME
     struct.pack_into(">h", batch, 21, attributes)
     struct.pack_into(">q", batch, 35, log_append_time)
     crc = crc32c(memoryview(batch)[_CRC_START:])
@@ -367,9 +368,9 @@ def stamp(
 
 def with_max_timestamp(header: BatchHeader, batch: memoryview, max_timestamp: int) -> tuple[BatchHeader, memoryview]:
     """Return the batch with this largest timestamp, as the producer's own time; a changed batch is a copy."""
-    attributes = header.attributes & ~_LOG_APPEND_TIME
-    if (max_timestamp, attributes) == (header.max_timestamp, header.attributes):
+    if max_timestamp == header.max_timestamp and not header.attributes & _LOG_APPEND_TIME:
         return header, batch
+    attributes = header.attributes & _KNOWN & ~_LOG_APPEND_TIME
     changed = bytearray(batch)
     struct.pack_into(">h", changed, 21, attributes)
     struct.pack_into(">q", changed, 35, max_timestamp)

@@ -14,9 +14,6 @@ A leader reports an offset past the end of its log only after confirming that it
 (`replication.leadership_check`). A leader that is cut off lacks its successor's records, and a consumer that believed
 it would start over. Kafka leaves that to the epoch in the request, which is only as fresh as the consumer's metadata.
 
-Versions before 10 are those of clients that do not know zstd: they get the batches before the first one in that codec,
-or UNSUPPORTED_COMPRESSION_TYPE if that is the next one (KIP-110).
-
 Left out: other classes for `replica.selector.class`.
 """
 
@@ -29,10 +26,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
 from kraftpy.broker.replication.fetch_sessions import asked_for
-from kraftpy.broker.replication.replica import NEVER
 from kraftpy.broker.waiting import Watch
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
-from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import (
     AbortedTransaction,
@@ -60,12 +55,6 @@ if TYPE_CHECKING:
 
 
 READ_COMMITTED = 1
-_FIRST_ZSTD_VERSION = 10
-_SCANNED_BYTES = 1 << 20
-"""How much is read at once if the batches' codecs have to be looked at."""
-_LENGTH_AT, _ATTRIBUTES_AT, _CODEC = 8, 22, 0x07
-_LENGTH_BYTES = 12
-"""The bytes of a batch that its length does not count."""
 _FIRST_FROM_FOLLOWERS_VERSION = 11
 _LONG = 250
 """How many partitions are read without a pause."""
@@ -100,7 +89,6 @@ class _Reader:
     def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
         self.broker = broker
         self.request = request
-        self.knows_zstd = context.api_version >= _FIRST_ZSTD_VERSION
         self.may_read_followers = context.api_version >= _FIRST_FROM_FOLLOWERS_VERSION
         self.read_committed = request.isolation_level == READ_COMMITTED
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
@@ -194,17 +182,14 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
             if answer.preferred_read_replica >= 0:
                 return answer
         read_committed = reader.read_committed
-        max_bytes = max(0, min(partition.max_bytes, budget))
         read = replica.read(
             Offset(partition.fetch_offset),
-            max_bytes if reader.knows_zstd else min(max_bytes, _SCANNED_BYTES),
+            max(0, min(partition.max_bytes, budget)),
             read_committed=read_committed,
             min_one_batch=first,
-            slice_from=reader.broker.config.kraftpy_fetch_zero_copy_min_bytes if reader.knows_zstd else NEVER,
+            slice_from=reader.broker.config.kraftpy_fetch_zero_copy_min_bytes,
         )
         answer.records = cast("bytes", read.records)  # a file slice has a length too; the connection sends it
-        if not reader.knows_zstd:
-            answer.records = _before_zstd(answer.records)
         if read_committed:
             answer.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
@@ -213,19 +198,6 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
     except KafkaError as error:
         return PartitionData(partition_index=partition.partition, error_code=error.code)
     return answer
-
-
-def _before_zstd(records: bytes) -> bytes:
-    """Return the batches before the first one in zstd. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE) for none."""
-    position = 0
-    while position < len(records):
-        if records[position + _ATTRIBUTES_AT] & _CODEC == Compression.ZSTD:
-            if not position:
-                problem = "the next batch is compressed with zstd, which this version of Fetch does not know"
-                raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, problem)
-            break
-        position += int.from_bytes(records[position + _LENGTH_AT : position + _LENGTH_BYTES], "big") + _LENGTH_BYTES
-    return records[:position]
 
 
 async def _confirm_ends(reader: _Reader, answers: Answers) -> None:

@@ -58,6 +58,11 @@ _LISTENER_NOT_FOUND_VERSION = 6
 _NULLABLE_NAME_VERSION = 12
 _LARGE_CLUSTER = 500
 """From this many partitions on, the answer for all topics is made in slices and cached."""
+OPERATIONS_NOT_ASKED = -(2**31)
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""All operations on a topic, by ACL operation code: there are no ACLs, so everything is authorized (KIP-430)."""
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""All operations on the cluster."""
 CREATION_SECONDS = 5.0
 """How long an answer waits for topics it creates. Existing topics must be answered even if the quorum has no leader."""
 
@@ -75,7 +80,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             refused = await _create_missing(broker, asked)
     image = broker.image
     if asked is None and image.partition_count > _LARGE_CLUSTER:
-        return await _all_topics(broker, context)
+        return await _all_topics(broker, request, context)
     view = View(image, context.listener)
     topics: list[MetadataResponseTopic] = []
     if asked is None:
@@ -89,22 +94,25 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
                 topics.append(_known(known, view, context.api_version))
             else:
                 topics.append(_unknown(wanted, refused, context.api_version))
-    return _response(broker, image, view, topics)
+    return _response(broker, request, image, view, topics)
 
 
-async def _all_topics(broker: Broker, context: RequestContext) -> Encoded:
+async def _all_topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> Encoded:
     """Return the encoded answer for all topics of a large cluster, made in slices, once per state of the cluster."""
     image, version = broker.image, context.api_version
-    key = (image.version, version, context.listener, broker.controller_id)
+    asked = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+    key = (image.version, version, context.listener, broker.controller_id, asked)
 
     async def make() -> tuple[bytes, bool]:
         view = View(image, context.listener)
-        response = _response(broker, image, view, [])
+        response = _response(broker, request, image, view, [])
         for topic in image.topics():
             await broker.slices.breathe(_units(topic))
             response.topics.append(_known(topic, view, version))
+            if request.include_topic_authorized_operations:
+                response.topics[-1].topic_authorized_operations = TOPIC_OPERATIONS
         body = await broker.slices.apart(encode, response, version)
-        return body, key == (broker.image.version, version, context.listener, broker.controller_id)
+        return body, key == (broker.image.version, version, context.listener, broker.controller_id, asked)
 
     return Encoded(await broker.metadata_answers.get(key, make))
 
@@ -114,7 +122,13 @@ def _units(topic: Topic | None) -> int:
     return 2 if topic is None else 2 + 2 * len(topic.partitions)
 
 
-def _response(broker: Broker, image: Image, view: View, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _response(
+    broker: Broker, request: MetadataRequest, image: Image, view: View, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+    cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack)
@@ -123,6 +137,7 @@ def _response(broker: Broker, image: Image, view: View, topics: list[MetadataRes
         cluster_id=image.cluster_id,
         controller_id=view.controller(broker.controller_id, broker.node_id),
         topics=topics,
+        cluster_authorized_operations=cluster_operations,
     )
 
 
@@ -204,7 +219,12 @@ async def describe_topic_partitions(
     if start[1] < 0:
         return DescribeTopicPartitionsResponse(
             topics=[
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name, partitions=[])
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    name=name,
+                    partitions=[],
+                    topic_authorized_operations=TOPIC_OPERATIONS,
+                )
                 for name in names[:limit]
             ]
         )
@@ -220,7 +240,10 @@ async def describe_topic_partitions(
         if topic is None:
             topics.append(
                 DescribeTopicPartitionsResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=[]
+                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    name=name,
+                    partitions=[],
+                    topic_authorized_operations=TOPIC_OPERATIONS,
                 )
             )
             continue
@@ -232,6 +255,7 @@ async def describe_topic_partitions(
                 topic_id=topic.topic_id,
                 is_internal=is_internal(topic.name),
                 partitions=[_described(index, partition, view) for index, partition in page],
+                topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
         limit -= len(page)

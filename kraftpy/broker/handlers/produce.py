@@ -34,6 +34,7 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.appending import Prepared
 from kraftpy.log.producer_states import ProducerStates, Verification
 from kraftpy.log.results import Origin
+from kraftpy.log.timestamps import Trust
 from kraftpy.metadata.controller import is_internal
 from kraftpy.ports import Buffer
 from kraftpy.protocol.compression import Compression
@@ -174,7 +175,8 @@ async def _append_all(
                 _check(request, context)
                 replica = _replica(broker, context, topic, partition)
                 header = _header(context, partition, verified.get(replica.topic_partition))
-                if not replica.log.is_prepared(None, partition.records or b"", broker.clock.now(), header):
+                now = broker.clock.now()
+                if not replica.log.is_prepared(None, partition.records or b"", now, header, _trust(context)):
                     if looked_at:
                         await asyncio.sleep(0)  # yield between inspections, but not before the first
                     looked_at += 1
@@ -286,12 +288,12 @@ async def _prepared(
     records = partition.records or b""
     while True:
         replica = _replica(broker, context, topic, partition)
-        now = broker.clock.now()
-        if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch, records, now, header):
+        now, trust = broker.clock.now(), _trust(context)
+        if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch, records, now, header, trust):
             attempt.replica = None
             return replica, batch
         attempt.replica = replica
-        work = replica.log.prepare(records, now, header)
+        work = replica.log.prepare(records, now, header, trust)
         if work is None:
             attempt.replica = None
             return replica, None
@@ -306,6 +308,10 @@ def _check(request: ProduceRequest, context: RequestContext) -> None:
         )
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+
+
+def _trust(context: RequestContext) -> Trust | None:
+    return None if context.connection is None else context.connection.header_trust
 
 
 def _header(context: RequestContext, partition: PartitionProduceData, found: _TransactionalBatch | None) -> BatchHeader:

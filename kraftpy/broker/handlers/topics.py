@@ -26,6 +26,7 @@ from kraftpy.metadata.commands import (
     ReplicaAssignment,
     TopicReference,
 )
+from kraftpy.metadata.controller import is_internal
 from kraftpy.metadata.image import config_bytes
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.create_partitions import (
@@ -254,6 +255,8 @@ async def _delete(
 ) -> DeleteRecordsPartitionResult:
     answer = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1)
     try:
+        if is_internal(topic):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
         replica = broker.replicas.leader(topic, partition.partition_index)
         if replica.log.config.cleanup_policy == frozenset({"compact"}):
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "cannot delete records of a topic with cleanup.policy=compact")

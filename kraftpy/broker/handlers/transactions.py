@@ -361,24 +361,34 @@ async def describe_transactions(
 
 def _described(broker: Broker, transactional_id: str) -> TransactionState:
     if not transactional_id:
-        return TransactionState(transactional_id="", error_code=ErrorCode.INVALID_REQUEST)
+        return _undescribed(transactional_id, ErrorCode.INVALID_REQUEST)
     found = broker.transactions.find(transactional_id)
     if not isinstance(found, Transaction) or found.value is None:
         code = found if isinstance(found, ErrorCode) else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        return TransactionState(transactional_id=transactional_id, error_code=code)
+        return _undescribed(transactional_id, code)
     value = found.value
-    is_open = value.state is State.ONGOING or value.state in PREPARED
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=value.state.value,
         transaction_timeout_ms=value.timeout_ms,
-        transaction_start_time_ms=value.started_at if is_open else -1,
+        transaction_start_time_ms=value.started_at,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         topics=[
             TopicData(topic=topic, partitions=partitions)
             for topic, partitions in by_topic(found.unmarked if value.state in PREPARED else value.partitions).items()
         ],
+    )
+
+
+def _undescribed(transactional_id: str, code: ErrorCode) -> TransactionState:
+    """Say why an id is not described, with the numbers that Kafka puts there."""
+    return TransactionState(
+        transactional_id=transactional_id,
+        error_code=code,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
     )
 
 
