@@ -29,6 +29,7 @@ from typing import cast
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Response, ResponseWriter, SendFailed
+from kraftpy.log.timestamps import Trust
 from kraftpy.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -111,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.broker_claim = ""
         """The other end's claim to be a broker (`broker_proof`); empty if it makes none."""
+        self.header_trust = Trust()
+        """Whether the timestamps in the headers of produced batches have proved right."""
         self.proved_broker: tuple[int, int] | None = None
         """The broker and the epoch that this claim has proved."""
         self.last_active_at = 0.0

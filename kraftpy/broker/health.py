@@ -46,7 +46,7 @@ def health_of(broker: Broker) -> dict[str, Any]:
 
     `limits` holds the bounds on what clients can take of the node, and how much of each is taken.
     """
-    offline = [f"{wanted.key}: {broker.replicas.offline.why(wanted.key)}" for wanted in broker.replicas.offline]
+    offline = [f"{key}: {why}" for key, why in broker.replicas.offline.failures().items()]
     failures = dict(broker.directories.failures)
     return {
         "node_id": int(broker.node_id),

@@ -13,6 +13,7 @@ import xxhash
 
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.segment import Segment
+from kraftpy.log.timestamps import Trust, are_doubtful, check_times, check_timestamps, refuse_type, stamps_append_time
 from kraftpy.log.work import INLINE_BYTES, Work, expanded, finish
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.compression import Compression, ExpandsTooFar
@@ -30,11 +31,11 @@ from kraftpy.protocol.record_batch import (
     read_header,
     split_batches,
     validate_batch,
+    with_max_timestamp,
 )
 from kraftpy.protocol.records import check_records
 from kraftpy.types import Millis
 
-_LOG_APPEND_TIME: Final = "LogAppendTime"
 _MAX_TIMESTAMP: Final = (1 << 63) - 1
 
 
@@ -60,6 +61,8 @@ class Demand(NamedTuple):
 
 KEYS: Final = Demand(needs_keys=True, codec=None, level=None)
 """The demand of a compacted topic that keeps the producer's codec."""
+TIMES: Final = Demand(needs_keys=False, codec=None, level=None)
+"""The demand on a batch whose header cannot be believed, if the topic demands nothing."""
 
 
 class Prepared(NamedTuple):
@@ -90,7 +93,7 @@ def only_batch(records: Buffer, header: BatchHeader | None = None) -> tuple[Batc
 
 def log_append_time(config: TopicConfig, now: Millis) -> int | None:
     """Return the time to stamp on a batch, or None if the topic keeps the producer's timestamps."""
-    return now if config.message_timestamp_type == _LOG_APPEND_TIME else None
+    return now if stamps_append_time(config) else None
 
 
 def roll_after_ms(config: TopicConfig, directory: Directory, segment: Segment) -> int:
@@ -103,20 +106,6 @@ def roll_after_ms(config: TopicConfig, directory: Directory, segment: Segment) -
     if jitter_ms <= 0:
         return age_ms
     return age_ms - int(xxhash.xxh64_intdigest(f"{directory.path}/{segment.log.name}".encode()) % jitter_ms)
-
-
-def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> None:
-    """Raise INVALID_TIMESTAMP if a batch's first or largest timestamp is too far from the broker's time (KIP-937)."""
-    for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp < 0:
-            continue
-        before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-        if timestamp - now > after_ms or now - timestamp > before_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"Timestamp {timestamp} is out of range. The timestamp should be within "
-                f"[{now - before_ms}, {now + after_ms}]",
-            )
 
 
 def demand_of(config: TopicConfig) -> Demand | None:
@@ -133,6 +122,31 @@ def demand_of(config: TopicConfig) -> Demand | None:
     return Demand(config.is_compacted, codec, levels.get(codec))
 
 
+class Demands:
+    """A topic's demands, computed once for each of its configs."""
+
+    __slots__ = ("_config", "_demand")
+
+    def __init__(self, config: TopicConfig) -> None:
+        self._config = config
+        self._demand = demand_of(config)
+
+    def of(self, config: TopicConfig) -> Demand | None:
+        """Return the topic's demands on every batch; None if only the header needs to be inspected."""
+        if self._config is not config:
+            self._demand, self._config = demand_of(config), config
+        return self._demand
+
+    def on(
+        self, header: BatchHeader, batch: Buffer, config: TopicConfig, now: Millis, trust: Trust | None = None
+    ) -> Demand | None:
+        """Return the demands on this batch, whose header may be doubtful; it has not been checked yet."""
+        demand = self.of(config)
+        if demand is None and are_doubtful(header, memoryview(batch), config, now, trust):
+            return TIMES
+        return demand
+
+
 def checked(
     records: Buffer, config: TopicConfig, limits: BatchLimits, header: BatchHeader | None = None
 ) -> tuple[BatchHeader, memoryview]:
@@ -143,6 +157,7 @@ def checked(
     header, batch = only_batch(records, header)
     _check_size(batch, config)
     validate_batch(header, batch, limits.max_records)
+    refuse_type(header, config)
     return header, batch
 
 
@@ -165,15 +180,23 @@ def _check_size(batch: memoryview, config: TopicConfig) -> None:
 
 
 def prepared(
-    header: BatchHeader, batch: memoryview, demand: Demand, config: TopicConfig, limits: BatchLimits
+    header: BatchHeader,
+    batch: memoryview,
+    demand: Demand,
+    config: TopicConfig,
+    limits: BatchLimits,
+    now: Millis,
+    trust: Trust | None = None,
 ) -> Work[Prepared]:
-    """Check the records of a `checked` batch, and recompress them if the topic has another codec.
+    """Check the records of a `checked` batch, correct its largest timestamp, and recompress them if the topic has
+    another codec.
 
-    Raises INVALID_RECORD if a record in a compacted topic has no key or there are too many headers, MESSAGE_TOO_LARGE
-    if the expanded records or the new batch exceed a limit, and CorruptBatch if the records are malformed.
+    Raises BadRecords if a record in a compacted topic has no key or timestamps are out of range, INVALID_RECORD if
+    there are too many headers, MESSAGE_TOO_LARGE if the expanded records or the new batch exceed a limit, and
+    CorruptBatch if the records are malformed.
     """
     is_recompressed = demand.codec is not None and demand.codec is not header.compression
-    if not is_recompressed and not demand.needs_keys:
+    if not (is_recompressed or demand.needs_keys or are_doubtful(header, batch, config, now, trust)):
         return Prepared(demand, header, batch)
     try:
         payload = yield from expanded(header, batch, limits.max_expanded_bytes)
@@ -184,14 +207,18 @@ def prepared(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the records expand beyond kraftpy.batch.max.expanded.bytes={limits.max_expanded_bytes}",
         ) from error
-    max_delta = yield from check_records(
+    deltas = yield from check_records(
         payload, header.records_count, needs_keys=demand.needs_keys, max_headers=limits.max_headers
     )
-    if not is_recompressed:
-        return Prepared(demand, header, batch)
-    max_timestamp = header.base_timestamp + max_delta
+    max_timestamp = header.base_timestamp + deltas[1]
+    if trust is not None:
+        trust.read(header, max_timestamp)
+    if not stamps_append_time(config):
+        yield from check_times(payload, header, deltas, config, now)
     if not NO_TIMESTAMP <= max_timestamp <= _MAX_TIMESTAMP:
         raise CorruptBatch(f"timestamp {max_timestamp}", ErrorCode.INVALID_TIMESTAMP)
+    if not is_recompressed:
+        return Prepared(demand, *with_max_timestamp(header, batch, max_timestamp))
 
     def recompressed() -> memoryview:
         again = encode_payload(
@@ -226,9 +253,10 @@ def prepared(
 def stored_form(
     records: Buffer,
     batch: Prepared | None,
-    demand: Demand | None,
+    demands: Demands,
     config: TopicConfig,
     limits: BatchLimits,
+    now: Millis,
     header: BatchHeader | None = None,
 ) -> tuple[BatchHeader, memoryview]:
     """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields.
@@ -236,22 +264,30 @@ def stored_form(
     `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since. `header` is
     that of the batch in `records`, if the caller has read it.
     """
+    demand = demands.of(config)
+    if batch is not None and batch.demand == (demand or TIMES):
+        return batch.header, batch.batch
+    header, data = checked(records, config, limits, header)
+    demand = demands.on(header, data, config, now)
     if demand is None:
-        return checked(records, config, limits, header)
-    if batch is None or batch.demand != demand:
-        batch = finish(prepared(*checked(records, config, limits, header), demand, config, limits))
+        return header, data
+    batch = finish(prepared(header, data, demand, config, limits, now))
     return batch.header, batch.batch
 
 
-def from_coordinator(records: Buffer, config: TopicConfig, limits: BatchLimits) -> tuple[BatchHeader, memoryview]:
+def from_coordinator(
+    records: Buffer, config: TopicConfig, limits: BatchLimits, now: Millis
+) -> tuple[BatchHeader, memoryview]:
     """Return the one batch that a coordinator wrote, after checking it. Raises KafkaError as for a producer's."""
     header, batch = only_batch(records)
     if header.producer_id < 0:  # a coordinator's own batches have no sequence numbers
         validate_batch(header, batch)
     elif not check_crc(batch):
         raise CorruptBatch("the CRC does not match")
+    if not stamps_append_time(config):
+        check_timestamps(header, config, now)
     if config.is_compacted and not header.is_control:
-        finish(prepared(header, batch, KEYS, config, limits))
+        finish(prepared(header, batch, KEYS, config, limits, now))
     return header, batch
 
 

@@ -26,13 +26,12 @@ from itertools import pairwise
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import compaction, layout, reading
 from kraftpy.log.appending import (
+    TIMES,
     BatchLimits,
-    Demand,
+    Demands,
     Prepared,
     batches_to_append,
-    check_timestamps,
     checked,
-    demand_of,
     from_coordinator,
     log_append_time,
     prepared,
@@ -50,10 +49,11 @@ from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, SideBySide
 from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult
 from kraftpy.log.segment import Segment
 from kraftpy.log.segments import Segments
+from kraftpy.log.timestamps import Trust
 from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_markers, stamp
+from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header, read_markers, stamp
 from kraftpy.types import Millis, TopicId
 
 
@@ -71,9 +71,7 @@ class PartitionLog:
     ) -> None:
         self.directory = directory
         self.config = config
-        self._demand = demand_of(config)
-        self._demand_config = config
-        """The config `_demand` was computed from; `config` may be replaced whenever the topic's settings change."""
+        self._demands = Demands(config)
         self.report: RecoveryReport = loaded.report
         self.epochs: LeaderEpochs = loaded.epochs
         """Read-only to callers; `assign_epoch` and `truncate_to` change it."""
@@ -182,28 +180,34 @@ class PartitionLog:
 
     # --- appending ---
 
-    @property
-    def demand(self) -> Demand | None:
-        """The topic's demands on the records in a batch; None if only the header needs to be inspected."""
-        if self._demand_config is not self.config:
-            self._demand, self._demand_config = demand_of(self.config), self.config
-        return self._demand
+    def prepare(
+        self, records: Buffer, now: Millis, header: BatchHeader | None = None, trust: Trust | None = None
+    ) -> Work[Prepared] | None:
+        """Return the work to do on a producer's batch before `append` gets its result; None if there is none.
 
-    def prepare(self, records: Buffer, header: BatchHeader | None = None) -> Work[Prepared] | None:
-        """Return the work to do on a producer's batch before it is appended; None if there is none.
-
-        Pass its result to `append`. The work does not touch the log. `header` is that of the batch, if the caller has
-        read it. Raises KafkaError as `append` does, either at once or while the work runs.
+        It does not touch the log. `header` is that of the batch, if the caller has read it; `trust` is what is known of
+        its sender. Raises KafkaError as `append` does, either at once or while the work runs.
         """
-        demand = self.demand
-        if demand is None:
+        if self.is_prepared(None, records, now, header, trust):
             return None
-        return prepared(*checked(records, self.config, self.limits, header), demand, self.config, self.limits)
+        header, data = checked(records, self.config, self.limits, header)
+        demand = self._demands.of(self.config) or TIMES
+        return prepared(header, data, demand, self.config, self.limits, now, trust)
 
-    def is_prepared(self, batch: Prepared | None) -> bool:
+    def is_prepared(
+        self,
+        batch: Prepared | None,
+        records: Buffer,
+        now: Millis,
+        header: BatchHeader | None = None,
+        trust: Trust | None = None,
+    ) -> bool:
         """Return whether `append` can take the batch as it is: the settings may have changed since `prepare`."""
-        demand = self.demand
-        return demand is None or (batch is not None and batch.demand == demand)
+        demand = self._demands.of(self.config)
+        if batch is not None:
+            return batch.demand == (demand or TIMES)
+        header = header or read_header(records)
+        return demand is None and self._demands.on(header, records, self.config, now, trust) is None
 
     def append(
         self,
@@ -235,15 +239,13 @@ class PartitionLog:
                 ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} after {self.epochs.latest} was assigned"
             )
         if origin is Origin.CLIENT:
-            header, data = stored_form(records, batch, self.demand, self.config, self.limits, header)
+            header, data = stored_form(records, batch, self._demands, self.config, self.limits, now, header)
         else:
-            header, data = from_coordinator(records, self.config, self.limits)
+            header, data = from_coordinator(records, self.config, self.limits, now)
         config = self.config
         if len(data) > config.segment_bytes:
             refuse_size(len(data), config)
         append_time = log_append_time(config, now)
-        if append_time is None:
-            check_timestamps(header, config, now)
         marker = None
         if header.producer_id >= 0:
             if header.is_control:
@@ -255,7 +257,7 @@ class PartitionLog:
                 return self._result(
                     duplicate.base_offset,
                     duplicate.last_offset,
-                    NO_TIMESTAMP if append_time is None else duplicate.timestamp,
+                    duplicate.timestamp,
                     is_duplicate=True,
                 )
         if data.readonly:
@@ -411,7 +413,7 @@ class PartitionLog:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset (exclusive) at which a reader of committed records must stop."""
-        return self.producers.last_stable_offset(high_watermark)
+        return max(self.producers.last_stable_offset(high_watermark), min(self.log_start_offset, high_watermark))
 
     # --- truncation ---
 

@@ -6,8 +6,9 @@ within an epoch sequence numbers follow each other, with 0 after 2^31 - 1 (KIP-9
 records deleted) may continue with any sequence (KIP-360). Followers apply the batches that their leader accepted
 without these checks; otherwise a failover would lose the state.
 
-A batch older than the window gets DUPLICATE_SEQUENCE_NUMBER if the sequence numbers prove that it was written; clients
-treat that as success without an offset. Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER instead.
+A batch older than the window gets DUPLICATE_SEQUENCE_NUMBER if the sequence numbers prove that it was written: those up
+to the last one that are known to be in the log without a gap are counted. Clients treat that as success without an
+offset. Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER instead, as this does for everything that is not proven.
 
 The state survives a restart in `<offset>.snapshot` files, one per segment and one of a clean stop. Each covers all
 batches before its offset; the batches after the newest one are replayed. The file has Kafka's format (version 1,
@@ -19,13 +20,15 @@ Invariants: open transactions are in the order of their first offsets; `last_sta
 high watermark does.
 
 A write that opens a transaction is verified with its coordinator first (KIP-890). A `Verification` held here shows the
-broker whether a marker was written while it waited for the coordinator's answer.
+broker whether a marker of the same transaction was written while it waited for the coordinator's answer. A marker of
+transactions v2 carries the epoch that the producer continues with, so it ends none that is verified in that epoch.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -51,7 +54,7 @@ _COUNT: Final = struct.Struct(">i")
 _PRODUCER: Final = struct.Struct(">qhiqiqiq")
 
 _OURS: Final = b"kraftpy1"
-_MORE: Final = struct.Struct(">q?B")  # for each producer: last write ms, proven, number of batches before the last
+_MORE: Final = struct.Struct(">q?B")  # each producer: last write ms, known from 0 on, number of batches before the last
 _BATCH: Final = struct.Struct(">iiqiq")  # base sequence, last sequence, last offset, offset delta, timestamp
 _COUNTS: Final = struct.Struct(">III")  # transactions ended above the high watermark, aborted ones, indexes
 _TRANSACTION: Final = struct.Struct(">qqqq")  # producer id, first offset, last offset, last stable offset
@@ -87,26 +90,44 @@ class ProducerDescription(NamedTuple):
 class Verification:
     """A pending question to the coordinator about a write that will open a transaction here (KIP-890).
 
-    Once a marker is written, it is no longer current: the coordinator's answer is about a transaction that has ended.
+    Once the transaction's marker is written, it is no longer current: the coordinator's answer is about a transaction
+    that has ended.
     """
 
-    __slots__ = ("producer_epoch", "waiting")
+    __slots__ = ("is_confirmed", "producer_epoch", "waiting")
 
     def __init__(self, producer_epoch: int) -> None:
         self.producer_epoch = producer_epoch
+        self.is_confirmed = False
+        """The coordinator has agreed; for writes of a group coordinator, which happen later (`check_confirmed`)."""
         self.waiting = 0
         """The number of requests that wait for the coordinator's answer; after the last of them it is forgotten."""
 
 
+def _not_ongoing(producer_id: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no ongoing transaction that was verified here"
+    )
+
+
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_open_offset", "proven", "written_at")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "first_open_offset",
+        "last_timestamp",
+        "proven_count",
+        "written_at",
+    )
 
     def __init__(self, epoch: int, written_at: int) -> None:
         self.epoch = epoch
         self.batches: list[WrittenBatch] = []  # in this epoch, oldest first, at most five
         self.coordinator_epoch = -1
         self.first_open_offset = _NO_OFFSET
-        self.proven = False  # every sequence number of this epoch from 0 on is known to be in the log
+        self.proven_count = 0  # how many sequence numbers up to the last one are known to be in the log, without a gap
+        self.last_timestamp = -1  # that of the last batch or marker
         self.written_at = written_at
 
     @property
@@ -182,11 +203,11 @@ class ProducerStates:
         expected = (producer.last_sequence + 1) % _SEQUENCES
         if sequence == expected:
             return
-        # The distance by which this batch ends before the oldest one in the window. From half of all numbers on, it is
-        # ahead of the window instead.
-        if producer.proven and producer.batches:
-            behind = (producer.batches[0].base_sequence - 1 - header.last_sequence) % _SEQUENCES
-            if behind < _SEQUENCES // 2:
+        if producer.batches:
+            # How many numbers there are from this batch's first one up to the one before the window's first.
+            up_to_window = (producer.batches[0].base_sequence - sequence) % _SEQUENCES
+            in_window = (producer.last_sequence - producer.batches[0].base_sequence) % _SEQUENCES + 1
+            if header.records_count <= up_to_window <= producer.proven_count - in_window:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
                     f"Duplicate sequence number for producer {header.producer_id}: {sequence} was written long ago",
@@ -202,14 +223,14 @@ class ProducerStates:
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, now)
-            producer.proven = header.base_sequence == 0
         elif header.producer_epoch != producer.epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
-            producer.proven = header.base_sequence == 0
-        elif not producer.batches:
-            producer.proven = header.base_sequence == 0
+        continues = producer.batches and header.base_sequence == (producer.last_sequence + 1) % _SEQUENCES
+        written = header.last_offset_delta + 1
+        producer.proven_count = min(producer.proven_count + written, _SEQUENCES) if continues else written
         producer.written_at = now
+        producer.last_timestamp = header.max_timestamp
         producer.batches.append(
             WrittenBatch(
                 header.base_sequence,
@@ -230,11 +251,10 @@ class ProducerStates:
 
     def verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
         """Return the verification needed before this producer may write in a transaction; None if it has one open."""
-        producer = self._producers.get(producer_id)
-        if producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch:
+        if self._has_open(producer_id, producer_epoch):
             return None
-        current = self._verifications.get(producer_id)
-        if current is None or current.producer_epoch != producer_epoch:
+        current = self._current(producer_id, producer_epoch)
+        if current is None:
             current = self._verifications[producer_id] = Verification(producer_epoch)
         return current
 
@@ -246,11 +266,40 @@ class ProducerStates:
 
     def check_verified(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
         """Check that this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
-        needed = self.verification(producer_id, producer_epoch)
-        if needed is not None and needed is not verification:
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no ongoing transaction that was verified here"
-            )
+        if not self._has_open(producer_id, producer_epoch):
+            current = self._current(producer_id, producer_epoch)
+            if current is None or current is not verification:
+                raise _not_ongoing(producer_id)
+
+    def check_confirmed(self, producer_id: int, producer_epoch: int) -> None:
+        """Check that the coordinator has agreed to this producer's write, and that the transaction has not ended since.
+
+        Raises KafkaError (INVALID_TXN_STATE).
+        """
+        if not self._has_open(producer_id, producer_epoch):
+            current = self._current(producer_id, producer_epoch)
+            if current is None or not current.is_confirmed:
+                raise _not_ongoing(producer_id)
+
+    def _has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch
+
+    def _current(self, producer_id: int, producer_epoch: int) -> Verification | None:
+        current = self._verifications.get(producer_id)
+        return current if current is not None and current.producer_epoch == producer_epoch else None
+
+    @contextmanager
+    def raising_epoch(self, producer_id: int, producer_epoch: int) -> Iterator[None]:
+        """Append the marker of a transaction whose end has raised the producer to this epoch (transactions v2).
+
+        The verification of this epoch is kept: it is about the next transaction. A marker of transactions v1 carries
+        the epoch of the transaction that it ends, so it is not appended in here.
+        """
+        kept = self._current(producer_id, producer_epoch)
+        yield
+        if kept is not None:
+            self._verifications.setdefault(producer_id, kept)
 
     def check_raised_epoch(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the marker of a transaction whose end raised the epoch is in the log already (KIP-1228).
@@ -299,9 +348,12 @@ class ProducerStates:
         elif header.producer_epoch != producer.epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
-            producer.proven = False
+            producer.proven_count = 0
         producer.written_at = now
-        self._verifications.pop(header.producer_id, None)
+        producer.last_timestamp = header.max_timestamp
+        verified = self._verifications.get(header.producer_id)
+        if verified is not None and verified.producer_epoch <= header.producer_epoch:
+            del self._verifications[header.producer_id]
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         first_offset = producer.first_open_offset
         if first_offset < 0:
@@ -367,7 +419,7 @@ class ProducerStates:
                 producer_id,
                 producer.epoch,
                 producer.last_sequence,
-                producer.batches[-1].timestamp if producer.batches else -1,
+                producer.last_timestamp,
                 producer.coordinator_epoch,
                 producer.first_open_offset,
             )
@@ -396,7 +448,8 @@ class ProducerStates:
             state = (producer.coordinator_epoch, producer.first_open_offset)
             entries.append(_PRODUCER.pack(producer_id, producer.epoch, sequence, offset, delta, timestamp, *state))
             older = producer.batches[:-1]
-            more.append(_MORE.pack(producer.written_at, producer.proven, len(older)))
+            begins_at_0 = bool(producer.batches) and producer.proven_count > producer.last_sequence
+            more.append(_MORE.pack(producer.written_at, begins_at_0, len(older)))
             more += [_BATCH.pack(*batch) for batch in older]
         aborted = [ended for ended in self.aborted.between(bases[-1], _NEVER) if ended.last_offset >= bases[-1]]
         indexes = [(base, self.aborted.encode(base, following)) for base, following in pairwise(bases)]
@@ -437,6 +490,7 @@ class ProducerStates:
             producer = self._producers[producer_id] = _Producer(epoch, timestamp)
             producer.coordinator_epoch = coordinator_epoch
             producer.first_open_offset = first_open_offset
+            producer.last_timestamp = timestamp
             if offset >= 0:
                 base_sequence = (sequence - delta) % _SEQUENCES if sequence >= 0 else sequence
                 producer.batches.append(WrittenBatch(base_sequence, sequence, offset, delta, timestamp))
@@ -446,11 +500,13 @@ class ProducerStates:
 
     def _decode_more(self, body: bytes, position: int) -> dict[int, bytes]:
         for producer in self._producers.values():
-            producer.written_at, producer.proven, count = _MORE.unpack_from(body, position)
+            producer.written_at, begins_at_0, count = _MORE.unpack_from(body, position)
             position += _MORE.size
             older = [WrittenBatch._make(_BATCH.unpack_from(body, position + n * _BATCH.size)) for n in range(count)]
             producer.batches[:0] = older
             position += count * _BATCH.size
+            if begins_at_0:  # what went before that, if the numbers have wrapped, is not proven any more
+                producer.proven_count = producer.last_sequence + 1
         ended, aborted, proofs = _COUNTS.unpack_from(body, position)
         position += _COUNTS.size
         for number in range(ended + aborted):

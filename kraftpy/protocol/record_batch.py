@@ -64,6 +64,7 @@ __all__ = [
     "encode_payload",
     "iter_payload",
     "iter_records",
+    "one_batch",
     "read_header",
     "read_markers",
     "record_payload",
@@ -71,6 +72,7 @@ __all__ = [
     "split_batches",
     "stamp",
     "validate_batch",
+    "with_max_timestamp",
 ]
 
 HEADER_BYTES: Final = 61
@@ -83,12 +85,15 @@ MAX_BATCH_RECORDS: Final = 1 << 20
 
 _PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
 _CRC_START: Final = 21
+_MAGIC_AT: Final = 16
+_LEAST_LENGTH: Final = 14
+"""The length of the smallest message of the oldest format."""
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # halves of the header; the CRC covers one
 _STAMPED: Final = struct.Struct(">qii")  # base_offset, batch_length, partition_leader_epoch
 _MAX_MARKER_BYTES: Final = 1 << 16
+_KNOWN: Final = 0x7F  # the attribute bits with a meaning; others are kept until a batch's attributes are written anew
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
-_SENDABLE: Final = _CODEC_MASK | _TRANSACTIONAL
 
 
 class TimestampType(IntEnum):
@@ -226,6 +231,45 @@ def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple
     return batches
 
 
+def one_batch(records: Buffer, sender: str = "Produce requests") -> tuple[BatchHeader, Buffer]:
+    """Return the one batch that a producer may send for a partition, with its header, and without bytes that follow.
+
+    Checks lengths and magic only, as Kafka does: what is too short to be a batch counts as none, also behind the first.
+    Raises CorruptBatch with INVALID_RECORD for none, for several and for old message formats, with CORRUPT_MESSAGE for
+    what can be no batch. `sender` begins their messages.
+    """
+    if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
+        header = BatchHeader._make(_HEADER.unpack_from(records))
+        if header.batch_length == len(records) - _PREFIX_BYTES:
+            return header, records
+    view = memoryview(records)
+    size = _whole_batch(view)
+    if size is None:
+        _invalid(f"{sender} must have at least one record batch per partition")
+    if view[_MAGIC_AT] != MAGIC:
+        _invalid(f"{sender} are only allowed to contain record batches with magic version {MAGIC}")
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"batch length {size - _PREFIX_BYTES} is too small")
+    if _whole_batch(view[size:]) is not None:
+        _invalid(f"{sender} are only allowed to contain exactly one record batch per partition")
+    return BatchHeader._make(_HEADER.unpack_from(view)), view[:size]
+
+
+def _whole_batch(view: memoryview) -> int | None:
+    """Return the size of the batch at the start, of any format; None if it is not all there. Raises CorruptBatch."""
+    if len(view) < _PREFIX_BYTES:
+        return None
+    length: int = struct.unpack_from(">i", view, 8)[0]
+    if length < _LEAST_LENGTH:
+        raise CorruptBatch(f"Found record size {length} smaller than minimum record overhead ({_LEAST_LENGTH}).")
+    if len(view) <= _MAGIC_AT:
+        return None
+    magic = view[_MAGIC_AT]
+    if magic > MAGIC:
+        raise CorruptBatch(f"Invalid magic found in record: {magic - 256 if magic > 127 else magic}")
+    return length + _PREFIX_BYTES if length + _PREFIX_BYTES <= len(view) else None
+
+
 def _refuse_magic(magic: int) -> NoReturn:
     if magic in (0, 1):
         raise CorruptBatch(f"message format {magic} is no longer accepted", ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
@@ -246,7 +290,7 @@ def validate_batch(header: BatchHeader, batch: Buffer, max_records: int = MAX_BA
     `header` belongs to `batch`, one whole batch as `split_batches` returns it. Raises KafkaError with the same codes as
     Kafka: CORRUPT_MESSAGE (length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (old format), UNSUPPORTED_COMPRESSION_TYPE,
     INVALID_TIMESTAMP, INVALID_RECORD (everything else, including more than `max_records` records). `max_timestamp` may
-    be -1: some clients never set it.
+    be anything, because some clients never set it, and so may attribute bits that have no meaning yet.
     """
     (
         base_offset,
@@ -257,7 +301,7 @@ def validate_batch(header: BatchHeader, batch: Buffer, max_records: int = MAX_BA
         attributes,
         last_offset_delta,
         base_timestamp,
-        max_timestamp,
+        _,
         producer_id,
         producer_epoch,
         base_sequence,
@@ -274,8 +318,8 @@ def validate_batch(header: BatchHeader, batch: Buffer, max_records: int = MAX_BA
         _invalid(f"{records_count} records over offsets 0 to {last_offset_delta}")
     if records_count > max_records:
         _invalid(f"{records_count} records in a batch; kraftpy.batch.max.records allows {max_records}")
-    if attributes & ~_SENDABLE:
-        _refuse_attributes(attributes)
+    if attributes & _CONTROL:
+        _invalid("Clients are not allowed to write control records")
     codec = attributes & _CODEC_MASK
     if codec > Compression.ZSTD:
         raise CorruptBatch(f"compression codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -283,21 +327,13 @@ def validate_batch(header: BatchHeader, batch: Buffer, max_records: int = MAX_BA
         _invalid(f"{payload_bytes} bytes cannot hold {records_count} records")
     if base_offset != 0:
         _invalid(f"base offset {base_offset}; a producer sends 0")
-    if base_timestamp < -1 or max_timestamp < -1 or -1 < max_timestamp < base_timestamp:
-        raise CorruptBatch(f"timestamps {base_timestamp} to {max_timestamp}", ErrorCode.INVALID_TIMESTAMP)
+    if base_timestamp < NO_TIMESTAMP:
+        raise CorruptBatch(f"base timestamp {base_timestamp}", ErrorCode.INVALID_TIMESTAMP)
     if producer_id < 0:
         if producer_id != -1 or attributes & _TRANSACTIONAL:
             _invalid(f"producer id {producer_id}")
     elif base_sequence < 0 or producer_epoch < 0:
         _invalid(f"producer {producer_id} with epoch {producer_epoch} and sequence {base_sequence}")
-
-
-def _refuse_attributes(attributes: int) -> NoReturn:
-    if attributes & _CONTROL:
-        _invalid("clients may not write control records")
-    if attributes & _LOG_APPEND_TIME:
-        raise CorruptBatch("a producer may not set log append time", ErrorCode.INVALID_TIMESTAMP)
-    _invalid(f"attributes 0x{attributes & 0xFFFF:04x}")
 
 
 def _invalid(reason: str) -> NoReturn:
@@ -322,12 +358,25 @@ def stamp(
     header = BatchHeader._make((base_offset, header.batch_length, leader_epoch, *header[3:]))
     if log_append_time is None:
         return header
-    attributes = header.attributes | _LOG_APPEND_TIME
+    attributes = header.attributes & _KNOWN | _LOG_APPEND_TIME
     struct.pack_into(">h", batch, 21, attributes)
     struct.pack_into(">q", batch, 35, log_append_time)
     crc = crc32c(memoryview(batch)[_CRC_START:])
     struct.pack_into(">I", batch, 17, crc)
     return header._replace(crc=crc, attributes=attributes, max_timestamp=log_append_time)
+
+
+def with_max_timestamp(header: BatchHeader, batch: memoryview, max_timestamp: int) -> tuple[BatchHeader, memoryview]:
+    """Return the batch with this largest timestamp, as the producer's own time; a changed batch is a copy."""
+    if max_timestamp == header.max_timestamp and not header.attributes & _LOG_APPEND_TIME:
+        return header, batch
+    attributes = header.attributes & _KNOWN & ~_LOG_APPEND_TIME
+    changed = bytearray(batch)
+    struct.pack_into(">h", changed, 21, attributes)
+    struct.pack_into(">q", changed, 35, max_timestamp)
+    crc = crc32c(memoryview(changed)[_CRC_START:])
+    struct.pack_into(">I", changed, 17, crc)
+    return header._replace(crc=crc, attributes=attributes, max_timestamp=max_timestamp), memoryview(changed)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

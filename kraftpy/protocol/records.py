@@ -41,11 +41,31 @@ NewRecord = tuple[int, bytes | None, bytes | None, Headers]
 """A record to write: timestamp in ms, key, value, headers."""
 
 
+MOST_NAMED: Final = 1_000
+"""How many bad records of a batch are named at most; a client tells of the others that they were in the batch."""
+
+
 class CorruptBatch(KafkaError):
     """Bytes that are not a valid record batch. The code is CORRUPT_MESSAGE unless a more specific one applies."""
 
     def __init__(self, reason: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
         super().__init__(code, reason)
+
+
+class RecordError(NamedTuple):
+    """What is wrong with one record of a refused batch (KIP-467)."""
+
+    batch_index: int
+    """Its place in the batch."""
+    message: str
+
+
+class BadRecords(CorruptBatch):
+    """A batch is refused because of some of its records; up to `MOST_NAMED` of them are named."""
+
+    def __init__(self, reason: str, code: ErrorCode, errors: tuple[RecordError, ...]) -> None:
+        super().__init__(reason, code)
+        self.errors = errors
 
 
 class Record(NamedTuple):
@@ -314,15 +334,18 @@ def decode_headers(data: Buffer) -> tuple[tuple[str, bytes | None], ...]:
 # --- looking, without decoding ----------------------------------------------------------------------------------------
 
 
-def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_headers: int) -> Generator[None, None, int]:
-    """Check that `data` holds exactly this many records with offset deltas 0, 1, 2...; return the largest timestamp
-    delta.
+def check_records(
+    data: bytes, records_count: int, *, needs_keys: bool, max_headers: int
+) -> Generator[None, None, tuple[int, int]]:
+    """Check that `data` holds exactly this many records with offset deltas 0, 1, 2...; return the smallest and the
+    largest timestamp delta.
 
     Yields after each slice of the work. Raises CorruptBatch if anything is malformed, and with INVALID_RECORD if the
-    records together have more than `max_headers` headers, or if `needs_keys` and a record has no key.
+    records together have more than `max_headers` headers; BadRecords if `needs_keys` and records have no key.
     """
     position = sliced_headers = 0
-    max_delta = -(1 << 63)
+    min_delta, max_delta = 1 << 63, -(1 << 63)
+    keyless: list[int] = []
     try:
         for first in range(0, records_count, SLICE_RECORDS):
             if first:
@@ -349,6 +372,8 @@ def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_head
                 delta = delta >> 1 ^ -(delta & 1)
                 if delta > max_delta:
                     max_delta = delta
+                if delta < min_delta:
+                    min_delta = delta
 
                 delta = data[position]
                 if delta < 128:
@@ -374,10 +399,7 @@ def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_head
                 elif size > 1:
                     _corrupt_length(size)
                 elif needs_keys:
-                    raise CorruptBatch(
-                        f"Compacted topic cannot accept message without key (record {number} of the batch)",
-                        ErrorCode.INVALID_RECORD,
-                    )
+                    keyless.append(number)
 
                 size = data[position]
                 if size < 128:
@@ -407,7 +429,22 @@ def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_head
         raise CorruptBatch("a record is cut short") from error
     if position != len(data):
         raise CorruptBatch(f"{len(data) - position} bytes after the last record")
-    return max_delta
+    if keyless:
+        _refuse_keyless(keyless)
+    return min_delta, max_delta
+
+
+def _refuse_keyless(numbers: list[int]) -> NoReturn:
+    errors = tuple(
+        RecordError(number, "Compacted topic cannot accept message without key") for number in numbers[:MOST_NAMED]
+    )
+    shown = ", ".join(f"RecordError(batchIndex={each.batch_index}, message='{each.message}')" for each in errors[:3])
+    raise BadRecords(
+        f"One or more records have been rejected due to {len(numbers)} record errors in total, and only showing the "
+        f"first three errors at most: [{shown}]",
+        ErrorCode.INVALID_RECORD,
+        errors,
+    )
 
 
 def _check_headers(data: bytes, position: int, max_headers: int) -> tuple[int, int]:

@@ -180,7 +180,7 @@ async def test_a_failure_costs_the_directory_and_no_other(
 
         await until(is_told)
         await broker.replica_manager.retry_offline()
-        assert key in broker.replicas.offline, "it is not tried again as if nothing had happened"
+        assert broker.replicas.offline.has_failed(key), "it is not tried again as if nothing had happened"
     async with broker_on(tmp_path / "good", bad, num_partitions="4") as broker:
         await until(lambda: (partition := broker.image.partition(*key)) is not None and partition.leader == 1)
         again = broker.replicas.leader(*key)
@@ -245,7 +245,7 @@ async def test_a_partition_that_cannot_be_opened_is_tried_again(tmp_path: Path) 
     kept = metadata.read_bytes()
     metadata.write_bytes(b"nothing\n")
     async with broker_on(tmp_path / "good", bad, num_partitions="2") as broker:
-        assert key in broker.replicas.offline
+        assert broker.replicas.offline.has_failed(key)
         await until(lambda: (found := broker.image.partition(*key)) is not None and found.offline_replicas == (1,))
         assert not broker.directories.failures
         metadata.write_bytes(kept)

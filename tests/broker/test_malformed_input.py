@@ -122,8 +122,8 @@ def test_a_bad_batch_costs_its_partition_an_error(kraftpy_server: EmbeddedBroker
     with connect(kraftpy_server.bootstrap) as connection:
         expected = {
             "flipped bit": (changed(80, bytes([good[80] ^ 1])), ErrorCode.CORRUPT_MESSAGE),
-            "torn": (good[:-10], ErrorCode.CORRUPT_MESSAGE),
-            "lying length": (changed(8, struct.pack(">i", 2**31 - 1)), ErrorCode.CORRUPT_MESSAGE),
+            "torn": (good[:-10], ErrorCode.INVALID_RECORD),
+            "lying length": (changed(8, struct.pack(">i", 2**31 - 1)), ErrorCode.INVALID_RECORD),
             "negative length": (changed(8, struct.pack(">i", -5)), ErrorCode.CORRUPT_MESSAGE),
         }
         for what, (records, code) in expected.items():
@@ -253,7 +253,7 @@ def test_message_sets_in_newer_requests_get_the_proper_error(
     with connect(kraftpy_server.bootstrap) as connection:
         create_topic(connection, topic)
         for records in (message, message * 5):  # shorter and longer than a batch's header
-            assert produce(connection, topic, records, version)[0] == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+            assert produce(connection, topic, records, version)[0] == ErrorCode.INVALID_RECORD
 
 
 def test_a_transaction_cannot_be_begun_by_a_batch_alone(kraftpy_server: EmbeddedBroker) -> None:
@@ -263,7 +263,7 @@ def test_a_transaction_cannot_be_begun_by_a_batch_alone(kraftpy_server: Embedded
     begun = encode_batch([record], is_transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)
     with connect(kraftpy_server.bootstrap) as connection:
         create_topic(connection, topic)
-        assert produce(connection, topic, begun)[0] == ErrorCode.INVALID_RECORD
+        assert produce(connection, topic, begun)[0] == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert produce(connection, topic, encode_batch([record], is_control=True))[0] == ErrorCode.INVALID_RECORD
         assert produce(connection, topic, encode_batch([record])) == (ErrorCode.NONE, 0)
         answered = fetch(connection, topic, 0)

@@ -50,6 +50,7 @@ from kraftpy.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from kraftpy.protocol.record_batch import ControlType, encode_control_batch
 from kraftpy.protocol.schema import decode
 from kraftpy.types import Millis, TopicId
 
@@ -233,17 +234,32 @@ async def test_many_offsets_of_a_transaction_are_stored_in_pieces_as_long_as_it_
         ]
         assert steps.are_within(COMMIT_UNITS), steps.most
 
-        usual, asked = broker.transactions.begin_writing, 0
+        usual, stored = broker.coordinators.ask, 0
 
-        async def aborted_meanwhile(*arguments: Any, **named: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            if asked > 3:
-                return dict.fromkeys(arguments[3], ErrorCode.TRANSACTION_ABORTABLE)
-            return await usual(*arguments, **named)
+        async def ended_meanwhile(*arguments: Any) -> Any:
+            nonlocal stored
+            stored += 1
+            if stored == 3:
+                marker = encode_control_batch(
+                    ControlType.ABORT,
+                    timestamp=0,
+                    producer_id=begun.producer_id,
+                    producer_epoch=begun.producer_epoch,
+                    coordinator_epoch=0,
+                )
+                written = await broker.coordinators.write_marker(
+                    0, marker, begun.producer_id, is_commit=False, raised_epoch=None
+                )
+                assert written == ErrorCode.NONE
+            return await usual(*arguments)
 
-        monkeypatch.setattr(broker.transactions, "begin_writing", aborted_meanwhile)
+        async def refused(*arguments: Any, **named: Any) -> Any:
+            return dict.fromkeys(arguments[3], ErrorCode.TRANSACTION_ABORTABLE)
+
+        monkeypatch.setattr(broker.coordinators, "ask", ended_meanwhile)
+        monkeypatch.setattr(broker.transactions, "begin_writing", refused)
         told = await ask(broker, ApiKey.TXN_OFFSET_COMMIT, 5, request)
         codes = Counter(part.error_code for topic in told.topics for part in topic.partitions)
-        assert set(codes) == {ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE}
-        assert codes[ErrorCode.NONE] <= 3 * UNITS_PER_ITERATION // COMMIT_UNITS
+        assert set(codes) == {ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
+        assert codes[ErrorCode.NONE] <= 2 * UNITS_PER_ITERATION // COMMIT_UNITS
+        assert broker.replicas.leader("__consumer_offsets", 0).log.producers.first_open_offset is None

@@ -26,7 +26,7 @@ async def test_the_header_of_a_produced_batch_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_transactional: bool, compression: str
 ) -> None:
     reads: list[bytes] = []
-    read_header, split_batches = record_batch.read_header, record_batch.split_batches
+    read_header, split_batches, one_batch = record_batch.read_header, record_batch.split_batches, record_batch.one_batch
 
     def noted_read(buffer: Any, position: int = 0) -> record_batch.BatchHeader:
         header = read_header(buffer, position)
@@ -37,6 +37,11 @@ async def test_the_header_of_a_produced_batch_is_read_once(
     def noted_split(records: Any, **how: bool) -> Any:
         reads.append(bytes(records)[61:])
         return split_batches(records, **how)
+
+    def noted_one(records: Any, sender: str = "") -> Any:
+        header, batch = one_batch(records, sender)
+        reads.append(bytes(batch)[61:])
+        return header, batch
 
     async def all_added(*_: object, **__: object) -> dict[TopicPartition, ErrorCode]:
         return {TopicPartition("a", number): ErrorCode.NONE for number in range(PARTITIONS)}
@@ -62,7 +67,8 @@ async def test_the_header_of_a_produced_batch_is_read_once(
         with monkeypatch.context() as patched:
             patched.setattr(broker.transactions, "begin_writing", all_added, raising=False)
             for module in (record_batch, appending, handler, partition_log):
-                for name, noted in (("read_header", noted_read), ("split_batches", noted_split)):
+                noting = {"read_header": noted_read, "split_batches": noted_split, "one_batch": noted_one}
+                for name, noted in noting.items():
                     if hasattr(module, name):
                         patched.setattr(module, name, noted)
             response = await handler.produce(broker, request, context(ApiKey.PRODUCE, 12))

@@ -15,6 +15,7 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.results import Origin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kraftpy.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kraftpy.protocol.record_batch import ControlType, encode_batch, encode_control_batch
@@ -96,3 +97,31 @@ async def test_rule_32_a_follower_and_the_next_leader_tell_readers_the_same(tmp_
         aborted, stable, records = await told(cluster, 2, "t", topic_id)
         assert (aborted, stable) == ([*expected[0], (8, open_since + 1)], follower.log.log_end_offset)
         assert b"0 of 9" in records
+
+
+async def test_producers_are_described_by_the_leader_and_by_followers(tmp_path: Path) -> None:
+    """KIP-664: a follower, and a replica without a leader, tell what their own logs know."""
+    async with running(tmp_path, 1, 2) as cluster:
+        await cluster.create("t", (1, 2))
+        await cluster.create("elsewhere", (1,))
+        write(cluster.replica(1, "t"), 7, 0)
+        await cluster.caught_up("t")
+
+        async def described(node: int, topic: str = "t") -> Any:
+            request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[0])])
+            answered = await cluster.nodes[node].ask(ApiKey.DESCRIBE_PRODUCERS, request)
+            part = answered.topics[0].partitions[0]
+            return part.error_code, [
+                (each.producer_id, each.current_txn_start_offset) for each in part.active_producers
+            ]
+
+        assert await described(1) == await described(2) == (ErrorCode.NONE, [(7, 0)])
+        assert await described(2, "elsewhere") == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+        assert await described(2, "no.such") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+        assert await described(2, "sp ace") == (ErrorCode.INVALID_TOPIC_EXCEPTION, [])
+        end(cluster.replica(1, "t"), 7, ControlType.ABORT)
+        await cluster.caught_up("t")
+        assert await described(2) == (ErrorCode.NONE, [(7, -1)])
+        await cluster.stop(1, clean=False)
+        await cluster.change("t", leader=-1, isr=(1, 2))
+        assert await described(2) == (ErrorCode.NONE, [(7, -1)])

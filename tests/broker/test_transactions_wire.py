@@ -157,9 +157,9 @@ def test_rule_30_v2_adds_partitions_by_writing_and_v1_may_not_write_to_what_was_
     connection: socket.socket, topic: str
 ) -> None:
     old, new = made(connection, V1), made(connection, V2)
-    assert old.send(topic, 0, add=False) is ErrorCode.INVALID_TXN_STATE
+    assert old.send(topic, 0, add=False) is ErrorCode.TRANSACTION_ABORTABLE
     assert old.add(topic, 1) is ErrorCode.NONE
-    assert old.send(topic, 0, add=False) is ErrorCode.INVALID_TXN_STATE
+    assert old.send(topic, 0, add=False) is ErrorCode.TRANSACTION_ABORTABLE
     assert old.send(topic, 1, add=False) is ErrorCode.NONE
     for partition in (0, 2):
         assert new.send(topic, partition) is ErrorCode.NONE
@@ -175,7 +175,7 @@ def test_rule_30_a_batch_after_the_end_opens_nothing_that_would_hang(connection:
     assert producer.send(topic) is ErrorCode.NONE
     assert producer.end(commit=True) is ErrorCode.NONE
     wait_for_state(connection, producer.transactional_id, "CompleteCommit")
-    assert producer.send(topic, add=False) is ErrorCode.INVALID_TXN_STATE
+    assert producer.send(topic, add=False) is ErrorCode.TRANSACTION_ABORTABLE
     assert [each.current_txn_start_offset for each in producers(connection, topic)] == [-1]
 
 
@@ -322,7 +322,7 @@ def test_rule_33_offsets_count_when_the_transaction_commits(
 
 def test_v1_may_not_commit_offsets_that_were_not_added(connection: socket.socket, topic: str) -> None:
     producer = made(connection, V1)
-    assert producer.commit_offset(f"g-{next(_names)}", topic, 1) is ErrorCode.INVALID_TXN_STATE
+    assert producer.commit_offset(f"g-{next(_names)}", topic, 1) is ErrorCode.TRANSACTION_ABORTABLE
 
 
 # --- readers ----------------------------------------------------------------------------------------------------------

@@ -102,12 +102,12 @@ def test_what_is_checked_is_what_can_be_decoded(records: list[Any], chance: Rand
     data, count = bytes(payload), header.records_count
     found = decoded(data, count, last=count - 1)
     try:
-        largest = finish(check_records(data, count, needs_keys=False, max_headers=PLENTY))
+        deltas = finish(check_records(data, count, needs_keys=False, max_headers=PLENTY))
     except CorruptBatch:
         assert found is None
         return
     assert found is not None
-    assert largest == max(each.timestamp for each in found)
+    assert deltas == (min(each.timestamp for each in found), max(each.timestamp for each in found))
     offsets, times = zip(*record_times(data, count), strict=True)
     assert [*chain(*offsets)] == [each.offset for each in found]
     assert [*chain(*times)] == [each.timestamp for each in found]
@@ -211,12 +211,12 @@ def test_timestamps_beyond_64_bits_are_invalid() -> None:
 
 def test_a_small_batch_is_prepared_without_a_pause_and_a_plain_topic_prepares_nothing() -> None:
     log = fresh(compression_type="gzip")
-    work = log.prepare(batch(b"v"))
+    work = log.prepare(batch(b"v"), NOW)
     assert work is not None
     with pytest.raises(StopIteration):
         next(work)
-    assert fresh().prepare(batch(b"v")) is None
-    assert fresh().is_prepared(None)
+    assert fresh().prepare(batch(b"v"), NOW) is None
+    assert fresh().is_prepared(None, batch(b"v"), NOW)
 
 
 @pytest.mark.parametrize("settings", LOOKING, ids=["codec", "compacted"])
@@ -224,7 +224,7 @@ def test_a_large_batch_is_checked_in_slices_and_expanded_and_compressed_elsewher
     log = fresh(max_message_bytes=2 * MIB, **settings)
     count = 40 * SLICE_RECORDS
     data = batch_of(*[record(number, value=bytes(20)) for number in range(count)])
-    work = log.prepare(data)
+    work = log.prepare(data, NOW)
     assert work is not None
     paused, given_away, batch = pauses(work)
     assert paused == 39
@@ -236,18 +236,18 @@ def test_a_large_batch_is_checked_in_slices_and_expanded_and_compressed_elsewher
 
 def test_many_headers_are_checked_in_slices_too() -> None:
     data = batch_of(*[record(number, headers=4000) for number in range(100)])
-    paused, _, _ = pauses(prepared(read_header(data), memoryview(data), KEYS, config(), BatchLimits()))
+    paused, _, _ = pauses(prepared(read_header(data), memoryview(data), KEYS, config(), BatchLimits(), NOW))
     assert paused >= 49
 
 
 def test_what_was_prepared_for_other_settings_is_prepared_again() -> None:
     log = fresh(compression_type="gzip")
     data = batch_of(record(value=bytes(1000)), codec=Compression.NONE)
-    work = log.prepare(data)
+    work = log.prepare(data, NOW)
     assert work is not None
     batch = finish(work)
     log.config = config(compression_type="zstd", segment_bytes=200 * MIB)
-    assert not log.is_prepared(batch)
+    assert not log.is_prepared(batch, data, NOW)
     log.append(data, leader_epoch=0, now=NOW, batch=batch)
     header, _ = only_batch(log)
     assert header.compression is Compression.ZSTD

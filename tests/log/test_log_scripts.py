@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,15 @@ class Scripted:
         result = self.log.append(data, leader_epoch=leader_epoch, now=Millis(self.now), origin=Origin.REPLICA)
         return self.appended(result) if id >= 0 else None
 
-    def mark(self, id: int, epoch: int, type: str, coordinator: int, origin: Origin = Origin.COORDINATOR) -> str:  # noqa: A002
+    def mark(
+        self,
+        id: int,  # noqa: A002
+        epoch: int,
+        type: str,  # noqa: A002
+        coordinator: int,
+        origin: Origin = Origin.COORDINATOR,
+        raising: int = 0,
+    ) -> str:
         data = encode_control_batch(
             ControlType[type.upper()],
             timestamp=self.now,
@@ -93,7 +102,9 @@ class Scripted:
             producer_epoch=epoch,
             coordinator_epoch=coordinator,
         )
-        return self.appended(self.log.append(data, leader_epoch=self.leader_epoch, now=Millis(self.now), origin=origin))
+        with self.log.producers.raising_epoch(id, epoch) if raising else nullcontext():
+            appended = self.log.append(data, leader_epoch=self.leader_epoch, now=Millis(self.now), origin=origin)
+        return self.appended(appended)
 
     def clientmark(self, **fields: object) -> str:
         return self.mark(**fields, origin=Origin.CLIENT)  # type: ignore[arg-type]
@@ -113,6 +124,17 @@ class Scripted:
     def verified(self, id: int, epoch: int) -> str:  # noqa: A002
         """The coordinator said yes."""
         self.log.producers.check_verified(id, epoch, self.verifications.get(id))
+        return "may write"
+
+    def confirm(self, id: int) -> None:  # noqa: A002
+        """The coordinator said yes to offsets, which their group's coordinator stores later."""
+        verification = self.verifications[id]
+        assert verification is not None
+        verification.is_confirmed = True
+
+    def confirmed(self, id: int, epoch: int) -> str:  # noqa: A002
+        """That later moment."""
+        self.log.producers.check_confirmed(id, epoch)
         return "may write"
 
     def raised(self, id: int, epoch: int) -> str:  # noqa: A002

@@ -29,6 +29,7 @@ from kraftpy.protocol.record_batch import (
     encode_batch,
     encode_control_batch,
     iter_records,
+    one_batch,
     read_header,
     record_size_bound,
     split_batches,
@@ -301,18 +302,12 @@ def test_too_few_bytes_have_no_crc_and_no_header() -> None:
         ("batch length", 8, ">i", [10**9], ErrorCode.CORRUPT_MESSAGE),
         ("codec 5", 21, ">h", [5], ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         ("codec 7", 21, ">h", [7], ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        ("log append time", 21, ">h", [8], ErrorCode.INVALID_TIMESTAMP),
         ("control", 21, ">h", [0x20], ErrorCode.INVALID_RECORD),
         ("control and more", 21, ">h", [0x38], ErrorCode.INVALID_RECORD),
-        ("delete horizon", 21, ">h", [0x40], ErrorCode.INVALID_RECORD),
-        ("unknown attribute", 21, ">h", [0x80], ErrorCode.INVALID_RECORD),
-        ("unknown attribute", 21, ">h", [-0x8000], ErrorCode.INVALID_RECORD),
         ("transactional without a producer", 21, ">h", [0x10], ErrorCode.INVALID_RECORD),
         ("last offset", 23, ">i", [1], ErrorCode.INVALID_RECORD),
         ("last offset", 23, ">i", [-1], ErrorCode.INVALID_RECORD),
         ("timestamps", 27, ">qq", [-2, 0], ErrorCode.INVALID_TIMESTAMP),
-        ("timestamps", 27, ">qq", [5, -2], ErrorCode.INVALID_TIMESTAMP),
-        ("timestamps", 27, ">qq", [5, 4], ErrorCode.INVALID_TIMESTAMP),
         ("producer id", 43, ">q", [-2], ErrorCode.INVALID_RECORD),
         ("producer without sequence", 43, ">qhi", [0, 0, -1], ErrorCode.INVALID_RECORD),
         ("producer without epoch", 43, ">qhi", [0, -1, 0], ErrorCode.INVALID_RECORD),
@@ -336,7 +331,55 @@ def test_a_record_count_the_payload_cannot_hold_is_refused() -> None:
     assert refusal(patched(with_payload(b"", 1), 21, ">h", 1)) == ErrorCode.INVALID_RECORD
 
 
-@pytest.mark.parametrize("timestamps", [(-1, -1), (5, -1), (5, 5), (-1, 5)])
+@pytest.mark.parametrize("attributes", [0x08, 0x40, 0x80, 0x100, -0x8000])
+def test_attribute_bits_without_a_meaning_here_are_accepted(attributes: int) -> None:
+    """The log decides about a producer's log append time: it depends on the topic."""
+    batch = patched(encode_batch(ONE), 21, ">h", attributes)
+    validate_batch(read_header(batch), batch)
+
+
+GOOD = encode_batch(ONE)
+OLD = struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("what", "records", "code"),
+    [
+        ("nothing", b"", ErrorCode.INVALID_RECORD),
+        ("less than a length", GOOD[:11], ErrorCode.INVALID_RECORD),
+        ("a length", GOOD[:12], ErrorCode.INVALID_RECORD),
+        ("no magic yet", GOOD[:16], ErrorCode.INVALID_RECORD),
+        ("a header", GOOD[:61], ErrorCode.INVALID_RECORD),
+        ("all but a byte", GOOD[:-1], ErrorCode.INVALID_RECORD),
+        ("a larger length", patched(GOOD, 8, ">i", 10**6), ErrorCode.INVALID_RECORD),
+        ("a length of no format", patched(GOOD, 8, ">i", 13), ErrorCode.CORRUPT_MESSAGE),
+        ("a negative length", patched(GOOD, 8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
+        ("a length that no batch has", patched(GOOD, 8, ">i", 48), ErrorCode.CORRUPT_MESSAGE),
+        ("magic 0", patched(GOOD, 16, ">b", 0), ErrorCode.INVALID_RECORD),
+        ("magic 1", patched(GOOD, 16, ">b", 1), ErrorCode.INVALID_RECORD),
+        ("magic 3", patched(GOOD, 16, ">b", 3), ErrorCode.CORRUPT_MESSAGE),
+        ("magic -1", patched(GOOD, 16, ">b", -1), ErrorCode.CORRUPT_MESSAGE),
+        ("an old message", OLD, ErrorCode.INVALID_RECORD),
+        ("old messages", OLD * 9, ErrorCode.INVALID_RECORD),
+        ("two batches", GOOD + GOOD, ErrorCode.INVALID_RECORD),
+        ("an old message behind", GOOD + OLD, ErrorCode.INVALID_RECORD),
+        ("garbage behind", GOOD + bytes(12), ErrorCode.CORRUPT_MESSAGE),
+        ("another magic behind", GOOD + patched(GOOD, 16, ">b", 9), ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+def test_what_is_no_single_batch_is_refused_as_kafka_does(what: str, records: bytes, code: ErrorCode) -> None:
+    with pytest.raises(CorruptBatch) as refused:
+        one_batch(records, "Produce requests with version 9")
+    assert refused.value.code == code, what
+
+
+@pytest.mark.parametrize("behind", [b"", b"\0", bytes(11), GOOD[:12], GOOD[:16], GOOD[:40], GOOD[:-1]])
+def test_what_is_too_short_to_be_a_second_batch_is_cut_off(behind: bytes) -> None:
+    header, batch = one_batch(GOOD + behind)
+    assert (header, bytes(batch)) == (read_header(GOOD), GOOD)
+
+
+@pytest.mark.parametrize("timestamps", [(-1, -1), (5, -1), (5, 5), (-1, 5), (5, -2), (5, 4)])
 def test_timestamps_some_clients_send_are_accepted(timestamps: tuple[int, int]) -> None:
     batch = patched(encode_batch(ONE), 27, ">qq", *timestamps)
     validate_batch(read_header(batch), batch)

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -67,7 +68,7 @@ from kraftpy.groups.topics import TopicInfo
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
 from kraftpy.protocol.record_batch import (
@@ -286,13 +287,17 @@ class Coordinators(Shards[GroupCoordinator]):
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE if shard.machine.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
-        """Append a transaction's marker to a partition; the groups act on it once it is committed."""
+    async def write_marker(
+        self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool, raised_epoch: int | None
+    ) -> ErrorCode:
+        """Append a transaction's marker to a partition; the groups act on it once it is committed.
+
+        `raised_epoch` is the epoch that the transaction's end raised the producer to, if it did. The error is one of a
+        partition's leader, which the transaction's coordinator retries, not one of a coordinator of groups.
+        """
         shard = self._serving(partition)
-        if shard is None:
+        if shard is None or not shard.machine.is_loaded:  # what is being loaded ends before this marker
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if not shard.machine.is_loaded:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what is being loaded ends before this marker
         written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def reported(outcome: ErrorCode) -> TransactionEnded | None:
@@ -301,7 +306,9 @@ class Coordinators(Shards[GroupCoordinator]):
             is_written = outcome == ErrorCode.NONE
             return TransactionEnded(producer_id=producer_id, is_commit=is_commit) if is_written else None
 
-        error_code = self._append(shard, marker, reported)
+        producers = shard.replica.log.producers
+        with nullcontext() if raised_epoch is None else producers.raising_epoch(producer_id, raised_epoch):
+            error_code = self._append(shard, marker, reported)
         if error_code is None:
             return await written
         event = reported(error_code)
@@ -336,6 +343,11 @@ class Coordinators(Shards[GroupCoordinator]):
                 def reported(outcome: ErrorCode) -> Appended:
                     return Appended(token=token, error_code=outcome)
 
+                if effect.producer_id >= 0:  # the handler asked its coordinator; a marker may have come since
+                    try:
+                        shard.replica.log.producers.check_confirmed(effect.producer_id, effect.producer_epoch)
+                    except KafkaError as error:
+                        return self._stepped(shard, reported(error.code))
                 return self._write(shard, lambda: self._encoded(effect), reported)
             case ChangeState():
                 task = self._tasks.create_task(self._change_state(shard, effect), name="share group state")

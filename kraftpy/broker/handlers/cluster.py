@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.broker_proof import SOFTWARE, who_asks
+from kraftpy.broker.handlers.metadata import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.broker.handlers.table import served
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
@@ -142,6 +143,9 @@ async def describe_cluster(
     return DescribeClusterResponse(
         cluster_id=broker.image.cluster_id or "",
         controller_id=view.controller(broker.controller_id, broker.node_id),
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+        ),
         brokers=[
             DescribeClusterBroker(
                 broker_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack, is_fenced=seen.is_fenced

@@ -59,6 +59,11 @@ _FIRST_TOPIC_ID_VERSION = 12
 """Versions 10 and 11 have a field for the id, but no id may be in it, as in Kafka."""
 _LARGE_CLUSTER = 500
 """From this many partitions on, the answer for all topics is made in slices and cached."""
+OPERATIONS_NOT_ASKED = -(2**31)
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""All operations on a topic, by ACL operation code: there are no ACLs, so everything is authorized (KIP-430)."""
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""All operations on the cluster."""
 CREATION_SECONDS = 5.0
 """How long an answer waits for topics it creates. Existing topics must be answered even if the quorum has no leader."""
 
@@ -82,7 +87,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             refused = await _create_missing(broker, asked)
     image = broker.image
     if asked is None and image.partition_count > _LARGE_CLUSTER:
-        return await _all_topics(broker, context)
+        return await _all_topics(broker, request, context)
     view = View(image, context.listener)
     topics: list[MetadataResponseTopic] = []
     if asked is None:
@@ -96,7 +101,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
                 topics.append(_known(known, view, context.api_version))
             else:
                 topics.append(_unknown(wanted, refused))
-    return _response(broker, image, view, topics)
+    return _response(broker, request, image, view, topics)
 
 
 def _invalid(asked: list[MetadataRequestTopic]) -> MetadataResponse:
@@ -110,19 +115,22 @@ def _invalid(asked: list[MetadataRequestTopic]) -> MetadataResponse:
     return MetadataResponse(brokers=[], controller_id=-1, topics=topics)
 
 
-async def _all_topics(broker: Broker, context: RequestContext) -> Encoded:
+async def _all_topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> Encoded:
     """Return the encoded answer for all topics of a large cluster, made in slices, once per state of the cluster."""
     image, version = broker.image, context.api_version
-    key = (image.version, version, context.listener, broker.controller_id)
+    asked = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+    key = (image.version, version, context.listener, broker.controller_id, asked)
 
     async def make() -> tuple[bytes, bool]:
         view = View(image, context.listener)
-        response = _response(broker, image, view, [])
+        response = _response(broker, request, image, view, [])
         for topic in image.topics():
             await broker.slices.breathe(_units(topic))
             response.topics.append(_known(topic, view, version))
+            if request.include_topic_authorized_operations:
+                response.topics[-1].topic_authorized_operations = TOPIC_OPERATIONS
         body = await broker.slices.apart(encode, response, version)
-        return body, key == (broker.image.version, version, context.listener, broker.controller_id)
+        return body, key == (broker.image.version, version, context.listener, broker.controller_id, asked)
 
     return Encoded(await broker.metadata_answers.get(key, make))
 
@@ -132,7 +140,13 @@ def _units(topic: Topic | None) -> int:
     return 2 if topic is None else 2 + 2 * len(topic.partitions)
 
 
-def _response(broker: Broker, image: Image, view: View, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _response(
+    broker: Broker, request: MetadataRequest, image: Image, view: View, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+    cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack)
@@ -141,6 +155,7 @@ def _response(broker: Broker, image: Image, view: View, topics: list[MetadataRes
         cluster_id=image.cluster_id,
         controller_id=view.controller(broker.controller_id, broker.node_id),
         topics=topics,
+        cluster_authorized_operations=cluster_operations,
     )
 
 
@@ -227,7 +242,10 @@ async def describe_topic_partitions(
         return DescribeTopicPartitionsResponse(
             topics=[
                 DescribeTopicPartitionsResponseTopic(
-                    error_code=ErrorCode.INVALID_REQUEST, name=topic.name, partitions=[]
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    name=topic.name,
+                    partitions=[],
+                    topic_authorized_operations=TOPIC_OPERATIONS,
                 )
                 for topic in request.topics
             ]
@@ -242,7 +260,14 @@ async def describe_topic_partitions(
             )
         topic = broker.image.topic(name)
         if topic is None:
-            topics.append(DescribeTopicPartitionsResponseTopic(error_code=_why_unknown(name), name=name, partitions=[]))
+            topics.append(
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=_why_unknown(name),
+                    name=name,
+                    partitions=[],
+                    topic_authorized_operations=TOPIC_OPERATIONS,
+                )
+            )
             continue
         first = start[1] if name == start[0] else 0
         page = list(enumerate(topic.partitions))[first : first + limit]
@@ -252,6 +277,7 @@ async def describe_topic_partitions(
                 topic_id=topic.topic_id,
                 is_internal=is_internal(topic.name),
                 partitions=[_described(index, partition, view) for index, partition in page],
+                topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
         limit -= len(page)

@@ -1,8 +1,9 @@
 """Produce (key 0): append every batch, then wait for the requested acks.
 
 Records are never decoded: the log checks a batch's header and CRC, stamps offset and epoch in place and writes it once
-(KIP-98). Only if the topic is compacted, or has a codec of its own, are the records inspected before that, while other
-requests are served (`storage.record_inspection`). Partitions succeed and fail independently. Versions 0 to 2 are
+(KIP-98). Only if the topic is compacted, or has a codec of its own, or if the header's timestamps are doubtful, are the
+records inspected before that, while other requests are served (`storage.record_inspection`); records for which the
+batch is refused are named in the answer (KIP-467). Partitions succeed and fail independently. Versions 0 to 2 are
 advertised because clients look for them (KIP-896), but they carry message sets, a format that is not stored, and get
 UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516); the current leader on an error from version 10
 (KIP-951).
@@ -33,11 +34,14 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.appending import Prepared
 from kraftpy.log.producer_states import ProducerStates, Verification
 from kraftpy.log.results import Origin
+from kraftpy.log.timestamps import Trust
 from kraftpy.metadata.controller import is_internal
 from kraftpy.ports import Buffer
+from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, shortened
 from kraftpy.protocol.messages.fetch import NodeEndpoint
 from kraftpy.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -45,7 +49,8 @@ from kraftpy.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from kraftpy.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
+from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC, BatchHeader, one_batch
+from kraftpy.protocol.records import BadRecords
 from kraftpy.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -62,7 +67,11 @@ NONE = 0
 _FIRST_BATCH_VERSION = 3
 _APPEND_UNITS = 8
 """The cost of one append, in units of `slicing`."""
-_ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes, read without parsing the header
+_MAGIC_AT = 16
+_ATTRIBUTES_AT, _TRANSACTIONAL, _CODEC = 22, 0x10, 0x07  # a batch's low attributes, read without parsing the header
+_FIRST_ZSTD_VERSION = 7
+_FIRST_ABORTABLE_VERSION = 11
+"""Clients from before Kafka 3.8 do not know TRANSACTION_ABORTABLE."""
 _FIRST_ADDING_VERSION = 12
 _FIRST_TOPIC_ID_VERSION = 13
 _TRY_AGAIN = (
@@ -72,6 +81,15 @@ _TRY_AGAIN = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
+_WITHOUT_LOG_START = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+"""Errors of the log with which Kafka does not say where it starts."""
 _WHY_NOT_COMMITTED = {
     ErrorCode.REQUEST_TIMED_OUT: "the records were not replicated in time",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leadership was lost before the records were committed",
@@ -82,6 +100,8 @@ _WHY_NOT_COMMITTED = {
 class _TransactionalBatch(NamedTuple):
     """A batch that is part of a transaction, with its header, read once, and the result of its verification."""
 
+    replica: Replica
+    leadership: int
     records: Buffer
     header: BatchHeader
     verification: Verification | None
@@ -111,6 +131,8 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     """Append, wait for the requested acks, answer; None for acks=0."""
     unanswered: list[_Unanswered] = []
     if request.transactional_id is None:
+        if any(_is_transactional(part) for topic in request.topic_data for part in topic.partition_data):
+            return _refuse_all(request)
         responses = await _append_all(broker, request, context, {}, unanswered)
     else:
         asked: list[_Asked] = []
@@ -148,24 +170,72 @@ async def _append_all(
             if context.is_long:
                 await broker.slices.breathe(_APPEND_UNITS)
             batch = None
+            attempt = _Attempt()
             try:
                 _check(request, context)
                 replica = _replica(broker, context, topic, partition)
-                if replica.log.demand is not None:
+                header = _header(context, partition, verified.get(replica.topic_partition))
+                now = broker.clock.now()
+                if not replica.log.is_prepared(None, partition.records or b"", now, header, _trust(context)):
                     if looked_at:
                         await asyncio.sleep(0)  # yield between inspections, but not before the first
                     looked_at += 1
-                    replica, batch = await _prepared(broker, context, topic, partition, verified)
-                answer = _append(broker, request, context, replica, partition, verified, unanswered, batch)
-            except KafkaError as error:
-                answer = PartitionProduceResponse(
-                    index=partition.index,
-                    base_offset=-1,
-                    error_code=error.code,
-                    error_message=shortened(str(error)),
+                    replica, batch = await _prepared(broker, context, topic, partition, header, attempt)
+                answer = _append(
+                    broker, request, context, replica, partition, verified, unanswered, batch, header, attempt
                 )
+            except KafkaError as error:
+                answer = _refused(partition.index, error, attempt.replica)
             response.partition_responses.append(answer)
     return responses
+
+
+class _Attempt:
+    """How far the append of one batch has come."""
+
+    __slots__ = ("replica",)
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        """The leader, once the batch is its log's business: an answer then says where the log starts."""
+
+
+def _refused(index: int, error: KafkaError, replica: Replica | None) -> PartitionProduceResponse:
+    answer = PartitionProduceResponse(
+        index=index, base_offset=-1, error_code=error.code, error_message=shortened(error.message)
+    )
+    if replica is not None and error.code not in _WITHOUT_LOG_START:
+        answer.log_start_offset = replica.log_start_offset
+    if isinstance(error, BadRecords):
+        where = "" if error.code == ErrorCode.INVALID_TIMESTAMP else f" in topic partition {_name(replica)}"
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=each.batch_index, batch_index_error_message=f"{each.message}{where}")
+            for each in error.errors
+        ]
+    return answer
+
+
+def _name(replica: Replica | None) -> str:
+    return "" if replica is None else str(replica.topic_partition)
+
+
+def _refuse_all(request: ProduceRequest) -> ProduceResponse | None:
+    """Refuse a request with transactional batches and no transactional id, as Kafka does: all of it."""
+    error = KafkaError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch needs a transactional id"
+    )
+    responses = [
+        TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[_refused(each.index, error, None) for each in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    if request.acks == NONE:
+        _tell_by_closing(responses)
+        return None
+    return ProduceResponse(responses=responses)
 
 
 def _append(
@@ -177,6 +247,8 @@ def _append(
     verified: _Verified,
     unanswered: list[_Unanswered],
     batch: Prepared | None,
+    header: BatchHeader,
+    attempt: _Attempt,
 ) -> PartitionProduceResponse:
     """Append one batch, which `_prepared` returned; nothing may be awaited between finding the replica and this.
 
@@ -185,9 +257,10 @@ def _append(
     if is_internal(replica.topic_partition.topic):
         problem = f"Cannot append to internal topic {replica.topic_partition.topic}"
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    records, header = partition.records or b"", None
-    if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
-        header = _check_verified(request, context, replica, records, verified)
+    records = partition.records or b""
+    if header.is_transactional:
+        _check_verified(request, context, replica, header, verified, attempt)
+    attempt.replica = replica
     if request.acks == ALL_IN_SYNC:
         replica.check_in_sync()
     appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch, header)
@@ -207,17 +280,22 @@ async def _prepared(
     context: RequestContext,
     topic: TopicProduceData,
     partition: PartitionProduceData,
-    verified: _Verified,
+    header: BatchHeader,
+    attempt: _Attempt,
 ) -> tuple[Replica, Prepared | None]:
     """Return the leader, and the batch in the form its topic requires, redone if settings change. Raises KafkaError."""
     batch: Prepared | None = None
+    records = partition.records or b""
     while True:
         replica = _replica(broker, context, topic, partition)
-        if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch):
+        now, trust = broker.clock.now(), _trust(context)
+        if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch, records, now, header, trust):
+            attempt.replica = None
             return replica, batch
-        records = partition.records or b""
-        work = replica.log.prepare(records, _known_header(verified.get(replica.topic_partition), records))
+        attempt.replica = replica
+        work = replica.log.prepare(records, now, header, trust)
         if work is None:
+            attempt.replica = None
             return replica, None
         batch = await broker.replicas.decoding.carry_out(work)
 
@@ -230,6 +308,35 @@ def _check(request: ProduceRequest, context: RequestContext) -> None:
         )
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+
+
+def _trust(context: RequestContext) -> Trust | None:
+    return None if context.connection is None else context.connection.header_trust
+
+
+def _header(context: RequestContext, partition: PartitionProduceData, found: _TransactionalBatch | None) -> BatchHeader:
+    """Return the header of the one batch that the request may have for a partition; cut off what follows it.
+
+    Raises KafkaError, for everything that is no whole batch of this format, as Kafka does before it looks for the log.
+    """
+    records = partition.records or b""
+    if found is not None and found.records is records:
+        return found.header
+    sender = f"Produce requests with version {context.api_version}"
+    header, batch = one_batch(records, sender)
+    if batch is not records:
+        partition.records = memoryview(batch)
+    if context.api_version < _FIRST_ZSTD_VERSION and header.attributes & _CODEC == Compression.ZSTD:
+        problem = f"{sender} are not allowed to use ZStandard compression"
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, problem)
+    return header
+
+
+def _is_transactional(partition: PartitionProduceData) -> bool:
+    """Return whether a partition's first batch is part of a transaction."""
+    records = partition.records or b""
+    is_one = len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC
+    return is_one and bool(records[_ATTRIBUTES_AT] & _TRANSACTIONAL)
 
 
 def _replica(
@@ -252,16 +359,16 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
     asked: dict[tuple[int, int], list[TopicPartition]] = {}
     for topic in request.topic_data:
         for partition in topic.partition_data:
-            records = partition.records or b""
-            if len(records) < HEADER_BYTES or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+            if not _is_transactional(partition):
                 continue
             try:
                 replica = _replica(broker, context, topic, partition)
+                header = _header(context, partition, None)
             except KafkaError:
                 continue  # it is refused later, at its turn
-            header = read_header(records)
+            records = partition.records or b""
             needed = replica.log.producers.verification(header.producer_id, header.producer_epoch)
-            found = _TransactionalBatch(records, header, needed, ErrorCode.NONE)
+            found = _TransactionalBatch(replica, replica.leadership, records, header, needed, ErrorCode.NONE)
             if needed is None:
                 verified.setdefault(replica.topic_partition, found)
             else:
@@ -285,24 +392,30 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
 
 
 def _check_verified(
-    request: ProduceRequest, context: RequestContext, replica: Replica, records: Buffer, verified: _Verified
-) -> BatchHeader:
-    """Check that this batch is part of an ongoing transaction: otherwise no marker would ever end it (rule 30).
-
-    Returns the batch's header.
-    """
+    request: ProduceRequest,
+    context: RequestContext,
+    replica: Replica,
+    header: BatchHeader,
+    verified: _Verified,
+    attempt: _Attempt,
+) -> None:
+    """Check that this batch is part of an ongoing transaction: otherwise no marker would ever end it (rule 30)."""
     found = verified.get(replica.topic_partition)
-    header = _known_header(found, records) or read_header(records)
-    if request.transactional_id is None or header.producer_id < 0:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a transactional id")
-    verification, code = (None, ErrorCode.NONE) if found is None else (found.verification, found.code)
+    if header.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
+    if found is None or found.replica is not replica or found.leadership != replica.leadership:
+        # What was verified concerns the log as another leadership had it, and the client can ask again at once.
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership changed while the coordinator was asked")
+    code = found.code
     is_adding = context.api_version >= _FIRST_ADDING_VERSION
     match code:
         case ErrorCode.NONE:
-            replica.log.producers.check_verified(header.producer_id, header.producer_epoch, verification)
-            return header
-        case ErrorCode.TRANSACTION_ABORTABLE if not is_adding:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
+            attempt.replica = replica
+            replica.log.producers.check_verified(header.producer_id, header.producer_epoch, found.verification)
+        case ErrorCode.TRANSACTION_ABORTABLE:
+            is_known = context.api_version >= _FIRST_ABORTABLE_VERSION
+            problem = "Partition was not added to the transaction"
+            raise KafkaError(code if is_known else ErrorCode.INVALID_TXN_STATE, problem)
         case ErrorCode.PRODUCER_FENCED:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED.meaning)
         case ErrorCode.CONCURRENT_TRANSACTIONS if is_adding:
@@ -316,16 +429,12 @@ def _check_verified(
             raise KafkaError(code)
 
 
-def _known_header(found: _TransactionalBatch | None, records: Buffer) -> BatchHeader | None:
-    """Return the header of the batch in `records` if the verification has read it."""
-    return found.header if found is not None and found.records is records else None
-
-
 def _tell_by_closing(responses: list[TopicProduceResponse]) -> None:
     for topic in responses:
         for partition in topic.partition_responses:
             if partition.error_code != ErrorCode.NONE:
-                raise ProtocolError(f"closing the connection after an error with acks=0: {partition.error_message}")
+                problem = f"{ErrorCode.of(partition.error_code).name}: {partition.error_message}"
+                raise ProtocolError(f"closing the connection after an error with acks=0: {problem}")
 
 
 async def _flush(waiting: _Unanswered) -> None:
@@ -338,7 +447,7 @@ async def _flush(waiting: _Unanswered) -> None:
             raise KafkaError(code, "the leadership was lost before the records were synced")
     except KafkaError as error:
         answer.error_code = error.code
-        answer.error_message = shortened(str(error))
+        answer.error_message = shortened(error.message)
         answer.base_offset = -1
 
 

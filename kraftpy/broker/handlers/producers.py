@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.handlers.transactions import fenced
+from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -68,7 +69,7 @@ async def init_producer_id(
 async def describe_producers(
     broker: Broker, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
-    """Describe the producers that a partition's log knows (KIP-664)."""
+    """Describe the producers that a partition's log knows, also as a follower (KIP-664)."""
     topics = []
     # Each topic once, even if it is named often: a small request must not get an answer of unbounded size.
     for topic in {topic.name: topic for topic in request.topics}.values():
@@ -76,10 +77,12 @@ async def describe_producers(
         for index in dict.fromkeys(topic.partition_indexes):
             answer = PartitionResponse(partition_index=index, active_producers=[])
             try:
-                replica = broker.replicas.leader(topic.name, index)
+                if (problem := topic_name_problem(topic.name)) is not None:
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+                replica = broker.replicas.any_role(topic.name, index)
             except KafkaError as error:
                 answer.error_code = error.code
-                answer.error_message = shortened(str(error))
+                answer.error_message = shortened(error.message)
             else:
                 answer.active_producers = [
                     ProducerState(

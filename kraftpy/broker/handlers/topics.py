@@ -1,8 +1,9 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
 
 The first three are metadata commands. Topics succeed and fail independently, and many are handled in parts
-(`metadata.topic_changes`). The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by
-watermark: KIP-107), KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer).
+(`metadata.topic_changes`). The answer comes when this broker can use the partitions; others may take a moment longer.
+KIP-4, KIP-195, KIP-204 (DeleteRecords by watermark: KIP-107), KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525
+(settings in the answer).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kraftpy.metadata.commands import (
     ReplicaAssignment,
     TopicReference,
 )
+from kraftpy.metadata.controller import is_internal
 from kraftpy.metadata.image import config_bytes
 from kraftpy.metadata.topics import METADATA_TOPIC, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
@@ -263,6 +265,8 @@ async def _delete(
 ) -> DeleteRecordsPartitionResult:
     answer = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1)
     try:
+        if is_internal(topic):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
         replica = broker.replicas.leader(topic, partition.partition_index)
         if replica.log.config.cleanup_policy == frozenset({"compact"}):
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "cannot delete records of a topic with cleanup.policy=compact")

@@ -25,7 +25,8 @@ from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.request_pieces import with_refused
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional_offsets import refuse
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.metadata.controller import is_internal
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kraftpy.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -59,13 +60,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kraftpy.broker.containment import Complaints
-    from kraftpy.broker.handlers.services import HasCoordinators, HasMetadata, HasProof, HasTransactions
+    from kraftpy.broker.handlers.services import HasCoordinators, HasMetadata, HasProof, HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
     from kraftpy.broker.transactions.markers import MarkerWriter
 
     class Broker(
-        HasClock, HasConfig, HasCoordinators, HasImage, HasMetadata, HasProof, HasSlices, HasTransactions, Protocol
+        HasClock,
+        HasConfig,
+        HasCoordinators,
+        HasImage,
+        HasMetadata,
+        HasProof,
+        HasReplicas,
+        HasSlices,
+        HasTransactions,
+        Protocol,
     ):
         """The part of a broker that these handlers need."""
 
@@ -90,6 +100,8 @@ _SHORT_ID = 250
 _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
 _FIRST_BUMPING_VERSION = 5
+_FIRST_ABORTABLE_VERSION = 4
+"""Of TxnOffsetCommit: clients from before Kafka 3.8 do not know TRANSACTION_ABORTABLE."""
 
 
 def fenced(error_code: ErrorCode, version: int, first_version: int) -> ErrorCode:
@@ -110,7 +122,7 @@ async def add_partitions_to_txn(
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return await _add_batched(broker, request)
     topics = request.v3_and_below_topics
-    codes = _existing(broker, topics)
+    codes = _existing(broker, topics, are_internal_refused=True)
     if not any(codes.values()):
         result = await broker.transactions.ask(
             AddPartitions(
@@ -144,17 +156,22 @@ async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> Ad
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _existing(broker: Broker, topics: list[AddPartitionsToTxnTopic]) -> dict[TopicPartition, ErrorCode]:
-    """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried."""
+def _existing(
+    broker: Broker, topics: list[AddPartitionsToTxnTopic], *, are_internal_refused: bool = False
+) -> dict[TopicPartition, ErrorCode]:
+    """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried.
+
+    Clients may not add partitions of internal topics: nothing of theirs may be written there. The partition with a
+    group's offsets is added by AddOffsetsToTxn, or by its leader.
+    """
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
         found = broker.image.topic(topic.name)
         count = 0 if found is None else len(found.partitions)
+        is_refused = are_internal_refused and is_internal(topic.name)
         for index in topic.partitions:
-            is_there = 0 <= index < count
-            codes[TopicPartition(topic.name, index)] = (
-                ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
+            code = ErrorCode.NONE if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            codes[TopicPartition(topic.name, index)] = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else code
     if not any(codes.values()):
         return codes
     return {key: code or ErrorCode.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
@@ -230,19 +247,37 @@ async def _txn_offset_commit(
     partition = _offsets_partition(broker, request.group_id)
     if partition is None:
         return refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    is_adding = context.api_version >= _FIRST_BUMPING_VERSION
     error_code = broker.coordinators.check_ready(partition.partition)
-    if error_code == ErrorCode.NONE:
+    if error_code != ErrorCode.NONE:
+        return refuse(request, error_code)  # the group's coordinator, which this client looks for, is elsewhere
+    try:
+        producers = broker.replicas.leader(*partition).log.producers
+    except KafkaError:
+        return refuse(request, ErrorCode.NOT_COORDINATOR)
+    needed = producers.verification(request.producer_id, request.producer_epoch)
+    if needed is None:  # as for Produce: its transaction is open in the partition
+        return await _store_offsets(broker, request, context)
+    needed.waiting += 1
+    try:
         codes = await broker.transactions.begin_writing(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
             frozenset({partition}),
-            is_adding=is_adding,
+            is_adding=context.api_version >= _FIRST_BUMPING_VERSION,
         )
         error_code = codes[partition]
-    if error_code != ErrorCode.NONE:
-        return refuse(request, _of_offsets(error_code, is_adding=is_adding))
+        if error_code != ErrorCode.NONE:
+            return refuse(request, _of_offsets(error_code, context.api_version))
+        needed.is_confirmed = True
+        return await _store_offsets(broker, request, context)
+    finally:
+        producers.answered(request.producer_id, needed)
+
+
+async def _store_offsets(
+    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
     known: list[TxnOffsetCommitRequestTopic] = []
     unknown: list[TxnOffsetCommitRequestTopic] = []
     for topic in request.topics:
@@ -264,15 +299,18 @@ async def _txn_offset_commit(
     return answered
 
 
-def _of_offsets(error_code: ErrorCode, *, is_adding: bool) -> ErrorCode:
-    """Translate a refusal of the transaction's coordinator, or a failure to reach it, into TxnOffsetCommit's error."""
+def _of_offsets(error_code: ErrorCode, version: int) -> ErrorCode:
+    """Translate a refusal of the transaction's coordinator, or a failure to reach it, into TxnOffsetCommit's error.
+
+    The client has found the group's coordinator: no error may make it look for that one elsewhere.
+    """
     match error_code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.NETWORK_EXCEPTION | ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retried here: the group's coordinator is right
-        case ErrorCode.CONCURRENT_TRANSACTIONS:
-            return error_code if is_adding else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        case ErrorCode.TRANSACTION_ABORTABLE:
-            return error_code if is_adding else ErrorCode.INVALID_TXN_STATE
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retried here
+        case ErrorCode.CONCURRENT_TRANSACTIONS if version < _FIRST_BUMPING_VERSION:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        case ErrorCode.TRANSACTION_ABORTABLE if version < _FIRST_ABORTABLE_VERSION:
+            return ErrorCode.INVALID_TXN_STATE
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
     return error_code
@@ -327,24 +365,34 @@ async def describe_transactions(
 
 def _described(broker: Broker, transactional_id: str) -> TransactionState:
     if not transactional_id:
-        return TransactionState(transactional_id="", error_code=ErrorCode.INVALID_REQUEST)
+        return _undescribed(transactional_id, ErrorCode.INVALID_REQUEST)
     found = broker.transactions.find(transactional_id)
     if not isinstance(found, Transaction) or found.value is None:
         code = found if isinstance(found, ErrorCode) else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        return TransactionState(transactional_id=transactional_id, error_code=code)
+        return _undescribed(transactional_id, code)
     value = found.value
-    is_open = value.state is State.ONGOING or value.state in PREPARED
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=value.state.value,
         transaction_timeout_ms=value.timeout_ms,
-        transaction_start_time_ms=value.started_at if is_open else -1,
+        transaction_start_time_ms=value.started_at,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         topics=[
             TopicData(topic=topic, partitions=partitions)
             for topic, partitions in by_topic(found.unmarked if value.state in PREPARED else value.partitions).items()
         ],
+    )
+
+
+def _undescribed(transactional_id: str, code: ErrorCode) -> TransactionState:
+    """Say why an id is not described, with the numbers that Kafka puts there."""
+    return TransactionState(
+        transactional_id=transactional_id,
+        error_code=code,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
     )
 
 

@@ -107,7 +107,9 @@ class ReplicaOpener:
             except OSError as error:
                 text = "no partitions are created: the checkpoints cannot be written: %s"
                 self._complaints.write(logger, logging.ERROR, "create", "", text, error)
-                self._offline.opening(wanted)
+                for each in wanted:
+                    why = f"it is not created: the checkpoints cannot be written: {error}"
+                    self._offline.failed(each, why, state=None, may_retry=True)
                 return
         self._offline.opening(wanted)
         new = [each for each in wanted if self._disks.holding(each.key) is None]

@@ -2,7 +2,9 @@
 
 Invariant: a replica is in both indexes or in neither, and one that is in them is open, in a log directory that works. A
 partition that the metadata assigns to this broker and that is not here is in `offline`. A lookup that fails says why,
-in the error code that makes a client do the right thing: ask for the new leader, or wait.
+in the error code that makes a client do the right thing: ask for the new leader, or wait. KAFKA_STORAGE_ERROR is for
+partitions whose directory or log has failed; one that is still being opened is not led yet, and one that is being
+closed and deleted is gone already.
 
 `ReplicaManager` fills the table; everyone else reads it.
 """
@@ -80,6 +82,13 @@ class Replicas:
         """Return the partition's replica in any role."""
         return self._by_name.get(key)
 
+    def any_role(self, topic: str, partition: int) -> Replica:
+        """Return the partition's replica in any role. Raises KafkaError as `leader` does."""
+        replica = self._by_name.get((topic, partition))
+        if replica is not None:
+            return replica
+        raise self._not_here(topic, partition, None)
+
     def held_by_id(self, topic_id: TopicId, partition: int) -> Replica | None:
         """Return the partition's replica in any role."""
         return self._by_id.get((topic_id, partition))
@@ -100,7 +109,7 @@ class Replicas:
         key = TopicPartition(topic, partition)
         known = self.image.partition(topic, partition)
         leads_elsewhere = known is not None and known.leader not in (NO_LEADER, self.broker_id)
-        if key in self.offline and not leads_elsewhere:  # else aiokafka would keep asking here
+        if self.offline.has_failed(key) and not leads_elsewhere:  # else aiokafka would keep asking here
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} is offline: {self.offline.why(key)}")
         if replica is None and known is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {key}")
@@ -111,7 +120,10 @@ class Replicas:
         if topic is None and replica is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
         name = topic.name if topic is not None else replica.topic_partition.topic if replica is not None else ""
-        return self._not_here(name, partition, replica)
+        error = self._not_here(name, partition, replica)
+        if topic is None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, error.message)
+        return error
 
     # --- for the replica manager -------------------------------------------------------------
 

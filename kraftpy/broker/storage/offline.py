@@ -1,10 +1,11 @@
 """The partitions of this broker that it cannot use, and the reports about its replicas that the cluster needs.
 
-A partition is offline because its log directory failed, because its log could not be opened (that is retried), or
-because its data is gone: its directory was on a disk that is not here any more, or was replaced by an empty one. A
-partition of the last kind is not opened, and so not created empty, unless the cluster knows: an empty log on the only
-in-sync replica would be mistaken for the partition's data. The metadata decides whether it may start empty
-(`metadata.partitions`); the mark in the image records that durably.
+A partition that is being opened is here too, but it has not failed: it can be used in a moment, and clients are told as
+much. A partition has failed, and is offline, because its log directory failed, because its log could not be opened
+(that is retried), or because its data is gone: its directory was on a disk that is not here any more, or was replaced
+by an empty one. A partition of the last kind is not opened, and so not created empty, unless the cluster knows: an
+empty log on the only in-sync replica would be mistaken for the partition's data. The metadata decides whether it may
+start empty (`metadata.partitions`); the mark in the image records that durably.
 
 A log that was found shorter than it was known to be is not offline. The cluster is told as well: it must no longer rely
 on this replica for the missing records, even if the broker claimed them when it registered.
@@ -53,7 +54,7 @@ class _Reason(NamedTuple):
 
 
 class Offline:
-    """The offline partitions of one broker."""
+    """The partitions of one broker that cannot be used."""
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.broker_id = broker_id
@@ -65,6 +66,14 @@ class Offline:
 
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._wanted
+
+    def has_failed(self, key: TopicPartition) -> bool:
+        """Return whether a partition is offline, and not just about to be opened."""
+        return key in self._reasons
+
+    def failures(self) -> dict[TopicPartition, str]:
+        """Return the offline partitions, each with the reason."""
+        return {key: reason.text for key, reason in self._reasons.items()}
 
     def __iter__(self) -> Iterator[Wanted]:
         return iter(list(self._wanted.values()))
@@ -91,9 +100,8 @@ class Offline:
         self._in_doubt.discard(key)
 
     def why(self, key: TopicPartition) -> str:
-        """Explain why a partition cannot be used."""
-        reason = self._reasons.get(key)
-        return "it is being opened" if reason is None else reason.text
+        """Explain why a partition has failed."""
+        return self._reasons[key].text
 
     def to_retry(self) -> list[Wanted]:
         """Return the partitions that may be usable by now."""

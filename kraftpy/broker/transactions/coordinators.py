@@ -244,6 +244,9 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             for each in result.topic_results
             for part in each.results_by_partition
         }
+        unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        if any(code in unknown for code in codes.values()):  # this broker leads them: the coordinator's image is behind
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return {partition: codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in partitions}
 
     async def add_or_verify(

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from kraftpy.broker.containment import Incidents, Tasks
@@ -39,6 +40,7 @@ from kraftpy.protocol.messages.write_txn_markers import (
 )
 from kraftpy.protocol.record_batch import ControlType, encode_control_batch
 from kraftpy.transactions.records import by_topic
+from kraftpy.transactions.transaction import EPOCH_BUMPS
 from kraftpy.types import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -59,7 +61,9 @@ _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCE
 class GroupMarkers(Protocol):
     """The group coordinators, which write markers to partitions of `__consumer_offsets`."""
 
-    async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
+    async def write_marker(
+        self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool, raised_epoch: int | None
+    ) -> ErrorCode:
         """Append a transaction's marker, and apply it to the groups once it is committed."""
 
 
@@ -106,9 +110,11 @@ class MarkerWriter:
     async def _write_one(self, marker: WritableTxnMarker, partition: TopicPartition, deadline: float) -> ErrorCode:
         try:
             replica = self._replicas.leader(*partition)
-            if marker.transaction_version >= 2 and replica.log.producers.check_raised_epoch(
-                marker.producer_id, marker.producer_epoch
-            ):
+            has_raised, producer = (
+                marker.transaction_version >= EPOCH_BUMPS,
+                (marker.producer_id, marker.producer_epoch),
+            )
+            if has_raised and replica.log.producers.check_raised_epoch(*producer):
                 end_offset = replica.log_end_offset  # followers may not have it yet
                 return await replica.committed(end_offset, replica.leadership, deadline)
             batch = encode_control_batch(
@@ -120,10 +126,15 @@ class MarkerWriter:
             )
             if partition.topic == CONSUMER_OFFSETS:
                 return await self._coordinators.write_marker(
-                    partition.partition, batch, marker.producer_id, is_commit=marker.transaction_result
+                    partition.partition,
+                    batch,
+                    marker.producer_id,
+                    is_commit=marker.transaction_result,
+                    raised_epoch=marker.producer_epoch if has_raised else None,
                 )
             replica.check_in_sync()
-            appended = replica.append(batch, Origin.COORDINATOR, self._clock.now())
+            with replica.log.producers.raising_epoch(*producer) if has_raised else nullcontext():
+                appended = replica.append(batch, Origin.COORDINATOR, self._clock.now())
             end_offset, leadership = appended.last_offset + 1, replica.leadership
             if appended.flush_due:
                 await replica.flush(end_offset)

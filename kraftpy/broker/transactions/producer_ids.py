@@ -3,7 +3,8 @@
 The next block is requested when the current one is used up. Ids left in a block when the broker stops are never used.
 
 A request that finds no id waits up to a second and then fails with COORDINATOR_LOAD_IN_PROGRESS, which clients retry,
-possibly on another broker: this one may be cut off from the metadata quorum for long. Kafka's broker does not wait.
+possibly on another broker: this one may be cut off from the metadata quorum for long. Kafka's broker does not wait. The
+quorum's own errors are between it and this broker, so they become that error too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class ProducerIds:
         try:
             block = await self._allocate()
         except KafkaError as error:
-            return error
+            problem = f"no block of producer ids was allocated: {error}"
+            return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, problem)
         except Exception as error:  # a later request tries again
             self._tasks.survive("allocating producer ids", error)
             return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "cannot allocate producer ids: unexpected error")

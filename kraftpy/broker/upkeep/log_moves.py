@@ -124,7 +124,7 @@ class LogMoves:
         if path not in manager.directories.paths:
             return ErrorCode.LOG_DIR_NOT_FOUND
         disk = manager.disks.at(path)
-        if disk is None or disk.failure is not None or key in replicas.offline:
+        if disk is None or disk.failure is not None or replicas.offline.has_failed(key):
             return ErrorCode.KAFKA_STORAGE_ERROR
         replica = replicas.held(key)
         if replica is None:

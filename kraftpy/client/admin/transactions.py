@@ -24,6 +24,8 @@ from kraftpy.protocol.messages import describe_producers, describe_transactions,
 from kraftpy.types import TopicPartition
 
 _FIRST_WITH_DURATION, _FIRST_WITH_PATTERN = 1, 2
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""The states in which the start that a coordinator tells is that of a transaction that has not ended."""
 MAX_TRANSACTION_TIMEOUT_MS = 900_000
 """Kafka's default of `transaction.max.timeout.ms`: a transaction open for longer should have been aborted."""
 
@@ -125,7 +127,7 @@ class TransactionAdmin(AdminBase):
                 producer_epoch=state.producer_epoch,
                 state=state.transaction_state,
                 timeout_ms=state.transaction_timeout_ms,
-                started_at_ms=state.transaction_start_time_ms,
+                started_at_ms=state.transaction_start_time_ms if state.transaction_state in _OPEN else -1,
                 partitions=frozenset(
                     TopicPartition(topic.topic, number) for topic in state.topics for number in topic.partitions
                 ),

@@ -1,0 +1,147 @@
+"""The timestamps of a producer's batch: what its header says of them, and what its records say.
+
+Kafka reads every record of a batch on append, and sets the header's largest timestamp right. A broker in Python cannot
+afford that for every batch, so the header is believed, unless it cannot be right, would have the batch refused, comes
+from a client whose headers have not proved right yet (`Trust`), or the topic limits how old a record may be. Then the
+records decide, as they do with Kafka: those whose timestamps are out of range are named in the answer (KIP-467), and if
+there are none, the header is corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+from kraftpy.config.topic import TopicConfig
+from kraftpy.protocol.compression import Compression
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, TimestampType
+from kraftpy.protocol.records import MOST_NAMED, BadRecords, RecordError, record_times, zigzag
+from kraftpy.types import Millis
+
+_LOG_APPEND_TIME: Final = "LogAppendTime"
+_ENOUGH: Final = 100
+_NEVER: Final = -(1 << 62)
+_ANY_AGE: Final = (1 << 63) - 1
+"""The default of `message.timestamp.before.max.ms`."""
+_PROBLEM: Final = "One or more records have been rejected due to invalid timestamp"
+
+
+def stamps_append_time(config: TopicConfig) -> bool:
+    """Return whether the topic replaces the producer's timestamps by the broker's time."""
+    return config.message_timestamp_type == _LOG_APPEND_TIME
+
+
+def _range(config: TopicConfig, now: Millis) -> tuple[int, int]:
+    """Return the oldest and the newest timestamp that the topic accepts now (KIP-937)."""
+    return now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
+
+
+def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> None:
+    """Raise INVALID_TIMESTAMP if a batch's first or largest timestamp is out of the topic's range."""
+    if not _is_in_range(header, config, now):
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, _PROBLEM)
+
+
+def _is_in_range(header: BatchHeader, config: TopicConfig, now: Millis) -> bool:
+    oldest, newest = _range(config, now)
+    return all(each < 0 or oldest <= each <= newest for each in (header.base_timestamp, header.max_timestamp))
+
+
+class Trust:
+    """What is known of the headers that one client sends. A client that sets them right does so always.
+
+    It is trusted after a batch whose largest timestamp was right and not the first one's, too, or after many in which
+    all were the same; and never again after one that was wrong.
+    """
+
+    __slots__ = ("_right_count",)
+
+    def __init__(self) -> None:
+        self._right_count = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Return whether the client's headers are believed."""
+        return self._right_count >= _ENOUGH
+
+    def read(self, sent: BatchHeader, max_timestamp: int) -> None:
+        """Compare the header of a batch whose records have been read."""
+        if sent.max_timestamp != max_timestamp:
+            self._right_count = _NEVER
+        elif sent.records_count > 1:
+            self._right_count += 1 if sent.max_timestamp == sent.base_timestamp else _ENOUGH
+
+
+def are_doubtful(
+    header: BatchHeader, batch: memoryview, config: TopicConfig, now: Millis, trust: Trust | None = None
+) -> bool:
+    """Return whether the records must be read, because the header's timestamps may be wrong or are out of range.
+
+    That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed.
+    """
+    if stamps_append_time(config):
+        return False
+    if header.records_count > 1 and (
+        (trust is not None and not trust.is_enough) or config.message_timestamp_before_max_ms < _ANY_AGE
+    ):
+        return True
+    if header.max_timestamp < header.base_timestamp or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return True
+    if header.records_count == 1 and header.compression is Compression.NONE:
+        delta = _first_delta(batch)
+        if delta is not None and header.base_timestamp + delta != header.max_timestamp:
+            return True
+    return not _is_in_range(header, config, now)
+
+
+def _first_delta(batch: memoryview) -> int | None:
+    """Return the timestamp delta of the first record, which is not compressed; None if it is cut short."""
+    position = HEADER_BYTES
+    try:
+        while batch[position] & 0x80:  # its length
+            position += 1
+        position += 2  # and its attributes
+        value = shift = 0
+        while (byte := batch[position]) & 0x80 and shift < 63:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            position += 1
+    except IndexError:
+        return None
+    return zigzag(value | byte << shift)
+
+
+def refuse_type(header: BatchHeader, config: TopicConfig) -> None:
+    """Refuse a batch that pretends to have the broker's timestamps, if its topic stamps them. Raises BadRecords."""
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME and stamps_append_time(config):
+        message = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+        count = min(header.records_count, MOST_NAMED)
+        raise BadRecords(
+            _PROBLEM, ErrorCode.INVALID_TIMESTAMP, tuple(RecordError(number, message) for number in range(count))
+        )
+
+
+def check_times(
+    payload: bytes, header: BatchHeader, deltas: tuple[int, int], config: TopicConfig, now: Millis
+) -> Generator[None, None, None]:
+    """Check the records' timestamps against the topic's range; `deltas` are the smallest and the largest.
+
+    Yields after each slice of the work. Raises BadRecords (INVALID_TIMESTAMP).
+    """
+    oldest, newest = _range(config, now)
+    base = header.base_timestamp
+    if oldest <= base + deltas[0] and base + deltas[1] <= newest:
+        return
+    errors: list[RecordError] = []
+    number = 0
+    for _, found in record_times(payload, header.records_count):
+        for delta in found:
+            timestamp = base + delta
+            if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest and len(errors) < MOST_NAMED:
+                text = f"Timestamp {timestamp} of message with offset {number} is out of range. "
+                errors.append(RecordError(number, f"{text}The timestamp should be within [{oldest}, {newest}]"))
+            number += 1
+        yield
+    if errors:
+        raise BadRecords(_PROBLEM, ErrorCode.INVALID_TIMESTAMP, tuple(errors))
