@@ -40,7 +40,7 @@ def fetching(name: str, topic_id: Both, *indexes: int, **more: Any) -> dict[str,
 def _everyone_knows(name: str, side: Side) -> bool:
     """Whether every node that runs knows a leader for each partition of a topic."""
     body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
-    for node in (node for node in NODES if side.cluster.is_running(node)):
+    for node in side.cluster.running_nodes():
         topic = side.quiet("metadata", body, 12, node).topics[0]
         if topic.error_code or not all(partition.leader_id > 0 for partition in topic.partitions):
             return False

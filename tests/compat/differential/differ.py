@@ -15,20 +15,21 @@ from typing import Any
 
 from answer_differences import Difference, differences
 from both import Body, Both, build, resolve
+from leftovers import clean, existing
 from outcomes import Outcomes
 from peer_clusters import PeerCluster
 from plain_answers import Plain
 from recording import Answers, Kept
 from scenario_table import Scenario
 from side import PATIENCE, Heard, Side, parse
-from surroundings import BETWEEN_SECONDS, SETTLING_SECONDS, can_be_used, clean, existing, is_gone, wait
+from surroundings import BETWEEN_SECONDS, SETTLING_SECONDS, can_be_used, is_gone, wait
 
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.frames import encode_request
 
 EVENTUALLY_SECONDS = 3.0
-HARDLY_SECONDS = 0.3
+HARDLY_SECONDS = 0.5
 """The patience with a scenario of which something never became equal."""
 RECORDED_SILENCE_SECONDS = 0.2
 """Where Kafka never answered, the silence of ours is not waited for any longer than this."""
@@ -197,7 +198,8 @@ class Differ:
             equal = not self.outcomes.unexplained(question.api, used, note, found)
             if equal or time.monotonic() > deadline:
                 self.judge(question, used, note, body, plain)
-                self._settling_seconds = EVENTUALLY_SECONDS if equal else HARDLY_SECONDS
+                if not equal:
+                    self._settling_seconds = HARDLY_SECONDS
                 return question.learned(heard)
             time.sleep(BETWEEN_SECONDS)
 

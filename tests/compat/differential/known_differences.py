@@ -3,7 +3,9 @@
 An entry says in which requests (`request`: names of APIs, or "*"), versions, field and case ours is another answer,
 what Kafka answers, what kraftpy answers, and why that is better for a user. Only what is given restricts it: `field` is
 a path, or its end; `about` and `case` are regular expressions that are found in what the element is about and in the
-scenario's words for the question; `kafka` and `here` are values, or "any", "absent", "present".
+scenario's words for the question; `kafka` and `here` are values, or "any", "absent", "present",
+"text". `when` says the case in
+words, for the table.
 """
 
 from __future__ import annotations
@@ -32,11 +34,17 @@ class Known:
     kafka: tuple[str, ...]
     here: tuple[str, ...]
     why: str
+    when: str = ""
     versions: str = ""
     about: str = ""
     case: str = ""
     nodes: int = 0
     """The number of nodes that show it, or 0."""
+
+    @cached_property
+    def apis(self) -> set[str]:
+        """The names of the APIs as their keys have them: "FETCH" for "Fetch"."""
+        return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in self.request}
 
     @cached_property
     def _pattern(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
@@ -45,7 +53,7 @@ class Known:
     def explains(self, api: str, version: int | None, case: str, found: Difference) -> bool:
         about, cases = self._pattern
         return (
-            (api in self.request or self.request == ("*",))
+            (api in self.apis or self.request == ("*",))
             and (found.field == self.field or found.field.endswith(f".{self.field}"))
             and self._has_version(version)
             and about.search(found.about) is not None
@@ -72,6 +80,10 @@ def is_value(wanted: str, value: Plain) -> bool:
             return bool(value == ABSENT)
         case "present":
             return bool(value != ABSENT)
+        case "text":
+            return isinstance(value, str) and value not in ("", ABSENT)
+        case "answered" | "closed" | "silent":
+            return str(value).partition(":")[0] == wanted
         case _:
             return wanted == (value if isinstance(value, str) else json.dumps(value))
 

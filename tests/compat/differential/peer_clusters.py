@@ -128,6 +128,9 @@ class PeerCluster:
                 raise SystemExit(f"node {node} of {self.kind} did not start: {self.output(node)[-2000:]}")
             time.sleep(0.01)
 
+    def running_nodes(self) -> list[int]:
+        return [node for node in self._processes if self.is_running(node)]
+
     def is_running(self, node: int) -> bool:
         return self._processes[node].poll() is None
 

@@ -23,6 +23,7 @@ Plain = Any
 """What JSON can say."""
 
 A_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|^[A-Za-z0-9_-]{22}$")
+A_TIME = re.compile(r"(?<!\d)\d{13}(?!\d)")
 IN_ORDER = {"replica_nodes", "replicas"}
 """Lists of numbers whose order means something; others are compared as sets."""
 LEFT_OUT = {"throttle_time_ms"}
@@ -130,6 +131,7 @@ class Names:
     def _text(self, text: str) -> str:
         for found, name in self._in_text:
             text = text.replace(found, name)
+        text = A_TIME.sub(lambda match: str(self._time(int(match[0]))), text)
         return A_UUID.sub(lambda match: self._symbol("uuid", match[0]), text)
 
     def _bytes(self, name: str, value: bytes) -> str:

@@ -1,8 +1,4 @@
-"""What surrounds the scenarios: clusters made ready for them, and cleaned of what they leave.
-
-A scenario's answers must not depend on those that ran before it. What cannot be deleted, groups with members and
-transactional ids, is known as an elder when the next begins, and lists leave it out.
-"""
+"""What scenarios wait for: coordinators that are loaded, topics that can be used, topics that are gone."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ from side import Side
 
 SETTLING_SECONDS = 20.0
 BETWEEN_SECONDS = 0.03
-CLIENT_METRICS, GROUPS = 16, 32
-"""Types of resources whose settings outlive a scenario's topics."""
 LOADING = {14, 15, 16}
 """Error codes of a coordinator that is not ready, or elsewhere."""
 UNKNOWN_TOPIC = 3
@@ -93,52 +87,5 @@ def can_be_used(side: Side, names: Sequence[str]) -> bool:
 def is_gone(side: Side, topic: str) -> bool:
     """Whether no node knows a topic."""
     body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-    nodes = (node for node in range(1, side.cluster.count + 1) if side.cluster.is_running(node))
+    nodes = side.cluster.running_nodes()
     return all(side.quiet("metadata", body, 12, node).topics[0].error_code == UNKNOWN_TOPIC for node in nodes)
-
-
-def existing(side: Side) -> set[str]:
-    """Return the groups and transactional ids that a cluster has, of scenarios that ran before."""
-    found: set[str] = set()
-    for node in range(1, side.cluster.count + 1):
-        if not side.cluster.is_running(node):
-            continue
-        found |= {group.group_id for group in side.quiet("list_groups", {}, 4, node).groups}
-        transactions = side.quiet("list_transactions", {"state_filters": [], "producer_id_filters": []}, 0, node)
-        found |= {each.transactional_id for each in transactions.transaction_states}
-    return found
-
-
-def clean(side: Side) -> None:
-    """Delete topics, the groups that are empty, and settings: nothing of a scenario is left to the next."""
-    nodes = [node for node in range(1, side.cluster.count + 1) if side.cluster.is_running(node)]
-    for node in nodes:
-        groups = [group.group_id for group in side.quiet("list_groups", {}, 4, node).groups]
-        side.quiet("delete_groups", {"groups_names": groups}, 2, node)
-    wait(side, "its topics are deleted", lambda: not _delete_topics(side))
-    for kind in (GROUPS, CLIENT_METRICS):
-        for resource in side.quiet("list_config_resources", {"resource_types": [kind]}, 1).config_resources:
-            _forget_settings(side, kind, resource.resource_name)
-
-
-def _delete_topics(side: Side) -> list[str]:
-    """Delete the topics of users; return which there were."""
-    names = _topics(side)
-    for first in range(0, len(names), 100):
-        side.quiet("delete_topics", {"topic_names": names[first : first + 100], "timeout_ms": 20000}, 5)
-    return names
-
-
-def _topics(side: Side) -> list[str]:
-    answer = side.quiet("metadata", {"topics": None, "allow_auto_topic_creation": False}, 12)
-    return [topic.name for topic in answer.topics if topic.name and not topic.name.startswith("__")]
-
-
-def _forget_settings(side: Side, kind: int, name: str) -> None:
-    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    described = side.quiet("describe_configs", {"resources": [asked]}, 4).results[0]
-    dynamic = [config.name for config in described.configs if config.config_source in (1, 7, 8)]
-    configs = [{"name": key, "config_operation": 1, "value": None} for key in dynamic]
-    if configs:
-        body = {"resources": [{"resource_type": kind, "resource_name": name, "configs": configs}]}
-        side.quiet("incremental_alter_configs", body, 1)
