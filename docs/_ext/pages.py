@@ -1,7 +1,7 @@
 """Markdown that is made from the code: the reference of settings, and the tables of differences from Kafka.
 
-Pure functions of the tables in `kraftpy.config`, of docs/differences.toml and of docs/answers.toml. `kraftpy_docs` puts what they return into
-the site; tests call them without Sphinx.
+Pure functions of the tables in `kraftpy.config`, of docs/differences.toml and of docs/answers.toml. `kraftpy_docs` puts
+what they return into the site; tests call them without Sphinx.
 """
 
 from __future__ import annotations
