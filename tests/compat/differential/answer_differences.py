@@ -10,24 +10,15 @@ from typing import Any
 
 from plain_answers import Plain
 
-IDENTITY = frozenset(
-    [
-        *(
-            "name",
-            "topic",
-            "topic_name",
-            "topic_id",
-            "partition_index",
-            "partition",
-            "partition_id",
-            "index",
-            "group_id",
-        ),
-        *("key", "resource_type", "resource_name", "member_id", "transactional_id", "node_id", "broker_id", "api_key"),
-        *("log_dir", "feature", "producer_id", "subtopology_id", "replica_id", "batch_index"),
-    ]
+IDENTITY = (
+    *("resource_name", "transactional_id", "group_id", "member_id", "key", "name", "topic_name", "topic", "topic_id"),
+    *("partition_index", "partition", "partition_id", "index", "batch_index", "api_key", "feature", "subtopology_id"),
+    *("log_dir", "broker_id", "replica_id", "node_id", "producer_id"),
 )
-"""Fields that say what an element of a list is about: elements are matched by them, in whatever order they come."""
+"""Fields that say what an element of a list is about, the first that it has: elements are matched by it, in whatever
+order they come. Names and ids of nothing are passed over.
+"""
+NOTHING = (None, "", "<no id>")
 
 ABSENT = "<absent>"
 
@@ -91,9 +82,15 @@ def _between_lists(kafka: list[Any], here: list[Any], field: str, about: str) ->
 def _by_identity(elements: list[Any]) -> dict[str, list[Any]]:
     found = defaultdict[str, list[Any]](list)
     for element in elements:
-        about = [str(element[name]) for name in element if name in IDENTITY]
-        found[" ".join(about)].append(element)
+        found[_identity(element)].append(element)
     return found
+
+
+def _identity(element: Mapping[str, Plain]) -> str:
+    about = next((name for name in IDENTITY if element.get(name) not in NOTHING), None)
+    if about == "resource_name":
+        return f"{element['resource_type']} {element['resource_name']}"
+    return "" if about is None else str(element[about])
 
 
 def _number_of(elements: list[Any]) -> Plain:

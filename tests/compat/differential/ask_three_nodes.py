@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ask_classic_groups import joining
-from ask_transactions import initializing
+from ask_transactions import STRANGER, initializing
 from both import Both, together
 from differ import Differ
 from good_and_bad_batches import produced, rows
@@ -246,7 +246,7 @@ def offsets_of_groups_at_each_node(differ: Differ) -> None:
             body = {
                 "transactional_id": "ttxn",
                 "group_id": group,
-                "producer_id": 1,
+                "producer_id": STRANGER,
                 "producer_epoch": 0,
                 "generation_id": -1,
                 "member_id": "",
@@ -273,13 +273,13 @@ def transactions_at_each_node(differ: Differ) -> None:
     name = "ttxn"
     differ.create("tg", 1)
     topics = [{"name": "tg", "partitions": [0]}]
-    who = {"transactional_id": name, "producer_id": 1, "producer_epoch": 0}
+    who = {"transactional_id": name, "producer_id": STRANGER, "producer_epoch": 0}
     for note, node in _nodes_of(differ, 1, name):
         differ.each_version("init_producer_id", initializing(name, 10000), note, node=node)
         differ.each_version("end_txn", {**who, "committed": True}, note, node=node)
         body: dict[str, Any] = {
             "v3_and_below_transactional_id": name,
-            "v3_and_below_producer_id": 1,
+            "v3_and_below_producer_id": STRANGER,
             "v3_and_below_producer_epoch": 0,
             "v3_and_below_topics": topics,
         }

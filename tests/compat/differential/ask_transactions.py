@@ -14,6 +14,8 @@ from side import Side
 from kraftpy.protocol.record_batch import encode_batch
 
 MEGABYTE = 1 << 20
+STRANGER = 10**12
+"""The id of a producer that does not exist."""
 
 Topics = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -41,12 +43,12 @@ def _is_complete(transactional_id: str, side: Side) -> bool:
 
 
 def _init_producer_id(version: int, differ: Differ) -> None:
-    for name in (None, "", f"ip{version}", "x" * 300):
+    for name in (None, "", f"ip{version}", f"{version}{'x' * 299}"):
         told = name and name[:5]
         for timeout in (60000, 0, -1, 1, 900000, 900001, 2**31 - 1):
             body = initializing(name, timeout)
             differ.ask("init_producer_id", body, version, note=f"{told!r} timeout {timeout}")
-        for producer_id, epoch in ((5, 0), (-1, 0), (5, -1), (-2, -2), (10**15, 3)):
+        for producer_id, epoch in ((STRANGER, 0), (-1, 0), (STRANGER, -1), (-2, -2), (STRANGER, 3)):
             if version >= 3:
                 body = initializing(name, 60000, producer_id, epoch)
                 note = f"{told!r} producer {producer_id} epoch {epoch}"
@@ -70,7 +72,7 @@ def _init_producer_id_again(version: int, differ: Differ) -> None:
         init(name, "previous epoch retried", last.producer_id, before)
         init(name, "epoch 0", last.producer_id, 0)
         init(name, "epoch 999", last.producer_id, 999)
-        init(name, "another producer", 77, 0)
+        init(name, "another producer", STRANGER, 0)
 
 
 for _version in range(6):
@@ -175,12 +177,12 @@ def _refused(version: int, differ: Differ) -> None:
     producer.end(version, "abort of nothing", commit=False)
     producer.end(version, "unknown id", commit=True, name="tx.none")
     producer.end(version, "empty id", commit=True, name="")
-    producer.end(version, "wrong producer", commit=True, producer_id=99999)
+    producer.end(version, "wrong producer", commit=True, producer_id=STRANGER)
     producer.end(version, "wrong epoch", commit=True, epoch=77)
     producer.end(version, "epoch -1", commit=True, epoch=-1)
     producer.add(version, "unknown id", name="tx.none")
     producer.add(version, "empty id", name="")
-    producer.add(version, "wrong producer", producer_id=99999)
+    producer.add(version, "wrong producer", producer_id=STRANGER)
     producer.add(version, "wrong epoch", epoch=77)
     producer.add(version, "unknown topic", topics=(("no.such", (0,)),))
     producer.add(version, "unknown partitions", topics=(("tx", (9, -1)),))
@@ -317,7 +319,7 @@ def _verified(version: int, differ: Differ) -> None:
         "unknown topic": [one(of_a, a, unknown_topic, verify=False)],
         "verify unknown topic": [one(of_a, a, unknown_topic, verify=True)],
         "verify wrong epoch": [one(of_a, (a[0], 9), verify=True)],
-        "verify wrong producer": [one(of_a, (99999, a[1]), verify=True)],
+        "verify wrong producer": [one(of_a, (STRANGER, a[1]), verify=True)],
     }.items():
         differ.ask("add_partitions_to_txn", {"transactions": transactions}, version, note=note)
 
@@ -376,7 +378,7 @@ def _txn_offsets(version: int, differ: Differ) -> None:
     commit("before AddOffsets")
     add("unknown id", transactional_id="to.none")
     add("empty id", transactional_id="")
-    add("wrong producer", producer_id=99999)
+    add("wrong producer", producer_id=STRANGER)
     add("wrong epoch", producer_epoch=77)
     add("empty group", group_id="")
     add("right")

@@ -31,6 +31,7 @@ from kraftpy.protocol.frames import encode_request
 EVENTUALLY_SECONDS = 3.0
 HARDLY_SECONDS = 0.5
 """The patience with a scenario of which something never became equal."""
+RECORDED_ANSWER_SECONDS = 60.0
 RECORDED_SILENCE_SECONDS = 0.2
 """Where Kafka never answered, the silence of ours is not waited for any longer than this."""
 CLIENT_ID = "differ"
@@ -62,7 +63,7 @@ class Question:
     def answers(self, note: str = "", *, seconds: float = PATIENCE, compare: bool = True) -> Both:
         """Wait for the answers; compare them, unless they are only wanted."""
         if compare:
-            seconds = self._differ.patience(self.api, self._version, note, seconds)
+            seconds = self._differ.patience(seconds)
         heard = self.heard(seconds)
         if compare:
             self._differ.judge(self, self._version, note, self._body, self.plain(heard))
@@ -192,7 +193,7 @@ class Differ:
         while True:
             self._questions = number
             question = self.send(api, body, version, client=client, node=node)
-            heard = question.heard(PATIENCE)
+            heard = question.heard(self.patience(PATIENCE))
             plain = question.plain(heard)
             found = self._compared(question.api, used, note, plain, keep=False)
             equal = not self.outcomes.unexplained(question.api, used, note, found)
@@ -239,7 +240,7 @@ class Differ:
         for side in self.sides:
             frame = frames if isinstance(frames, bytes) else frames[side.index]
             side.send("bytes", 1, struct.pack(">i", len(frame)) + frame)
-        heard = question.heard(self.patience(question.api, version, note, seconds))
+        heard = question.heard(self.patience(seconds))
         if only_outcome:
             heard = [Heard(outcome=each.outcome.partition(" ")[0].rstrip(":")) for each in heard]
         request = {"bytes": frames if isinstance(frames, bytes) else frames[0]}
@@ -253,7 +254,7 @@ class Differ:
         heard = []
         for side in self.sides:
             side.send(client, 1, behind)
-            frame = side.frame(client, 1, 2 * PATIENCE)
+            frame = side.frame(client, 1, self.patience(PATIENCE))
             if isinstance(frame, str):
                 heard.append(Heard(outcome=frame))
             elif struct.unpack_from(">i", frame)[0] == -1:
@@ -265,11 +266,11 @@ class Differ:
 
     # Comparing
 
-    def patience(self, api: str, version: int | None, note: str, seconds: float) -> float:
-        """Return how long to wait for an answer: not long if Kafka gave none when it was recorded."""
-        if self._recorded is not None and self._recorded.peek_outcome() == "silent":
-            return RECORDED_SILENCE_SECONDS
-        return seconds
+    def patience(self, seconds: float) -> float:
+        """Return how long to wait for an answer: if it is known what Kafka did, until there is one, or not long."""
+        if self._recorded is None:
+            return seconds
+        return RECORDED_SILENCE_SECONDS if self._recorded.peek_outcome() == "silent" else RECORDED_ANSWER_SECONDS
 
     def _compared(
         self, api: str, version: int | None, note: str, plain: Sequence[Answer], *, keep: bool

@@ -29,8 +29,10 @@ IN_ORDER = {"replica_nodes", "replicas"}
 LEFT_OUT = {"throttle_time_ms"}
 LISTED = {"ListTransactionsResponse": "transactional_id", "ListGroupsResponse": "group_id"}
 """Answers that list everything of a kind, and what their elements are called."""
-SOME_NUMBER = {"total_bytes", "usable_bytes", "finalized_features_epoch"}
-"""Fields whose value depends on the disk, or on how often something was tried."""
+SOME_NUMBER = frozenset(["total_bytes", "usable_bytes", "finalized_features_epoch"])
+"""Fields whose value depends on the disk, or on what was done before."""
+VARYING = {"DescribeQuorumResponse": frozenset(["log_end_offset", "high_watermark", "leader_epoch"])}
+"""The same of one kind of answer: the metadata log has other entries in each."""
 THESE_DAYS_MS = 1_000_000_000
 LONG_BYTES = 80
 
@@ -51,6 +53,7 @@ class Names:
         self._now = 0
         self._moments: set[int] = set()
         self._request = 0
+        self._varying = SOME_NUMBER
 
     def begin(self, now: int) -> None:
         """Forget the ids of other scenarios."""
@@ -79,6 +82,10 @@ class Names:
 
     def plain(self, message: Struct, version: int) -> dict[str, Plain]:
         """Return a message as plain data."""
+        self._varying = SOME_NUMBER | VARYING.get(type(message).__name__, frozenset())
+        return self._struct(message, version)
+
+    def _struct(self, message: Struct, version: int) -> dict[str, Plain]:
         kind: Any = type(message)
         told = {
             field.name: self._value(field.name, getattr(message, field.name), version)
@@ -95,7 +102,7 @@ class Names:
 
     def _value(self, name: str, value: Any, version: int) -> Plain:
         if isinstance(value, Struct):
-            return self.plain(value, version)
+            return self._struct(value, version)
         if isinstance(value, list):
             told = [self._value(name, element, version) for element in value]
             return told if name in IN_ORDER or any(isinstance(each, dict) for each in told) else sorted(told, key=repr)
@@ -118,7 +125,7 @@ class Names:
             return self._symbol("producer", value)
         if name == "port":
             return self._ports.get(value, value)
-        if name in SOME_NUMBER and value > 0:
+        if name in self._varying and value > 0:
             return "<number>"
         return value if "offset" in name else self._time(value)
 

@@ -36,6 +36,8 @@ class Pool:
     ids: list[Both | bytes]
     topics: list[str]
     groups: list[str]
+    transactional_ids: list[str]
+    """Of these requests alone: unlike topics and groups, they cannot be deleted."""
     batches: list[bytes]
 
 
@@ -48,6 +50,7 @@ def make_pool(differ: Differ, name: str) -> Pool:
         ids=[*own, *own, ZERO_UUID, b"\x22" * 16],
         topics=[a, b, a, "no.such.topic", "sp ace", "", "__consumer_offsets", ".", "x" * 260],
         groups=[f"g.{name}", f"h.{name}", "nobody", "", f"g.{name}"],
+        transactional_ids=[f"t.{name}", f"u.{name}", f"t.{name}", ""],
         batches=[good, good, b"", patched(good, *CRC, 1, seal=False), good[:-3], good + good],
     )
 
@@ -65,9 +68,11 @@ def random_request(key: ApiKey, kind: type, version: int, rng: Random, pool: Poo
 
 
 def _without_internal(body: dict[str, Any]) -> dict[str, Any]:
-    names = [name for name in body.get("topic_names", ()) if not name.startswith("__")]
-    topics = [topic for topic in body.get("topics", ()) if not str(topic.get("name")).startswith("__")]
-    return {**body, **({"topic_names": names} if names else {}), **({"topics": topics} if "topics" in body else {})}
+    if "topic_names" in body:
+        body["topic_names"] = [name for name in body["topic_names"] if not name.startswith("__")]
+    if "topics" in body:
+        body["topics"] = [topic for topic in body["topics"] if not str(topic.get("name")).startswith("__")]
+    return body
 
 
 def _sample(kind: Any, version: int, rng: Random, pool: Pool, depth: int) -> dict[str, Any]:
@@ -115,6 +120,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "rebalance_timeout_ms": (6000, 10000, 10000, 0, -1),
     "resource_type": (2, 4, 8, 16, 32, 0, 3),
     "replica_id": (-1,),
+    "producer_id": (10**12, 10**12, 10**12 + 1, -1, -1, -2, 2**63 - 1, -(2**63)),
     "replica_epoch": (-1,),
     "num_partitions": (-1, 0, 1, 2, 3, 5),
     "count": (-1, 0, 1, 2, 3, 5),
@@ -140,6 +146,8 @@ def _single(name: str, wire: Wire, rng: Random, pool: Pool) -> Any:
         return rng.choice(pool.topics) if isinstance(wire, Sized) else rng.choice((0, 1, 9))
     if name in GROUP_FIELDS:
         return rng.choice(pool.groups)
+    if name.endswith("transactional_id") or name == "transactional_ids":
+        return rng.choice(pool.transactional_ids)
     if name == "resource_name":
         return rng.choice(("1", "", "2", *pool.topics))
     match wire:

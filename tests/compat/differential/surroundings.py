@@ -33,8 +33,13 @@ def make_ready(side: Side) -> None:
         wait(side, "coordinators are known", partial(_are_known, side, key_type, names), 60.0)
         for name in names:
             wait(side, f"the coordinator of {name} is loaded", partial(_is_loaded, side, key_type, name))
+    for node in side.cluster.running_nodes():
+        wait(side, f"node {node} gives producer ids", partial(_gives_producer_ids, side, node))
+
+
+def _gives_producer_ids(side: Side, node: int) -> bool:
     body = {"transactional_id": None, "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1}
-    wait(side, "producer ids are given", lambda: side.quiet("init_producer_id", body, 5).error_code == 0)
+    return bool(side.quiet("init_producer_id", body, 5, node).error_code == 0)
 
 
 def coordinator(side: Side, key_type: int, name: str) -> int:
