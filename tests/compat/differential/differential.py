@@ -11,7 +11,8 @@ with good and bad input. What is meant to differ is in docs/answers.toml, with i
 file which nothing has shown. Each kind of difference is a line of JSON in the report; `--show` prints each once.
 
 `--record` keeps the answers of those scenarios of one node that have no difference, if kraftpy alone gives the same
-answers to them once more. The tests then ask kraftpy alone (`test_recorded_answers.py`).
+answers to them once more; with `--only`, the others stay recorded as they are. The tests then ask kraftpy alone
+(`test_recorded_answers.py`).
 """
 
 from __future__ import annotations
@@ -79,11 +80,15 @@ def compare(options: argparse.Namespace, scenarios: list[Scenario]) -> tuple[Out
 
 
 def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int) -> None:
-    """Keep the scenarios without a difference that kraftpy alone answers the same way, and soon enough."""
+    """Keep the scenarios without a difference that kraftpy alone answers the same way, and soon enough.
+
+    Scenarios that were not asked stay as they are recorded, if it was with the same seed.
+    """
     same = {name: answers for name, answers in kept.items() if not outcomes.differing_scenarios[name]}
     same = {name: answers for name, answers in same.items() if name not in outcomes.failed and answers}
     again, seconds = replay(same, seed)
-    stays = {}
+    before, recorded = recording.read() if recording.FILE.exists() else (seed, {})
+    stays = {name: answers for name, answers in recorded.items() if before == seed and name not in kept}
     for name, answers in same.items():
         if name in again.failed or again.differing_scenarios[name]:
             print(f"not recorded, for kraftpy alone answers otherwise: {name}")
@@ -91,11 +96,13 @@ def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int)
             print(f"not recorded, for it takes {seconds[name]:.1f} s: {name}")
         else:
             stays[name] = answers
+    stays = {name: stays[name] for name in SCENARIOS if name in stays}
     recording.write(stays, seed=seed)
     left_out = sorted(set(kept) - set(same))
     print(f"not recorded, for it differs: {', '.join(left_out) or 'nothing'}")
     number = sum(map(len, stays.values()))
-    print(f"recorded: {len(stays)} of {len(kept)} scenarios, {number} answers, {recording.FILE.stat().st_size} bytes")
+    size = recording.FILE.stat().st_size
+    print(f"recorded: {len(stays)} of {len(SCENARIOS)} scenarios, {number} answers, {size} bytes")
 
 
 def replay(kept: dict[str, list[recording.Kept]], seed: int) -> tuple[Outcomes, dict[str, float]]:
@@ -143,6 +150,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="keep what Kafka answers to one node's scenarios")
     reports.add_options(parser)
     options = parser.parse_args()
+    if options.record and options.nodes != 1:
+        parser.error("only the scenarios of one node are recorded")
     if options.show:
         reports.show(options)
         return 0
