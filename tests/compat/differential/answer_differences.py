@@ -44,17 +44,20 @@ class Difference:
 
 
 def differences(kafka: Mapping[str, Plain], here: Mapping[str, Plain]) -> list[Difference]:
-    """Return the differences of two answers. If error codes differ, other values that differ follow from that."""
+    """Return the differences of two answers. Where error codes differ, what stands beside them follows from that."""
     if kafka["outcome"] != here["outcome"]:
         return [Difference(field="outcome", about="outcome", kafka=summary(kafka), here=summary(here))]
     found = list(_between(kafka, here, "", ""))
-    if any("error_code" in each.field for each in found):
-        found = [
-            each
-            for each in found
-            if "error_code" in each.field or isinstance(each.kafka, dict) or isinstance(each.here, dict)
-        ]
-    return found
+    refused = [each.about.rpartition(".")[0] for each in found if "error_code" in each.field]
+    return [
+        each
+        for each in found
+        if "error_code" in each.field or not any(_is_within(each.about, place) for place in refused)
+    ]
+
+
+def _is_within(about: str, place: str) -> bool:
+    return not place or about == place or about.startswith((f"{place}.", f"{place}["))
 
 
 def _between(kafka: Plain, here: Plain, field: str, about: str) -> Iterator[Difference]:

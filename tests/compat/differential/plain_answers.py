@@ -31,6 +31,11 @@ LISTED = {"ListTransactionsResponse": "transactional_id", "ListGroupsResponse": 
 """Answers that list everything of a kind, and what their elements are called."""
 SOME_NUMBER = frozenset(["total_bytes", "usable_bytes", "finalized_features_epoch"])
 """Fields whose value depends on the disk, or on what was done before."""
+OF_INTERNAL_TOPICS = frozenset(
+    ["partition_size", "offset", "end_offset", "high_watermark", "last_stable_offset", "log_start_offset", "timestamp"]
+)
+"""The same within a topic that coordinators write to."""
+TOPIC_NAMES = ("name", "topic", "topic_name")
 VARYING = {"DescribeQuorumResponse": frozenset(["log_end_offset", "high_watermark", "leader_epoch"])}
 """The same of one kind of answer: the metadata log has other entries in each."""
 THESE_DAYS_MS = 1_000_000_000
@@ -87,6 +92,16 @@ class Names:
 
     def _struct(self, message: Struct, version: int) -> dict[str, Plain]:
         kind: Any = type(message)
+        name = next((name for each in TOPIC_NAMES if isinstance(name := getattr(message, each, None), str)), "")
+        if not name.startswith("__"):
+            return self._fields(kind, message, version)
+        before, self._varying = self._varying, self._varying | OF_INTERNAL_TOPICS
+        try:
+            return self._fields(kind, message, version)
+        finally:
+            self._varying = before
+
+    def _fields(self, kind: Any, message: Struct, version: int) -> dict[str, Plain]:
         told = {
             field.name: self._value(field.name, getattr(message, field.name), version)
             for field in fields(kind)
@@ -111,7 +126,7 @@ class Names:
         if isinstance(value, bool | float) or value is None:
             return value
         if name == "records":
-            return self._records(value)
+            return "<records>" if value and self._varying >= OF_INTERNAL_TOPICS else self._records(value)
         if isinstance(value, bytes | bytearray | memoryview):
             return self._bytes(name, bytes(value))
         return self._number(name, value)
@@ -125,7 +140,7 @@ class Names:
             return self._symbol("producer", value)
         if name == "port":
             return self._ports.get(value, value)
-        if name in self._varying and value > 0:
+        if name in self._varying and (value > 0 or (name in OF_INTERNAL_TOPICS and value == 0)):
             return "<number>"
         return value if "offset" in name else self._time(value)
 

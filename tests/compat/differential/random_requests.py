@@ -24,6 +24,8 @@ ESSENTIAL = frozenset(
 """Fields that are never left out, and whose values an element of a list has to itself: of the same thing twice the
 scenarios written by hand have enough.
 """
+FIRST_WITHOUT_CREATION = 4
+"""The first version of Metadata that can ask without creating."""
 ONLY_VALIDATED = (
     *(ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS),
 )
@@ -64,6 +66,8 @@ def random_request(key: ApiKey, kind: type, version: int, rng: Random, pool: Poo
         body["acks"] = rng.choice((-1, 1, 1, 5))
     if key == ApiKey.DELETE_TOPICS:
         body = _without_internal(body)
+    if key == ApiKey.METADATA and version < FIRST_WITHOUT_CREATION:
+        body["topics"] = [topic for topic in body["topics"] or () if topic["name"] in pool.topics[:2]]
     return body
 
 
