@@ -15,6 +15,7 @@ from side import Side
 from surroundings import coordinator
 
 from kraftpy.protocol.record_batch import encode_batch
+from kraftpy.protocol.schema import ZERO_UUID
 
 NODES = (1, 2, 3)
 PLACES = [[1, 2], [2, 3], [3, 1], [1, 3], [3, 2]]
@@ -31,7 +32,7 @@ def placed(
     return differ.create(name, -1, configs, assignments=assignments)
 
 
-def fetching(name: str, topic_id: Both, *indexes: int, **more: Any) -> dict[str, Any]:
+def fetching(name: str, topic_id: Both | bytes, *indexes: int, **more: Any) -> dict[str, Any]:
     parts = [{"partition": each, "fetch_offset": 0, "partition_max_bytes": MEGABYTE, **more} for each in indexes]
     topics = [{"topic": name, "topic_id": topic_id, "partitions": parts}]
     return {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": MEGABYTE, "topics": topics}
@@ -48,16 +49,16 @@ def _everyone_knows(name: str, side: Side) -> bool:
 
 
 def _is_replicated(name: str, count: int, side: Side) -> bool:
-    """Whether every replica of a topic is in sync and every leader's high watermark is at `count`."""
+    """Whether every replica of a topic is in sync, and knows that the high watermark is `count`."""
     body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
     for partition in side.quiet("metadata", body, 12).topics[0].partitions:
         if len(partition.isr_nodes) < len(partition.replica_nodes):
             return False
-        asked = [{"partition_index": partition.partition_index, "timestamp": -1}]
-        topics = [{"name": name, "partitions": asked}]
-        listed = side.quiet("list_offsets", {"replica_id": -1, "topics": topics}, 7, partition.leader_id)
-        if listed.topics[0].partitions[0].offset < count:
-            return False
+        asked = fetching(name, ZERO_UUID, partition.partition_index)
+        for node in partition.replica_nodes:
+            fetched = side.quiet("fetch", asked, 12, node)
+            if fetched.responses[0].partitions[0].high_watermark != count:
+                return False
     return True
 
 

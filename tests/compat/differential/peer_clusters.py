@@ -110,8 +110,13 @@ class PeerCluster:
         return (self.directory / f"{node}.out").read_text(encoding="utf-8", errors="replace")
 
     def start(self) -> None:
-        """Start all nodes, and wait until each answers."""
-        for node in range(1, self.count + 1):
+        """Start all nodes, and wait until each answers. A majority is first: the last node is never the controller."""
+        majority = self.count // 2 + 1
+        self._start_nodes(range(1, majority + 1))
+        self._start_nodes(range(majority + 1, self.count + 1))
+
+    def _start_nodes(self, nodes: range) -> None:
+        for node in nodes:
             file = str(self.directory / f"{node}.properties")
             python = [sys.executable, "-m", "kraftpy", "server", file]
             command = self._java("kafka.Kafka", file) if self.kind == "kafka" else python
@@ -121,10 +126,10 @@ class PeerCluster:
                     command, stdout=log, stderr=log, cwd=self.directory, env=environment
                 )
         deadline = time.monotonic() + START_SECONDS
-        while not all(answers(port) for port in self.ports):
-            ended = [node for node, process in self._processes.items() if process.poll() is not None]
+        while not all(answers(self.ports[node - 1]) for node in nodes):
+            ended = [node for node in self._processes if not self.is_running(node)]
             if ended or time.monotonic() > deadline:
-                node = ended[0] if ended else 1
+                node = ended[0] if ended else nodes[0]
                 raise SystemExit(f"node {node} of {self.kind} did not start: {self.output(node)[-2000:]}")
             time.sleep(0.01)
 
