@@ -75,7 +75,7 @@ def test_every_public_name_is_in_the_reference(page: str, package: object) -> No
     assert sorted(documented) == sorted(package.__all__)  # type: ignore[attr-defined]
 
 
-ANSWER_KEYS = {"request", "field", "kafka", "here", "why", "when", "versions", "about", "case", "nodes"}
+ANSWER_KEYS = {"request", "field", "kafka", "here", "why", "when", "versions", "about", "case", "nodes", "follows"}
 
 
 @pytest.mark.parametrize("entry", pages.answers(), ids=lambda entry: f"{entry['request']} {entry['field']}")

@@ -133,16 +133,37 @@ def answers() -> list[dict[str, Any]]:
     return found
 
 
+IN_WORDS = {
+    "null": "null",
+    "": "empty",
+    "any": "anything",
+    "absent": "not there",
+    "present": "there",
+    "text": "a message",
+    "silent": "no answer",
+    "answered": "an answer",
+    "closed": "a closed connection",
+}
+"""Values in docs/answers.toml that stand for a kind of value."""
+
+
 def answers_page() -> str:
     """Return the answers that differ from Kafka's on purpose, as a table in Markdown."""
-    lines = ["| request | Kafka 4.3 | kraftpy | why |", "|---|---|---|---|"]
+    lines = ["| request | field | Kafka 4.3 | kraftpy | why |", "|---|---|---|---|---|"]
     for entry in answers():
-        names = " and ".join(_listed(entry["request"])).replace("*", "every request")
+        if entry.get("follows"):
+            continue
+        names = "every request" if entry["request"] == "*" else ", ".join(_listed(entry["request"]))
         versions = f" {entry['versions']}" if "versions" in entry else ""
-        when = f": {entry['when']}" if "when" in entry else ""
-        values = (" or ".join(f"`{value}`" for value in _listed(entry[side])) for side in ("kafka", "here"))
-        lines.append(f"| {names}{versions}, `{entry['field']}`{when} | {' | '.join(values)} | {entry['why']} |")
+        when = f" of {entry['when']}" if "when" in entry else ""
+        field = "the answer" if entry["field"] == "outcome" else f"`{entry['field']}`"
+        kafka, here = (" or ".join(_in_words(value) for value in _listed(entry[side])) for side in ("kafka", "here"))
+        lines.append(f"| {names}{versions} | {field}{when} | {kafka} | {here} | {entry['why']} |")
     return "\n".join(lines) + "\n"
+
+
+def _in_words(value: str) -> str:
+    return IN_WORDS.get(value, f"`{value}`")
 
 
 def _listed(value: str | list[str]) -> list[str]:

@@ -40,6 +40,8 @@ class Known:
     case: str = ""
     nodes: int = 0
     """The number of nodes that show it, or 0."""
+    follows: bool = False
+    """Whether it is a consequence of the entry before, which the table does not show."""
 
     @cached_property
     def apis(self) -> set[str]:
