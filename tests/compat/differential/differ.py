@@ -113,7 +113,7 @@ class Differ:
     def run(self, scenario: Scenario, recorded: Sequence[Kept] | None = None) -> None:
         """Ask what a scenario asks, and remove what it has made."""
         self._scenario, self._questions, self.kept = scenario.name, 0, []
-        self._settling_seconds = EVENTUALLY_SECONDS
+        self._settling_seconds = EVENTUALLY_SECONDS if recorded is None else RECORDED_ANSWER_SECONDS
         self._recorded = None if recorded is None else Answers(scenario.name, recorded)
         now = int(time.time() * 1000)
         for side in self.sides:
