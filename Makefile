@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-spark image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-kafka compat-kafka-record compat-spark image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -126,6 +126,14 @@ compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's cla
 	$(BIN)/python tests/compat/java_share.py
 	$(BIN)/python tests/compat/java_streams_suite.py
 	$(BIN)/python tests/compat/spark_connector_suite.py
+
+SEED ?= 1
+NODES ?= 1
+compat-kafka: $(VENV)/.dev  ## Apache Kafka and kraftpy asked the same, answers compared: make compat-kafka SEED=1 NODES=3 (JDK, Maven)
+	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --nodes $(NODES)
+
+compat-kafka-record: $(VENV)/.dev  ## keep what Apache Kafka answers, for the tests, wherever nothing differs (JDK, Maven)
+	$(BIN)/python tests/compat/differential/differential.py --record
 
 compat-spark: $(VENV)/.dev  ## queries through Spark's own Kafka connector and ours: the same rows (JDK, Maven)
 	$(BIN)/python tests/compat/spark_connector_suite.py

@@ -16,6 +16,7 @@ from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.other_settings import OTHER_SETTINGS
 from kraftpy.config.settings import parse_table
 from kraftpy.config.topic_settings import NO_EFFECT
+from kraftpy.protocol.apis import ApiKey
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
@@ -72,3 +73,16 @@ def test_every_public_name_is_in_the_reference(page: str, package: object) -> No
     text = (ROOT / "docs" / "reference" / "api" / f"{page}.md").read_text(encoding="utf-8")
     documented = re.findall(rf"autoclass:: kraftpy\.{page}\.(\w+)", text)
     assert sorted(documented) == sorted(package.__all__)  # type: ignore[attr-defined]
+
+
+ANSWER_KEYS = {"request", "field", "kafka", "here", "why", "when", "versions", "about", "case", "nodes", "follows"}
+
+
+@pytest.mark.parametrize("entry", pages.answers(), ids=lambda entry: f"{entry['request']} {entry['field']}")
+def test_an_answer_that_differs_names_a_request_and_says_why(entry: dict[str, object]) -> None:
+    assert set(entry) <= ANSWER_KEYS
+    assert {"request", "field", "kafka", "here", "why"} <= set(entry)
+    requests = {entry["request"]} if isinstance(entry["request"], str) else set(entry["request"])  # type: ignore[call-overload]
+    assert requests == {"*"} or requests <= {key.name.title().replace("_", "") for key in ApiKey}
+    if "case" in entry or "about" in entry:
+        assert entry.get("when"), "a pattern is told in words"

@@ -1,8 +1,8 @@
 """The Sphinx extension of this site: directives for what is made from the code, and docstrings made safe.
 
-`settings KIND` and `differences` put in what `pages` makes; `include-root FILE` shows a page from the project's root
-with its links made relative. `setting`, `topic-setting` and `group-setting` are object types: each setting can be
-searched for and linked to.
+`settings KIND`, `differences` and `answers` put in what `pages` makes; `include-root FILE` shows a page from the
+project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are object types: each
+setting can be searched for and linked to.
 
 Docstrings are prose with `code` in single backticks; `safe_lines` turns them into reStructuredText that means the
 same and cannot go wrong.
@@ -59,6 +59,15 @@ class Differences(Generated):
         """Return the tables."""
         self.env.note_dependency(str(pages.DIFFERENCES))
         return pages.differences_page()
+
+
+class Answers(Generated):
+    """The answers that differ from Kafka's on purpose."""
+
+    def text(self) -> str:
+        """Return the table."""
+        self.env.note_dependency(str(pages.ANSWERS))
+        return pages.answers_page()
 
 
 def relink(text: str, folder: Path) -> str:
@@ -171,6 +180,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         app.add_object_type(kind, kind, objname=kind.replace("-", " "), indextemplate=f"pair: %s; {kind}")
     app.add_directive("settings", Settings)
     app.add_directive("differences", Differences)
+    app.add_directive("answers", Answers)
     app.connect("source-read", read_root_page)
     app.connect("autodoc-process-docstring", process_docstring)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,7 @@
 """Markdown that is made from the code: the reference of settings, and the tables of differences from Kafka.
 
-Pure functions of the tables in `kraftpy.config` and of docs/differences.toml. `kraftpy_docs` puts what they return into
-the site; tests call them without Sphinx.
+Pure functions of the tables in `kraftpy.config`, of docs/differences.toml and of docs/answers.toml. `kraftpy_docs` puts
+what they return into the site; tests call them without Sphinx.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kraftpy.config.settings import ConfigType, Setting, parse_table
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS, TOPIC_TABLE
 
 DIFFERENCES = Path(__file__).resolve().parents[1] / "differences.toml"
+ANSWERS = DIFFERENCES.with_name("answers.toml")
 
 TABLES = {"broker": BROKER_TABLE, "topic": TOPIC_TABLE, "group": GROUP_TABLE, "unused": OTHER_TABLE}
 DIRECTIVES = {"broker": "setting", "topic": "topic-setting", "group": "group-setting", "unused": "setting"}
@@ -124,3 +125,46 @@ def differences_page() -> str:
             here += f": {', '.join(str(text) for text in entry['apis'])}"
         lines.append(f"| {entry['kafka']} | {here} |")
     return "\n".join(lines).strip() + "\n"
+
+
+def answers() -> list[dict[str, Any]]:
+    """Return the entries of docs/answers.toml."""
+    found: list[dict[str, Any]] = tomllib.loads(ANSWERS.read_text(encoding="utf-8"))["answer"]
+    return found
+
+
+IN_WORDS = {
+    "null": "null",
+    "": "empty",
+    "any": "anything",
+    "absent": "not there",
+    "present": "there",
+    "text": "a message",
+    "silent": "no answer",
+    "answered": "an answer",
+    "closed": "a closed connection",
+}
+"""Values in docs/answers.toml that stand for a kind of value."""
+
+
+def answers_page() -> str:
+    """Return the answers that differ from Kafka's on purpose, as a table in Markdown."""
+    lines = ["| request | field | Kafka 4.3 | kraftpy | why |", "|---|---|---|---|---|"]
+    for entry in answers():
+        if entry.get("follows"):
+            continue
+        names = "every request" if entry["request"] == "*" else ", ".join(_listed(entry["request"]))
+        versions = f" {entry['versions']}" if "versions" in entry else ""
+        when = f" of {entry['when']}" if "when" in entry else ""
+        field = "the answer" if entry["field"] == "outcome" else f"`{entry['field']}`"
+        kafka, here = (" or ".join(_in_words(value) for value in _listed(entry[side])) for side in ("kafka", "here"))
+        lines.append(f"| {names}{versions} | {field}{when} | {kafka} | {here} | {entry['why']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _in_words(value: str) -> str:
+    return IN_WORDS.get(value, f"`{value}`")
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value

@@ -8,8 +8,6 @@ into a store with a changelog. Two instances share the tasks; one ends, and the 
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
+from maven import class_path, compile_class
 
 HERE = Path(__file__).resolve().parent
 
@@ -45,12 +44,8 @@ class Application:
     """`Counting`, compiled, and its instances."""
 
     def __init__(self, scratch: Path, bootstrap: str) -> None:
-        shutil.copy(HERE / "java" / "streams-pom.xml", scratch / "pom.xml")
-        maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(maven, cwd=scratch, check=True)
-        self._path = f"{scratch}{os.pathsep}{scratch / 'lib'}{os.sep}*"
-        source = str(HERE / "java" / "Counting.java")
-        subprocess.run(["javac", "-proc:none", "-cp", self._path, "-d", str(scratch), source], check=True)
+        self._path = class_path(HERE / "java" / "streams-pom.xml", scratch)
+        compile_class(HERE / "java" / "Counting.java", self._path, scratch)
         self._scratch = scratch
         self._bootstrap = bootstrap
         self.instances: list[subprocess.Popen[bytes]] = []

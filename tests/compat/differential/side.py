@@ -1,0 +1,118 @@
+"""One cluster as its clients see it: connections by client and node, and requests that nobody compares."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from both import Body, build
+from peer_clusters import PeerCluster
+from plain_answers import Names
+
+from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.frames import decode_response_header, encode_request
+from kraftpy.protocol.schema import Struct, decode
+
+PATIENCE = 2.5
+"""The seconds after which a cluster that has said nothing counts as silent."""
+CONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heard:
+    """What came of a request: "answered", "closed", "silent", or what the bytes were that are no answer."""
+
+    outcome: str
+    message: Struct | None = None
+    version: int = 0
+    """The version in which the message came: that of ApiVersions may be 0."""
+
+
+class Side:
+    """The connections to one cluster."""
+
+    def __init__(self, index: int, cluster: PeerCluster) -> None:
+        self.index = index
+        self.cluster = cluster
+        self.names = Names(cluster.ports, cluster.controller_ports, cluster.directory)
+        self._connections: dict[tuple[str, int], socket.socket] = {}
+
+    def send(self, client: str, node: int, frame: bytes) -> None:
+        """Send a frame; over a new connection if the cluster has closed the last one."""
+        try:
+            self.connection(client, node).sendall(frame)
+        except OSError:
+            self.drop(client, node)
+            self.connection(client, node).sendall(frame)
+
+    def connection(self, client: str, node: int) -> socket.socket:
+        if (client, node) not in self._connections:
+            made = socket.create_connection(("127.0.0.1", self.cluster.ports[node - 1]), CONNECT_SECONDS)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connections[client, node] = made
+        return self._connections[client, node]
+
+    def drop(self, client: str, node: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._connections.pop((client, node)).close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def frame(self, client: str, node: int, seconds: float) -> bytes | str:
+        """Return the next frame that arrives, without its size, or why there is none."""
+        connection = self.connection(client, node)
+        connection.settimeout(seconds)
+        try:
+            return _exactly(connection, struct.unpack(">i", _exactly(connection, 4))[0])
+        except (EOFError, ConnectionError):
+            self.drop(client, node)
+            return "closed"
+        except TimeoutError:
+            self.drop(client, node)
+            return "silent"
+
+    def quiet(self, api: str, body: Body, version: int, node: int = 1) -> Any:
+        """Return the answer to a request that is not compared."""
+        key = ApiKey[api.upper()]
+        self.send(
+            "quiet",
+            node,
+            encode_request(key, version, 1, "differ", build(APIS[key].request, body, version, self.index)),
+        )
+        frame = self.frame("quiet", node, 4 * PATIENCE)
+        if isinstance(frame, str):
+            raise EOFError(f"{self.cluster.kind}, node {node}, {api}: {frame}")
+        return decode(APIS[key].response, decode_response_header(key, version, frame)[1], version, exact=False)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
+
+
+def parse(key: int, version: int | None, correlation: int | None, frame: bytes) -> Heard:
+    """Return what a frame is as the answer to a request. A version or correlation id of None is not known."""
+    if version is None or key not in APIS:
+        return Heard(outcome=f"answer {frame[4:34].hex()}")
+    is_other = correlation is not None and struct.unpack_from(">i", frame)[0] != correlation
+    problem = "an answer to another request" if is_other else ""
+    for used in (version, 0) if key == ApiKey.API_VERSIONS else (version,):
+        try:
+            body = decode_response_header(key, used, frame)[1]
+            message: Struct = decode(APIS[key].response, body, used)
+        except Exception as error:
+            problem = problem or str(error)
+        else:
+            return Heard(outcome=problem or "answered", message=message, version=used)
+    return Heard(outcome=f"undecodable: {problem} {frame[:100].hex()}")

@@ -1,0 +1,40 @@
+"""A node of ours is asked what Apache Kafka was asked when `recorded_answers.xz` was made, and answers the same.
+
+The scenarios that are recorded are those in which nothing differs, differences that are documented apart. A scenario
+that is not recorded yet is recorded by `make compat-kafka-record` once nothing differs in it.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import recording
+from differential import load_scenarios, replay
+from outcomes import Outcomes
+from scenario_table import SCENARIOS
+
+load_scenarios()
+SEED, KEPT = recording.read()
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    return replay(KEPT, SEED)[0]
+
+
+@pytest.mark.parametrize("scenario", KEPT)
+def test_answers_are_those_of_kafka(outcomes: Outcomes, scenario: str) -> None:
+    assert scenario not in outcomes.failed, outcomes.failed[scenario]
+    found = [
+        f"{kind.api} {kind.versions} {kind.case}: {kind.about} is {json.dumps(kind.here)}, not {json.dumps(kind.kafka)}"
+        for kind in outcomes.kinds.values()
+        if kind.scenario == scenario
+    ]
+    assert found == []
+    assert outcomes.asked[scenario] == len(KEPT[scenario])
+
+
+def test_what_is_recorded_is_asked() -> None:
+    assert set(KEPT) <= set(SCENARIOS)
+    assert sum(map(len, KEPT.values())) > 1000
