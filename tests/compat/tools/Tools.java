@@ -57,6 +57,7 @@ public final class Tools {
         final String tool;
         final String[] arguments;
         Integer status = null;
+        Thread thread;
 
         Run(JsonNode request) {
             tool = request.get("tool").asText();
@@ -82,6 +83,7 @@ public final class Tools {
             CURRENT.set(this);
             try {
                 Class.forName(tool).getMethod("main", String[].class).invoke(null, (Object) arguments);
+                interrupt();
                 end(0);
             } catch (InvocationTargetException error) {
                 if (!(error.getCause() instanceof Exited)) {
@@ -97,6 +99,7 @@ public final class Tools {
             }
         }
 
+        /** Runs what the tool wants to be run when its process ends. */
         void interrupt() {
             List<Runnable> told;
             synchronized (hooks) {
@@ -104,6 +107,14 @@ public final class Tools {
                 hooks.clear();
             }
             told.forEach(Runnable::run);
+            for (Thread hook : hooksOfTheProcess(thread.getThreadGroup())) {
+                hook.start();
+                try {
+                    hook.join(10_000);
+                } catch (InterruptedException error) {
+                    Thread.currentThread().interrupt();
+                }
+            }
         }
     }
 
@@ -173,11 +184,25 @@ public final class Tools {
         throw new Exited();
     }
 
-    private static Thread start(Run run) {
-        Thread thread = new Thread(new ThreadGroup(run.tool), run, "main");
-        thread.setDaemon(true);
-        thread.start();
-        return thread;
+    private static void start(Run run) {
+        run.thread = new Thread(new ThreadGroup(run.tool), run, "main");
+        run.thread.setDaemon(true);
+        run.thread.start();
+    }
+
+    /** Takes the hooks that threads of a group have given to `Runtime.addShutdownHook`. */
+    private static List<Thread> hooksOfTheProcess(ThreadGroup group) {
+        try {
+            java.lang.reflect.Field field = Class.forName("java.lang.ApplicationShutdownHooks").getDeclaredField("hooks");
+            field.setAccessible(true);
+            List<Thread> found = new ArrayList<>();
+            for (Object hook : new ArrayList<>(((Map<?, ?>) field.get(null)).keySet()))
+                if (((Thread) hook).getThreadGroup() == group && Runtime.getRuntime().removeShutdownHook((Thread) hook))
+                    found.add((Thread) hook);
+            return found;
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private static ObjectNode finished(ObjectMapper json, Run run, long seconds, boolean isTold)

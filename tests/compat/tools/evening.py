@@ -6,6 +6,7 @@ trace tells where in the tool an error was met, not what it was, and is dropped;
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -16,13 +17,16 @@ from tool_clusters import ToolCluster
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ID = re.compile(r"(?<![\w.-])(?=[\w-]*[A-Z])(?=[\w-]*[a-z])[\w-]{22}(?![\w.-])")
 _MILLIS = re.compile(r"\b1[78]\d{11}\b")
-_DATE = re.compile(r"\b20[2-9]\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,3})?(?:[+-]\d\d:\d\d|Z)?")
-_TRACE = re.compile(r"^!? *\t*(?:at [\w.$]+[(/].*|\.\.\. \d+ more)$")
+_DATE = re.compile(r"\b20[2-9]\d([-/])\d\d\1\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,3})?(?:[+-]\d\d:\d\d|Z)?")
+_TRACE = re.compile(r"^!? *\t*(?:at [\w.$<>]+[(/].*|\.\.\. \d+ more)$")
+_JSON = re.compile(r"(?:^|(?<=: ))[{\[]")
 _LONG = re.compile(r"-{5,}")
 
 
 def even(printed: str, command: CommandLine, cluster: ToolCluster) -> list[str]:
     """Return the lines to compare."""
+    if not command.is_compared:
+        return []
     text = printed.replace(str(cluster.directory.resolve()), "DIRECTORY").replace(str(cluster.directory), "DIRECTORY")
     for node, port in cluster.ports.items():
         text = re.sub(rf"127\.0\.0\.1:{port}\b", f"broker-{node}:PORT", text)
@@ -36,6 +40,8 @@ def even(printed: str, command: CommandLine, cluster: ToolCluster) -> list[str]:
         text = pattern.sub(word, text)
     lines = [_even_line(line, command) for line in text.splitlines() if not _TRACE.match(line)]
     lines = [line for line in lines if line]
+    if command.are_repeated:
+        lines = list(dict.fromkeys(lines))
     if command.is_unordered:
         lines.sort()
     return lines
@@ -43,11 +49,12 @@ def even(printed: str, command: CommandLine, cluster: ToolCluster) -> list[str]:
 
 def _even_line(line: str, command: CommandLine) -> str:
     line = " ".join(line.split())
-    if line.startswith(("{", "[")):
-        try:
-            line = json.dumps(_sorted(json.loads(line)), sort_keys=True)
-        except ValueError:
-            pass
+    if line.startswith("exit status"):
+        return line
+    begun = _JSON.search(line)
+    if begun is not None:
+        with contextlib.suppress(ValueError):
+            line = line[: begun.start()] + json.dumps(_sorted(json.loads(line[begun.start() :])), sort_keys=True)
     for mask in command.masks:
         line = re.sub(mask, _hidden, line)
     return line

@@ -159,6 +159,7 @@ class Jvm:
             "-Xmx512M",
             *LIGHT,
             "-Djava.security.manager=allow",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",
             "-Dfile.encoding=UTF-8",
             "-cp",
             path,
