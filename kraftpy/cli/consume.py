@@ -1,13 +1,14 @@
 """`kraftpy consume`: print a topic's records as text for people or JSON lines for programs.
 
 With a group, offsets are committed only after their records were written and flushed: if the reader stops early, the
-rest is delivered again, and nothing is skipped.
+rest is delivered again, and nothing is skipped. A topic that is read to its end is committed to its end, also if
+transaction markers and aborted records are the last that it has.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,7 @@ async def _read(bootstrap: str, plan: Plan, read_committed: bool, line: Callable
         else:
             consumer.subscribe([plan.topic])
         ends = None if plan.follow else Ends(consumer)
+        progress = None if plan.group is None else Progress(consumer, ends)
         left = sys.maxsize if plan.max_messages is None else plan.max_messages
         while left and not (ends and await ends.are_reached()):
             found = await consumer.getmany(timeout_ms=POLL_MS, max_records=min(left, POLL_RECORDS))
@@ -183,8 +185,10 @@ async def _read(bootstrap: str, plan: Plan, read_committed: bool, line: Callable
                 kept = ends.keep(partition, records) if ends else records
                 write_lines(map(line, kept))
                 left -= len(kept)
-            if plan.group is not None and found:
-                await _commit(consumer, {name: records[-1].offset + 1 for name, records in found.items()})
+            if progress is not None:
+                await progress.commit(found)
+        if progress is not None:
+            await progress.commit({partition: [] for partition in consumer.assignment()})
 
 
 async def _go_to_start(consumer: Consumer, plan: Plan, existing: list[int]) -> None:
@@ -229,8 +233,47 @@ class Ends:
 
     def keep(self, partition: TopicPartition, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Return those records that lie before the end."""
-        end = self._ends.get(partition, sys.maxsize)
+        end = self.of(partition)
         return [record for record in records if record.offset < end]
+
+    def of(self, partition: TopicPartition) -> int:
+        """Return the end of a partition; a very large offset if it was not seen yet."""
+        return self._ends.get(partition, sys.maxsize)
+
+
+class Progress:
+    """The places up to which a group's records were written, and their commits."""
+
+    def __init__(self, consumer: Consumer, ends: Ends | None) -> None:
+        self._consumer = consumer
+        self._ends = ends
+        self._committed: dict[TopicPartition, int] = {}
+
+    async def commit(self, written: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        """Commit the positions of the partitions of these records, and of earlier ones, but nothing behind the end.
+
+        If a position cannot be told, commits what was written, and raises the KafkaError then.
+        """
+        from kraftpy.client import ErrorCode, KafkaError
+
+        failure: KafkaError | None = None
+        places: dict[TopicPartition, int] = {}
+        for partition in sorted(written.keys() | self._committed.keys() & self._consumer.assignment()):
+            try:
+                place = await self._consumer.position(partition)
+            except KafkaError as error:
+                failure = error
+                if not written.get(partition):
+                    continue
+                place = written[partition][-1].offset + 1
+            place = place if self._ends is None else min(place, self._ends.of(partition))
+            if self._committed.get(partition) != place:
+                places[partition] = place
+        if places:
+            await _commit(self._consumer, places)
+            self._committed |= places
+        if failure is not None and failure.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise failure
 
 
 async def _commit(consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:

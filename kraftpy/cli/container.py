@@ -120,11 +120,11 @@ def configure() -> BrokerConfig:
     """Put the image's defaults into the environment and read the resulting settings. Raises ConfigError."""
     if not os.environ.get("KAFKA_ADVERTISED_LISTENERS", "unset"):
         del os.environ["KAFKA_ADVERTISED_LISTENERS"]  # empty means not given: compose files do so for controllers
-    text = PROPERTIES.read_text(encoding="utf-8", errors="replace") if PROPERTIES.exists() else ""
+    from kraftpy.cli.server import read_text
+
+    text = read_text(PROPERTIES) if PROPERTIES.exists() else ""
     os.environ.update(decided(os.environ, text, is_mount=os.path.ismount))
-    return load(
-        text, os.environ, file_name=str(PROPERTIES), read_file=lambda path: Path(path).read_text(encoding="utf-8")
-    ).config
+    return load(text, os.environ, file_name=str(PROPERTIES), read_file=lambda path: read_text(Path(path))).config
 
 
 def _file_arguments() -> list[str]:

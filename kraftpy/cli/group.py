@@ -65,7 +65,8 @@ def list_groups(bootstrap: str, form: str) -> None:
 def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> None:
     """Show the offsets and lag of GROUPs in each partition.
 
-    The lag in time, in milliseconds, is the age of the first record that the group has not read.
+    The lag in time, in milliseconds, is the age of the first record that the group has not read. Both lags are 0 if
+    only transaction markers and aborted records follow: there is nothing left to read.
 
     Works for classic groups, consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071). A streams
     group's members read the partitions of their active tasks. A share group has start offsets: it is done with all
@@ -279,19 +280,28 @@ async def _share_rows(admin: Admin, described: GroupDescription) -> list[dict[st
 
 
 async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with their lags in time: 0 if all is read, None if unknown."""
-    from kraftpy.cli.lags import ages_ms
+    """Return the rows with their lags in time: 0 if all is read, None if unknown.
+
+    All is read, and the lag is 0, also if only transaction markers and aborted records follow.
+    """
+    from kraftpy.cli.lags import NOTHING, ages_ms
 
     places: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
     for row in rows:
         if row["lag"] == 0:
             row["lag_ms"] = 0
-        elif row["lag"] is not None:
+        elif row["lag"] is not None and row["end_offset"] is not None:
             place = row["committed_offset"] if "committed_offset" in row else row["start_offset"]
-            places[TopicPartition(row["topic"], row["partition"])] = place
-    ages = await ages_ms(bootstrap, places)
+            where = TopicPartition(row["topic"], row["partition"])
+            places[where], ends[where] = place, row["end_offset"]
+    ages = await ages_ms(bootstrap, places, ends)
     for row in rows:
-        row["lag_ms"] = ages.get(TopicPartition(row["topic"], row["partition"]), row["lag_ms"])
+        age = ages.get(TopicPartition(row["topic"], row["partition"]))
+        if age == NOTHING and "committed_offset" in row:  # a share group's own settings say what is a record
+            row["lag"] = row["lag_ms"] = 0
+        elif age is not None and age != NOTHING:
+            row["lag_ms"] = age
     return rows
 
 

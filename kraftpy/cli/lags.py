@@ -1,7 +1,9 @@
-"""A group's lag in time: the age of the first record it has not read, partition by partition.
+"""A group's lag as a person means it: the age of the first record it has not read, and whether there is one at all.
 
-The record is read, because nothing else knows its timestamp. If none can be read in time (no leader; only transaction
-markers), the age is unknown.
+The records are read, because nothing else knows their timestamps, nor whether anything but transaction markers and
+aborted records lies before the end of the log: those are no records that a group would still have to read, although the
+offsets differ. A record of an open transaction may become one, and counts. If nothing can be read in time (no leader),
+the age is unknown, and the offsets alone tell the lag.
 """
 
 from __future__ import annotations
@@ -14,29 +16,71 @@ from kraftpy.client import Consumer
 from kraftpy.types import TopicPartition
 
 _SECONDS = 10.0
-_POLL_MS = 500
+_POLL_MS = 100
+_FETCH_BYTES = 16_384
+"""Asked for at a time, of each partition: room for two hundred markers; a broker returns one batch anyway."""
+
+NOTHING = -1
+"""In place of an age: there is no record to read before the end."""
 
 
-async def ages_ms(bootstrap: str, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the age in ms of the first record at or after each offset, for those that can be read in time."""
-    found: dict[TopicPartition, int] = {}
-    if not places:
-        return found
+async def ages_ms(
+    bootstrap: str, places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the age in ms of the first record between each offset and the end, or NOTHING.
+
+    Partitions of which nothing can be read in time are left out.
+    """
     deadline = asyncio.get_running_loop().time() + _SECONDS
+    times, positions = await _first_times(bootstrap, places, ends, "read_committed", deadline)
+    of_open_transactions, _ = await _first_times(bootstrap, positions, ends, "read_uncommitted", deadline)
+    now = time.time_ns() // 1_000_000
+    return {
+        partition: NOTHING if timestamp is None else max(0, now - timestamp)
+        for partition, timestamp in (times | of_open_transactions).items()
+    }
+
+
+async def _first_times(
+    bootstrap: str,
+    places: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    isolation_level: str,
+    deadline: float,
+) -> tuple[dict[TopicPartition, int | None], dict[TopicPartition, int]]:
+    """Return the timestamp of the first visible record of each partition, None if there is none before its end.
+
+    The second result has the positions of partitions in which the visible records end before that.
+    """
+    found: dict[TopicPartition, int | None] = {}
+    stopped: dict[TopicPartition, int] = {}
+    if not places:
+        return found, stopped
     consumer = Consumer(
         bootstrap_servers=bootstrap,
         client_id="kraftpy-group",
         enable_auto_commit=False,
         auto_offset_reset="earliest",  # if retention has overtaken the group
-        max_partition_fetch_bytes=1,  # a broker returns one batch anyway
+        max_partition_fetch_bytes=_FETCH_BYTES,
+        isolation_level=isolation_level,
     )
     async with consumer:
         consumer.assign(places)
         for partition, offset in places.items():
             consumer.seek(partition, offset)
-        while len(found) < len(places) and asyncio.get_running_loop().time() < deadline:
+        while asyncio.get_running_loop().time() < deadline:
             for partition, records in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
-                found.setdefault(partition, records[0].timestamp_ms)
+                if partition not in found:
+                    found[partition] = records[0].timestamp_ms if records[0].offset < ends[partition] else None
                 consumer.pause([partition])
-    now = time.time_ns() // 1_000_000
-    return {partition: max(0, now - timestamp) for partition, timestamp in found.items()}
+            for partition in places.keys() - found.keys() - stopped.keys():
+                if consumer.lag(partition) == 0:
+                    position = await consumer.position(partition)
+                    if position >= ends[partition]:
+                        found[partition] = None
+                    else:
+                        stopped[partition] = position
+                    consumer.pause([partition])
+            if len(found) + len(stopped) == len(places):
+                break
+    return found, stopped

@@ -186,9 +186,13 @@ def _sets(planned: dict[TopicPartition, Replicas]) -> list[PartitionSet]:
 
 def _read(plan: Path) -> dict[TopicPartition, Replicas]:
     from kraftpy.cli.moves import parse_plan
+    from kraftpy.config import ConfigError
+    from kraftpy.config.texts import text_of
 
     try:
-        return parse_plan(plan.read_text(encoding="utf-8"))
+        return parse_plan(text_of(plan.read_bytes(), str(plan)))
+    except ConfigError as error:
+        raise Failure(str(error)) from None
     except ValueError as error:
         raise Failure(f"{plan}: {error}") from None
 

@@ -12,6 +12,7 @@ import click
 
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.config.printing import printable
+from kraftpy.config.texts import text_of
 
 EXIT_SETTINGS = 2
 
@@ -58,12 +59,9 @@ def _import_run() -> Callable[[BrokerConfig], int]:
 
 
 def read_text(properties: Path) -> str:
-    """Return the file's text. Java writes such files in Latin-1, people write them in UTF-8."""
+    """Return the file's text. Java writes such files in Latin-1, people write them in UTF-8. Raises ConfigError."""
     try:
         data = properties.read_bytes()
     except OSError as error:
         raise ConfigError(f"{properties}: {error.strerror}") from None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
+    return text_of(data, str(properties), or_latin_1=True)

@@ -15,7 +15,7 @@ from kraftpy.config.settings import ConfigError
 _VARIABLE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 
 ReadFile = Callable[[str], str]
-"""Returns the text of the file at a path. Raises OSError."""
+"""Returns the text of the file at a path. Raises OSError, and ConfigError if it is no text."""
 
 
 def fill_in(
@@ -42,6 +42,8 @@ def fill_in(
             raise ConfigError(f"{name}: {found.group()} is not set") from None
         except OSError as error:
             raise ConfigError(f"{name}: {found.group()} cannot be read: {error.strerror}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {found.group()} cannot be read: {error}") from None
         raise ConfigError(f"{name}: {found.group()}: expected env, file or dir, not '{provider}'")
 
     return _VARIABLE.sub(value, text)

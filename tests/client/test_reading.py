@@ -42,6 +42,63 @@ def test_a_record_carries_everything() -> None:
     assert tuple(record) == ("t", 0, 0, 5, b"k", None, (("h", b"1"), ("h", None)), 0, 8)
 
 
+def marker(offset: int, producer_id: int = 7, kind: ControlType = ControlType.COMMIT) -> bytes:
+    return encode_control_batch(
+        kind, timestamp=1, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, base_offset=offset
+    )
+
+
+def aborted(base_offset: int, count: int) -> bytes:
+    return batch(base_offset, count, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+
+
+@pytest.mark.parametrize(
+    ("behind", "end"),
+    [
+        (marker(2), 3),
+        (marker(2) + marker(3) + marker(4), 5),
+        (aborted(2, 4) + marker(6, kind=ControlType.ABORT), 7),
+        (marker(2) + aborted(3, 4) + marker(7, kind=ControlType.ABORT) + marker(8), 9),
+    ],
+)
+def test_what_is_no_record_belongs_to_the_record_before_it(behind: bytes, end: int) -> None:
+    """A consumer that has handed out the last record stands at the end, as Kafka's does: a commit leaves no lag."""
+    reader = PartitionReader(T0)
+    reader.seek(0)
+    reader.last_stable_offset = end
+    reader.received(batch(0, 2) + behind, [(7, 2)])
+    assert reader.decode_next(check_crcs=True)
+    reader.hand_out(1)
+    assert (reader.position, reader.lag) == (1, end - 1)
+    reader.hand_out(1)
+    assert (reader.position, reader.lag, reader.buffered_bytes, reader.done) == (end, 0, 0, 0)
+    assert not reader.decode_next(check_crcs=True)
+
+
+def test_the_position_stops_before_the_next_record() -> None:
+    reader = PartitionReader(T0)
+    reader.seek(0)
+    reader.received(batch(0, 2) + marker(2) + batch(3, 1) + marker(4), None)
+    assert reader.decode_next(check_crcs=True)
+    reader.hand_out(9)
+    assert reader.position == 3
+    assert drain(reader) == [3]
+    assert reader.position == 5
+
+
+def test_a_seek_forgets_where_the_last_batch_ended() -> None:
+    reader = PartitionReader(T0)
+    reader.seek(0)
+    reader.received(batch(0, 2) + marker(2), None)
+    assert reader.decode_next(check_crcs=True)
+    reader.seek(1)
+    assert reader.hand_out(9) == []
+    assert reader.position == 1
+    reader.received(batch(0, 2) + marker(2), None)
+    assert drain(reader) == [1]
+    assert reader.position == 3
+
+
 def test_aborted_transactions_and_markers_are_passed_over() -> None:
     def transaction(base_offset: int, producer_id: int) -> bytes:
         return batch(base_offset, 2, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)

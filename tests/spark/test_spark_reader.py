@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from transactional_topics import ENDINGS, write_ending
 
 from kraftpy.spark import arrow
 from kraftpy.spark.offsets import DataLossError, OptionError, UnknownTopicError
@@ -59,6 +60,17 @@ def test_a_plan_is_read_from_offsets_alone(reader_of: Callable[..., BatchReader]
     assert len(planned) == 3
     assert rows(reader, planned) == [(n, str(n).encode()) for n in range(50)]
     assert rows(reader, planned) == rows(reader, planned)
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_a_transactional_topic_is_read_to_its_end(
+    reader_of: Callable[..., BatchReader], topic_of: Filler, kraftpy_server: EmbeddedBroker, ending: str
+) -> None:
+    topic = topic_of([])
+    values = write_ending(kraftpy_server.bootstrap, topic, ending)
+    committed = {"kafka.isolation.level": "read_committed"}
+    for reader in (reader_of(topic, **committed), reader_of(topic, minPartitions="4", **committed)):
+        assert [value.decode() for _, value in rows(reader, reader.partitions())] == values
 
 
 def test_merged_ranges_are_read_one_after_the_other(reader_of: Callable[..., BatchReader], topic_of: Filler) -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 from driving import Query
+from transactional_topics import ENDINGS, write_ending
 
 from kraftpy.cli import cli
 from kraftpy.spark.offsets import DataLossError, OptionError, UnknownTopicError
@@ -59,6 +60,24 @@ def numbered(count: int, *, partitions: int = 1) -> list[dict[str, Any]]:
 
 def values(batch: list[dict[str, Any]]) -> list[int]:
     return sorted(int(row["value"]) for row in batch)
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_a_stream_goes_on_after_what_is_no_record(
+    query_of: Callable[..., Query],
+    topic_of: Filler,
+    produce: Callable[..., None],
+    kraftpy_server: EmbeddedBroker,
+    ending: str,
+) -> None:
+    """One batch has the committed records; the next begins behind the markers, and has what is written later."""
+    topic = topic_of([])
+    committed = write_ending(kraftpy_server.bootstrap, topic, ending)
+    query = query_of(topic, kafka__isolation__level="read_committed")
+    assert [value for batch in query.run() for value in values(batch)] == [int(value) for value in committed]
+    assert query.run() == []
+    produce(topic, 2, start=100)
+    assert [values(batch) for batch in query.run()] == [[100, 101]]
 
 
 def test_a_stream_reads_everything_once(

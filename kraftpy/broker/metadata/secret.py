@@ -19,7 +19,8 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
-from kraftpy.config import BrokerConfig
+from kraftpy.config import BrokerConfig, ConfigError
+from kraftpy.config.texts import text_of
 
 SETTING, FILE_SETTING = "kraftpy.quorum.secret", "kraftpy.quorum.secret.file"
 MIN_CHARACTERS = 16
@@ -44,9 +45,11 @@ def configured_secret(config: BrokerConfig) -> str | None:
         setting = f"{FILE_SETTING}={path}"
         try:
             with Path(path).open("rb") as file:
-                secret = file.read(_MAX_FILE_BYTES).decode().strip()
-        except (OSError, ValueError) as error:
-            raise SecretError(f"{setting} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+                secret = text_of(file.read(_MAX_FILE_BYTES), path).strip()
+        except OSError as error:
+            raise SecretError(f"{setting} cannot be read: {error.strerror or error}") from None
+        except ConfigError as error:
+            raise SecretError(f"{FILE_SETTING} cannot be read: {error}") from None
     if secret is not None and len(secret) < MIN_CHARACTERS:
         raise SecretError(
             f"{setting} is not allowed: {len(secret)} characters can be guessed; at least {MIN_CHARACTERS} are needed, "

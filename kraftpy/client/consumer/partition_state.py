@@ -4,6 +4,10 @@ Three offsets, `done <= position <= fetch_offset`: `position` is the next to han
 application has finished (it has since come back for more), `fetch_offset` the next to ask the broker for. Batches are
 kept as received and decoded when the application gets to them; a large batch is decoded in parts.
 
+Markers, aborted batches and the offsets that compaction left without a record belong to the record before them: once
+it is handed out, the position lies behind them, as far as they have been fetched. So an application that reads to the
+end and commits has committed the end, and none waits for records that do not exist.
+
 Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed out
 before the latest request for more.
 """
@@ -38,6 +42,7 @@ class PartitionReader:
 
     __slots__ = (
         "_decoding",
+        "_ended",
         "_fetched",
         "buffered_bytes",
         "checked_epoch",
@@ -76,6 +81,7 @@ class PartitionReader:
         self.buffered_bytes = 0
         self._fetched: deque[_Fetched] = deque()
         self._decoding: Iterator[Record] | None = None  # the rest of the first of them
+        self._ended: BatchHeader | None = None  # of the batch whose last records are in `decoded`
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Continue at `offset`, dropping what was fetched."""
@@ -96,7 +102,7 @@ class PartitionReader:
         self.retry_at_ms = 0.0
         self.decoded.clear()
         self._fetched.clear()
-        self._decoding = None
+        self._decoding = self._ended = None
         self.buffered_bytes = 0
 
     def refetch(self) -> None:
@@ -144,11 +150,16 @@ class PartitionReader:
             self._fetched.popleft()
             self._decoding = None
             self.buffered_bytes -= header.size_bytes
-            if not self.decoded:  # nothing more in it for the application
+            if self.decoded:
+                self._ended = header
+            else:  # nothing more in it for the application
                 if self.done == self.position:
                     self.done = header.next_offset
-                self.position, self.leader_epoch = header.next_offset, header.partition_leader_epoch
+                self._pass(header)
         return bool(self.decoded)
+
+    def _pass(self, header: BatchHeader) -> None:
+        self.position, self.leader_epoch = header.next_offset, header.partition_leader_epoch
 
     def _decode(self, header: BatchHeader, left: Iterator[Record]) -> bool:
         """Decode some of the remaining records of a batch. Returns whether more may remain."""
@@ -180,4 +191,16 @@ class PartitionReader:
         if records:
             last = records[-1]
             self.position, self.leader_epoch = last.offset + 1, last.leader_epoch
+            if not decoded:
+                self._pass_what_is_no_record()
         return records
+
+    def _pass_what_is_no_record(self) -> None:
+        """Move the position behind what follows the last record handed out and holds nothing for the application."""
+        if self._ended is not None:
+            self._pass(self._ended)
+            self._ended = None
+        while self._fetched and self._fetched[0].batch is None and self._decoding is None:
+            header, _ = self._fetched.popleft()
+            self.buffered_bytes -= header.size_bytes
+            self._pass(header)

@@ -1,0 +1,79 @@
+"""What two clusters print, made even: addresses, ids, times, directories, widths of columns.
+
+An address becomes the node that has it, so that an answer about another node is still another answer. A class's stack
+trace tells where in the tool an error was met, not what it was, and is dropped; its causes stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import Any
+
+from command_lines import CommandLine
+from tool_clusters import ToolCluster
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ID = re.compile(r"(?<![\w.-])(?=[\w-]*[A-Z])(?=[\w-]*[a-z])[\w-]{22}(?![\w.-])")
+_MILLIS = re.compile(r"\b1[78]\d{11}\b")
+_DATE = re.compile(r"\b20[2-9]\d([-/])\d\d\1\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d{1,3})?(?:[+-]\d\d:\d\d|Z)?")
+_TRACE = re.compile(r"^!? *\t*(?:at [\w.$<>]+[(/].*|\.\.\. \d+ more)$")
+_JSON = re.compile(r"(?:^|(?<=: ))[{\[]")
+_LONG = re.compile(r"-{5,}")
+
+
+def even(printed: str, command: CommandLine, cluster: ToolCluster) -> list[str]:
+    """Return the lines to compare."""
+    if not command.is_compared:
+        return []
+    text = printed.replace(str(cluster.directory.resolve()), "DIRECTORY").replace(str(cluster.directory), "DIRECTORY")
+    for node, port in cluster.ports.items():
+        text = re.sub(rf"127\.0\.0\.1:{port}\b", f"broker-{node}:PORT", text)
+        text = re.sub(rf"\b127\.0\.0\.1( +){port}\b", f"broker-{node} PORT", text)
+        text = re.sub(rf"\b{port}\b", "PORT", text)
+    for node, port in cluster.controller_ports.items():
+        text = re.sub(rf"127\.0\.0\.1:{port}\b", f"controller-{node}:PORT", text)
+        text = re.sub(rf"\b127\.0\.0\.1( +){port}\b", f"controller-{node} PORT", text)
+        text = re.sub(rf"\b{port}\b", "PORT", text)
+    for pattern, word in ((_UUID, "UUID"), (_DATE, "DATE"), (_MILLIS, "TIME"), (_ID, "ID"), (_LONG, "-----")):
+        text = pattern.sub(word, text)
+    lines = [_even_line(line, command) for line in text.splitlines() if not _TRACE.match(line)]
+    lines = [line for line in lines if line]
+    if command.are_repeated:
+        lines = list(dict.fromkeys(lines))
+    if command.is_unordered:
+        lines.sort()
+    return lines
+
+
+def _even_line(line: str, command: CommandLine) -> str:
+    line = " ".join(line.split())
+    if line.startswith("exit status"):
+        return line
+    begun = _JSON.search(line)
+    if begun is not None:
+        with contextlib.suppress(ValueError):
+            line = line[: begun.start()] + json.dumps(_sorted(json.loads(line[begun.start() :])), sort_keys=True)
+    for mask in command.masks:
+        line = re.sub(mask, _hidden, line)
+    return line
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """Hide the first group that took part, or all of the match."""
+    for number in range(1, (found.re.groups or 0) + 1):
+        if found.group(number) is not None:
+            begin, end = found.span(number)
+            whole = found.group()
+            return whole[: begin - found.start()] + "#" + whole[end - found.start() :]
+    return "#"
+
+
+def _sorted(value: Any) -> Any:
+    """Return JSON whose lists are sorted."""
+    if isinstance(value, dict):
+        return {name: _sorted(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return sorted(map(_sorted, value), key=lambda each: json.dumps(each, sort_keys=True))
+    return value
