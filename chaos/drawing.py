@@ -27,6 +27,7 @@ WORKLOADS: Final = (
     "queue",
     "KIP-848",
     "hostile",
+    "pipelines",
 )
 """The workloads a seed may have in `Drawn.workloads`; only mutants also use "bundles"."""
 
@@ -57,6 +58,8 @@ class Drawn:
     """Four more clients: two that send, and two members of a share group."""
     with_bundles: bool = False
     """Three more clients send records to several partitions in one request. No seed draws it: mutants do."""
+    with_pipelines: bool = False
+    """Two more clients keep several batches in flight to a partition, also while some of them fail."""
     with_hostile: bool = False
     """One more client attacks the nodes with requests that no honest client sends."""
     drifts: tuple[float, ...] = ()
@@ -86,6 +89,7 @@ class Drawn:
             "queue": self.with_queue,
             "bundles": self.with_bundles,
             "hostile": self.with_hostile,
+            "pipelines": self.with_pipelines,
             "KIP-848": self.group_protocol == "consumer" and (self.workload != "log" or self.with_transactions),
         }
         return (self.workload, *(name for name, is_there in others.items() if is_there))
@@ -117,6 +121,10 @@ SHARE_GROUPS: Final = {
 
 _HOSTILE: Final = 0.35
 """The share of seeds with a hostile client."""
+
+
+_PIPELINES: Final = 0.35
+"""The share of seeds with clients that pipeline."""
 
 
 def _kinds(chance: Random) -> tuple[Kind, ...]:
@@ -179,6 +187,7 @@ def draw(seed: int) -> Drawn:
         with_transactions=with_transactions,
         with_queue=with_queue,
         with_hostile=Random(f"drawn hostile {seed}").random() < _HOSTILE,
+        with_pipelines=Random(f"drawn pipelines {seed}").random() < _PIPELINES,
         fetch_max_wait_ms=fetch_max_wait_ms,
         stalls=stalls if workload == "groups" or with_transactions else 0.0,
         phantoms=chance.choice([0.0, 0.02, 0.2]),

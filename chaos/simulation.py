@@ -38,7 +38,7 @@ from chaos.generator import (
 )
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
-from chaos.workloads import bundles, compacted, hostile, sharing, transactions
+from chaos.workloads import bundles, compacted, hostile, pipelines, sharing, transactions
 from chaos.workloads.clients import Client, Setting, goes_on
 from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
@@ -58,6 +58,7 @@ _QUEUE_CALLS_PER_SECOND: Final = 1.0
 _TOPIC_CLIENTS: Final = 2
 _TOPIC_PAUSE_SECONDS: Final = 4.0
 _TOPICS: Final = 4
+_MOST_BURSTS_PER_SECOND: Final = 2.0
 _STALL_SECONDS: Final = (0.5, 12.0)
 """Ranges from less than it takes to move a partition to more than a member's session."""
 _MOST_SPINS: Final = 20
@@ -111,6 +112,8 @@ def run(
     try:
         options = {"brokers": drawn.brokers, "controllers": drawn.controllers, "settings": drawn.settings}
         with simulated_cluster(seed, **options) as cluster, ExitStack() as stack:
+            if drawn.with_pipelines:
+                stack.enter_context(pipelines.refusals())
             this = _Run(cluster, drawn, seed, minutes, calls_per_second, calm_seconds)
             this.outcome.faults = this.schedule() if faults is None else list(faults)
             if trace is not None:
@@ -231,6 +234,8 @@ class _Run:
             clients += self._putting_clients(lambda: self.is_over)
         if self.drawn.with_bundles:
             clients += self._bundling_clients(lambda: self.is_over)
+        if self.drawn.with_pipelines:
+            clients += self._pipelining_clients(lambda: self.is_over)
         if self.drawn.with_hostile:
             clients += self._hostile_client(lambda: self.is_over)
         queue = sharing.calls(self.chance.randrange(1 << 30)) if self.drawn.with_queue else None
@@ -361,6 +366,17 @@ class _Run:
             pause = process.random.expovariate
             work = client.work(is_over, lambda pause=pause: pause(self.calls_per_second))  # type: ignore[misc]
             tasks.append(process.run(work, name=f"bundles {number}"))
+        return tasks
+
+    def _pipelining_clients(self, is_over: Callable[[], bool]) -> list[Any]:
+        tasks, values = [], pipelines.values()
+        for number in range(pipelines.CLIENTS):
+            process, runtime = self.cluster.client(f"pipeline{number}")
+            client = pipelines.PipeliningClient(self._setting(runtime), self.recorder, process.random, number, values)
+            pause = process.random.expovariate
+            rate = min(self.calls_per_second, _MOST_BURSTS_PER_SECOND)
+            work = client.work(is_over, lambda pause=pause, rate=rate: pause(rate))  # type: ignore[misc]
+            tasks.append(process.run(work, name=f"pipeline {number}"))
         return tasks
 
     def _hostile_client(self, is_over: Callable[[], bool]) -> list[Any]:

@@ -13,7 +13,10 @@ The anomalies of Jepsen's Kafka workload, by its definitions:
     int-send-skip, int-nonmonotonic-send     within one operation, sends stand apart, or in the wrong order
     nonmonotonic-send                        so do sends of one process, from one operation to its next
 
-One more is ours, `no-writer`: a poll returned a value that was never sent.
+Two more are ours: `no-writer`, a poll returned a value that was never sent; and of an idempotent producer, which may
+have several batches in flight (`versions.PRODUCER`):
+
+    reordered                records of one producer stand in another order than it sent them
 
 Allowed: int-send-skip always, since writers are not isolated from each other; poll-skip and nonmonotonic-poll if the
 process subscribed, since partitions move between members. For facts that are noted but never wrong, see `lag`.
@@ -28,7 +31,7 @@ from typing import Any
 
 from chaos.checkers.lag import handed_twice, worst_lag
 from chaos.checkers.verdict import Findings, Options, Verdict
-from chaos.checkers.versions import Versions, polled, reads, sends, versions, writes
+from chaos.checkers.versions import PRODUCER, SENT, Versions, polled, reads, sends, versions, writes
 from chaos.history import History, Key, Op, Type, Value
 
 NAME = "log"
@@ -46,6 +49,7 @@ def check(history: History, options: Options) -> Verdict:
     _unseen(known, findings)
     _within_operations(known, findings)
     _between_operations(history, known, findings)
+    _reordered(known, findings)
     worst, twice = worst_lag(history), handed_twice(history)
     findings.verdict.notes |= {"worst_lag": worst} if worst else {}
     findings.verdict.notes |= {"handed_twice": twice} if twice else {}
@@ -185,6 +189,22 @@ def _between_operations(history: History, known: Versions, findings: Findings) -
         if op.type is not Type.FAIL and any(True for _ in sends(op)):
             before = last_sends.setdefault(op.process, {})
             _steps(known, findings, op, writes(op), before, "send", False)
+
+
+def _reordered(known: Versions, findings: Findings) -> None:
+    """Whatever becomes of a batch, those that its producer sent after it come after it, or not at all (KIP-98)."""
+    streams: dict[tuple[Any, Key], list[tuple[int, Value, Op]]] = {}
+    for op in known.ops:
+        if PRODUCER in op.extra and op.type is not Type.FAIL:
+            for key, _, value in sends(op):
+                streams.setdefault((op.extra[PRODUCER], key), []).append((op.extra[SENT], value, op))
+    for (producer, key), sent in streams.items():
+        places = known.order(key).by_value
+        there = [(places[value], value, op) for _, value, op in sorted(sent) if value in places]
+        for (place, value, op), (later_place, later, later_op) in itertools.pairwise(there):
+            if later_place < place:
+                text = f"{key}: {producer} sent {value!r} before {later!r}, which stands before it"
+                findings.add("reordered", text, (op, later_op), key=key, producer=producer, values=[value, later])
 
 
 def _steps(

@@ -20,6 +20,8 @@ from chaos.history import History, Key, Op, Type, Value
 SENDING = ("send", "txn", "process")
 POLLING = ("poll", "txn", "process")
 MICRO = ("send", "poll", "txn", "process")
+PRODUCER, SENT = "producer", "sent"
+"""Beside the value of a send: the idempotent producer that sent it, and its place among all that this one sent."""
 
 
 def sends(op: Op) -> Iterator[tuple[Key, int | None, Value]]:

@@ -30,7 +30,7 @@ _FIRST_ATTEMPT_MS: Final = 50
 _POLL_MS: Final = 200
 _SESSION_MS: Final = 6_000
 """The timeout of a member. With the consumer protocol the broker sets it."""
-_SURELY_NOT: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+SURELY_NOT: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors of a send which prove that nothing was or will be written."""
 _REBALANCING: Final = frozenset(
     {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
@@ -161,7 +161,7 @@ class Client:
         except KafkaError as error:
             extra["error"] = f"{error.code.name}: {error.message}"
             if call.f in ("send", "put"):
-                return (Type.FAIL if error.code in _SURELY_NOT else Type.INFO), call.value
+                return (Type.FAIL if error.code in SURELY_NOT else Type.INFO), call.value
             if call.f == "commit":
                 return (Type.FAIL if error.code in _REBALANCING else Type.INFO), call.value
             return Type.FAIL, call.value  # changes nothing

@@ -32,6 +32,12 @@ WRITTEN = send(9, "a", "b", "c", "d", "e", kind="info")
 
 REBALANCED = {"rebalance_log": [{"keys": ["x"]}]}
 
+
+def piped(process: int, sent: int, value: Any, producer: str = "p", kind: str = "ok") -> list[Line]:
+    """A send of a producer that does not wait for the one before it."""
+    return done(process, kind, "send", [["send", "x", value]], producer=producer, sent=sent)
+
+
 PLANTED: dict[str, tuple[str, list[list[Line]]]] = {
     "two sends": ("inconsistent-offsets", [send(0, (0, 1)), send(1, (0, 2)), poll(2, (0, 1)), poll(3, (0, 2))]),
     "two polls": ("inconsistent-offsets", [WRITTEN, poll(2, (0, "a")), poll(3, (0, "b"))]),
@@ -47,6 +53,19 @@ PLANTED: dict[str, tuple[str, list[list[Line]]]] = {
     ),
     "sent at 1, read at 3": ("duplicate", [send(0, (1, "a")), send(1, "b", kind="info"), poll(2, (2, "b"), (3, "a"))]),
     "read in a failed operation": ("duplicate", [send(0, (1, 0)), poll(1, (1, 0)), poll(2, (11, 0), kind="fail")]),
+    "in flight, the second before the first": (
+        "reordered",
+        [piped(0, 0, [1, "a"]), piped(1, 1, [0, "b"]), poll(2, (0, "b"), (1, "a"))],
+    ),
+    "in flight, one of unknown fate": (
+        "reordered",
+        [
+            piped(0, 7, "a", kind="info"),
+            piped(1, 8, "c", kind="info"),
+            piped(2, 9, [4, "b"]),
+            poll(3, (4, "b"), (5, "a")),
+        ],
+    ),
     "read of what failed": ("G1a", [send(0, 2, kind="fail"), poll(1, (0, 2))]),
     "read of its own": (
         "precommitted-read",
