@@ -9,8 +9,6 @@ where it was moved to, forgotten and deleted (`java_client/ShareReader.java`).
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,9 +18,13 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kraftpy.testing.cluster import EmbeddedBroker
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from compat.maven import JavaProject  # noqa: E402
+
+from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
+
 GROUP, TOPIC = "readers", "shared"
 RECORDS = 500
 QUIET_SECONDS = 20
@@ -38,12 +40,9 @@ class Client:
 
     def __init__(self, scratch: Path, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._path = f"{scratch}{os.pathsep}{scratch / 'lib'}{os.sep}*"
-        shutil.copy(HERE / "java_client" / "pom.xml", scratch)
-        maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(maven, cwd=scratch, check=True)
-        source = str(HERE / "java_client" / "ShareReader.java")
-        subprocess.run(["javac", "-proc:none", "-cp", self._path, "-d", str(scratch), source], check=True)
+        project = JavaProject(scratch, HERE / "java_client" / "pom.xml")
+        project.compile([HERE / "java_client" / "ShareReader.java"])
+        self._path = project.path()
 
     def start(self, command: str, *arguments: object) -> subprocess.Popen[str]:
         words = ["java", "-cp", self._path, "ShareReader", command, self._bootstrap, GROUP, *map(str, arguments)]

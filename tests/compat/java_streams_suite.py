@@ -8,8 +8,6 @@ into a store with a changelog. Two instances share the tasks; one ends, and the 
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -22,6 +20,9 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from compat.maven import JavaProject  # noqa: E402
 
 from kraftpy.protocol.apis import ApiKey  # noqa: E402
 from kraftpy.protocol.messages.streams_group_describe import (  # noqa: E402
@@ -45,12 +46,9 @@ class Application:
     """`Counting`, compiled, and its instances."""
 
     def __init__(self, scratch: Path, bootstrap: str) -> None:
-        shutil.copy(HERE / "java" / "streams-pom.xml", scratch / "pom.xml")
-        maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(maven, cwd=scratch, check=True)
-        self._path = f"{scratch}{os.pathsep}{scratch / 'lib'}{os.sep}*"
-        source = str(HERE / "java" / "Counting.java")
-        subprocess.run(["javac", "-proc:none", "-cp", self._path, "-d", str(scratch), source], check=True)
+        project = JavaProject(scratch, HERE / "java" / "streams-pom.xml")
+        project.compile([HERE / "java" / "Counting.java"])
+        self._path = project.path()
         self._scratch = scratch
         self._bootstrap = bootstrap
         self.instances: list[subprocess.Popen[bytes]] = []

@@ -21,7 +21,6 @@ import argparse
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from compat.clients import LIBRARIES, Message  # noqa: E402
+from compat.maven import JavaProject  # noqa: E402
 from compat.segment_rows import records_once_compacted, segment_rows  # noqa: E402
 
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
@@ -56,12 +56,9 @@ class Java:
     """Kafka's classes with `Segments`, compiled, in a directory."""
 
     def __init__(self, scratch: Path) -> None:
-        shutil.copy(HERE / "java" / "pom.xml", scratch)
-        maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(maven, cwd=scratch, check=True)
-        self._path = f"{scratch}{os.pathsep}{scratch / 'lib'}{os.sep}*"
-        compiler = ["javac", "-proc:none", "-cp", self._path, "-d", str(scratch), str(HERE / "java" / "Segments.java")]
-        subprocess.run(compiler, check=True)
+        project = JavaProject(scratch, HERE / "java" / "pom.xml")
+        project.compile([HERE / "java" / "Segments.java"])
+        self._path = project.path()
 
     def run(self, *arguments: str) -> str:
         done = subprocess.run(["java", "-cp", self._path, *arguments], capture_output=True, text=True)

@@ -1,0 +1,37 @@
+"""Java in the tests of compatibility: jars from Maven, sources compiled against them, commands that run them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class JavaProject:
+    """The jars that a pom names, and classes compiled against them, in a directory."""
+
+    def __init__(self, directory: Path, pom: Path) -> None:
+        self._directory = directory
+        self.jars = directory / "lib"
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pom, directory / "pom.xml")
+        maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", f"-DoutputDirectory={self.jars}"]
+        subprocess.run(maven, cwd=directory, check=True)
+        self._classes = [str(directory)]
+
+    def compile(self, sources: Sequence[Path], name: str = "") -> Path:
+        """Compile the sources into the directory, or into the one with this name below it; return where they are."""
+        into = self._directory / name
+        into.mkdir(exist_ok=True)
+        if name:
+            self._classes.append(str(into))
+        compiler = ["javac", "-proc:none", "-cp", self.path(), "-d", str(into), *map(str, sources)]
+        subprocess.run(compiler, check=True)
+        return into
+
+    def path(self, *first: Path) -> str:
+        """Return the class path: these directories first, or all that has been compiled; then the jars."""
+        classes = [str(each) for each in first] or self._classes
+        return os.pathsep.join([*classes, f"{self.jars}{os.sep}*"])
