@@ -18,6 +18,7 @@ MARKS = frozenset(
         "Lorg/apache/kafka/common/test/api/ClusterTemplate;",
         "org/apache/kafka/common/test/KafkaClusterTestKit",
         "org/apache/kafka/streams/integration/utils/EmbeddedKafkaCluster",
+        "kafka/server/QuorumTestHarness",
     }
 )
 """Annotations and classes by which a test asks for a cluster."""

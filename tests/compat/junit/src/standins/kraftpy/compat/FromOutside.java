@@ -1,10 +1,12 @@
 package kraftpy.compat;
 
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.Collection;
 import java.util.List;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.message.DescribeQuorumResponseData;
 import org.apache.kafka.common.message.DescribeQuorumResponseData.ReplicaState;
@@ -84,6 +86,29 @@ public final class FromOutside {
         });
     }
 
+    /** Return the end of the metadata log as this controller, or the leader that it asks, has committed it. */
+    static long endOfMetadata(ServerProcess node) {
+        try {
+            return quorum(node).highWatermark();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    /** Return how far this node has the metadata log, as far as the quorum's leader has heard. */
+    static long metadataOf(ServerProcess node) {
+        try {
+            DescribeQuorumResponseData.PartitionData quorum = quorum(node);
+            return Stream.concat(quorum.currentVoters().stream(), quorum.observers().stream())
+                .filter(replica -> replica.replicaId() == node.id())
+                .mapToLong(ReplicaState::logEndOffset)
+                .findFirst()
+                .orElse(0);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
     private static Set<Integer> there(List<ReplicaState> replicas, long end) {
         return replicas.stream()
             .filter(replica -> replica.logEndOffset() >= end)
@@ -96,7 +121,7 @@ public final class FromOutside {
     }
 
     /** Ask this broker for these topics, or for all of them where the list is null. */
-    private static MetadataResponse metadata(ServerProcess broker, List<String> topics) throws IOException {
+    static MetadataResponse metadata(ServerProcess broker, List<String> topics) throws IOException {
         MetadataRequest.Builder builder = topics == null
             ? MetadataRequest.Builder.allTopics()
             : new MetadataRequest.Builder(topics, false);

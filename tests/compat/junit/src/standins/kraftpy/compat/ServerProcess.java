@@ -7,11 +7,13 @@ import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import org.apache.kafka.common.network.ListenerName;
 
 /** One node: a process of {@code kraftpy server}, which may be stopped and started again. */
 public final class ServerProcess {
@@ -25,16 +27,18 @@ public final class ServerProcess {
     }
 
     private final int id;
+    private final Map<String, Integer> ports;
     private final int port;
     private final Map<String, String> settings;
     private final Path properties;
     private final Path log;
     private Process process;
 
-    /** {@code port} is that of the listener that tells when the node has started. */
-    public ServerProcess(int id, int port, Map<String, String> settings, Path directory) throws IOException {
+    /** {@code settings} name a port for each listener; the node has started when it listens on the first. */
+    public ServerProcess(int id, Map<String, String> settings, Path directory) throws IOException {
         this.id = id;
-        this.port = port;
+        this.ports = ports(settings.get("listeners"));
+        this.port = ports.values().iterator().next();
         this.settings = settings;
         this.properties = directory.resolve("node-" + id + ".properties");
         this.log = directory.resolve("node-" + id + ".log");
@@ -49,8 +53,27 @@ public final class ServerProcess {
         return id;
     }
 
+    /** Return the port of the first listener. */
     public int port() {
         return port;
+    }
+
+    /** Return the port of the listener with this name. */
+    public int port(ListenerName listener) {
+        Integer found = ports.get(listener.value());
+        if (found == null) {
+            throw new IllegalArgumentException("node " + id + " has no listener " + listener.value());
+        }
+        return found;
+    }
+
+    private static Map<String, Integer> ports(String listeners) {
+        Map<String, Integer> ports = new LinkedHashMap<>();
+        for (String listener : listeners.split(",")) {
+            String name = listener.substring(0, listener.indexOf(':')).strip();
+            ports.put(ListenerName.normalised(name).value(), Integer.parseInt(listener.replaceFirst(".*:", "")));
+        }
+        return ports;
     }
 
     public Map<String, String> settings() {

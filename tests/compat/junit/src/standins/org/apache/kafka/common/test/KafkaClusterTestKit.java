@@ -101,16 +101,15 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         Path directory = Path.of(nodes.baseDirectory());
         Files.createDirectories(directory);
         for (int id : nodes.brokerNodes().keySet()) {
-            ServerProcess node = new ServerProcess(id, brokerPorts().get(id), properties.of(id), directory);
+            ServerProcess node = new ServerProcess(id, properties.of(id), directory);
             processes.put(id, node);
             brokers.put(id, StandIns.broker(node, nodes.clusterId(), this::waitForReadyBrokers));
         }
         for (int id : nodes.controllerNodes().keySet()) {
-            int port = controllerPorts().get(id);
             if (!processes.containsKey(id)) {
-                processes.put(id, new ServerProcess(id, port, properties.of(id), directory));
+                processes.put(id, new ServerProcess(id, properties.of(id), directory));
             }
-            controllers.put(id, StandIns.controller(processes.get(id), port, nodes.clusterId()));
+            controllers.put(id, StandIns.controller(processes.get(id), nodes.clusterId()));
         }
     }
 
