@@ -68,7 +68,7 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
             settings.put("listener.security.protocol.map", CONTROLLER + ":PLAINTEXT");
             settings.put("controller.listener.names", CONTROLLER);
             settings.put("controller.quorum.voters", id + "@" + address);
-            settings.put("file.delete.delay.ms", "1000");
+            settings.put("log.segment.delete.delay.ms", "1000");
             format(settings, clusterId);
             ServerProcess controller = new ServerProcess(Integer.parseInt(id), settings, directory);
             ProcessQuorum quorum = new ProcessQuorum(harness, controller, directory, clusterId);
