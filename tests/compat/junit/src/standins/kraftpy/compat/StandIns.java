@@ -7,7 +7,9 @@ import kafka.raft.KafkaRaftManager;
 import kafka.server.BrokerServer;
 import kafka.server.ControllerServer;
 import kafka.server.KafkaConfig;
+import kafka.server.SharedServer;
 import org.apache.kafka.coordinator.group.GroupCoordinator;
+import org.apache.kafka.image.loader.MetadataLoader;
 import org.apache.kafka.metadata.BrokerState;
 import org.apache.kafka.raft.LogOffsetMetadata;
 import org.apache.kafka.raft.RaftLog;
@@ -51,6 +53,7 @@ public final class StandIns {
             case "clusterId" -> clusterId;
             case "config" -> config;
             case "metadataCache" -> MetadataStandIn.cache(node);
+            case "sharedServer" -> sharedServer(node);
             case "groupCoordinator" -> groupCoordinator(config);
             case "authorizerPlugin" -> Option.empty();
             default -> otherwise(call, "broker " + node.id());
@@ -99,6 +102,18 @@ public final class StandIns {
                 yield settings;
             }
             default -> otherwise(call, "group coordinator");
+        });
+    }
+
+    /** Knows up to where the broker has the metadata log. */
+    private static SharedServer sharedServer(ServerProcess node) {
+        MetadataLoader loader = Mockito.mock(MetadataLoader.class, call -> switch (call.getMethod().getName()) {
+            case "lastAppliedOffset" -> FromOutside.metadataOf(node) - 1;
+            default -> otherwise(call, "metadata loader of broker " + node.id());
+        });
+        return Mockito.mock(SharedServer.class, call -> switch (call.getMethod().getName()) {
+            case "loader" -> loader;
+            default -> otherwise(call, "shared server of broker " + node.id());
         });
     }
 
