@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-kafka compat-kafka-record compat-spark image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-junit compat-kafka compat-kafka-record compat-spark image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -134,6 +134,12 @@ compat-kafka: $(VENV)/.dev  ## Apache Kafka and kraftpy asked the same, answers 
 
 compat-kafka-record: $(VENV)/.dev  ## keep what Apache Kafka answers, for the tests, wherever nothing differs (JDK, Maven)
 	$(BIN)/python tests/compat/differential/differential.py --record
+
+# One class: CLASS=GetOffsetShellTest. With all below it: PACKAGE=org.apache.kafka.tools. Both take several, after commas.
+comma := ,
+compat-junit: $(VENV)/.dev  ## Kafka's own integration tests against our server: make compat-junit CLASS=.. PACKAGE=.. JOBS=2 KAFKA=1
+	$(BIN)/python tests/compat/junit_suite.py $(addprefix --class ,$(subst $(comma), ,$(CLASS))) \
+		$(addprefix --package ,$(subst $(comma), ,$(PACKAGE))) $(if $(JOBS),--jobs $(JOBS)) $(if $(KAFKA),--kafka)
 
 compat-spark: $(VENV)/.dev  ## queries through Spark's own Kafka connector and ours: the same rows (JDK, Maven)
 	$(BIN)/python tests/compat/spark_connector_suite.py

@@ -330,13 +330,13 @@ class Broker:
         await self.fetchers.stop()
         is_clean = is_ready
         self._may_change.set()
+        if self.controller is not None:
+            self.controller.stop()  # the next one fences brokers that leave with this node
         try:
             await self.metadata.stop()
         except OSError as error:
             logger.critical("the metadata journal cannot be closed cleanly: %s", error)
             is_clean = False
-        if self.controller is not None:
-            self.controller.stop()
         if self.links is not None:
             await self.links.stop()
         is_clean = await self.replica_manager.stop() and is_clean

@@ -269,6 +269,28 @@ async def test_nothing_is_loaded_for_share_groups_once_a_broker_has_stopped(tmp_
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_a_controller_proposes_nothing_any_more_when_its_journal_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fence brokers that leave with it, and log that these commands were not decided: at each normal stop."""
+    config = BrokerConfig.of({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+    was_active = []
+    async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
+        broker = Broker(config, SystemClock(), tasks)
+        await broker.start()
+        controller, close = broker.controller, broker.metadata.stop
+        assert controller is not None
+
+        async def look_and_close() -> None:
+            was_active.append(controller._sessions.is_active)
+            await close()
+
+        monkeypatch.setattr(broker.metadata, "stop", look_and_close)
+        assert controller._sessions.is_active
+        assert await broker.stop()
+    assert was_active == [False]
+
+
 _MISTAKEN = """
 import asyncio, sys
 from kraftpy.broker import server

@@ -16,6 +16,7 @@ from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.metadata.quorum_messages import checksum, pack_snapshot
 from kraftpy.metadata.raft import log as raft_log
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.testing.memory_files import MemoryDisk
 
 BOUND_SECONDS = 30.0
@@ -149,7 +150,8 @@ async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_ind
         await until(lambda: peers.given_up)
         assert (b"newer", 5) in seen
         assert (b"newer", 0) not in seen[: seen.index((b"newer", 5))], "with the image of 5 and the index before"
-        assert voter.why_nothing_is_written == "the metadata journal cannot be written: No space left on device"
+        assert voter.refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert voter.refusal.message == "the metadata journal cannot be written: No space left on device"
         disk.heal()
         await voter.stop()
 
@@ -213,14 +215,15 @@ async def test_others_are_served_while_a_leaders_snapshot_is_decoded() -> None:
         await voter.stop()
 
 
-async def test_there_are_words_for_why_nothing_is_written_before_the_start_and_after_the_end() -> None:
-    """A single node's command is refused with them."""
+async def test_a_voter_refuses_commands_before_the_start_and_after_the_end_and_blames_no_disk() -> None:
+    """A single node's command is refused with these: Kafka's controller times out commands when it shuts down."""
     async with asyncio.TaskGroup() as tasks:
         voter = voter_of(Peers(), tasks, Machine(), lambda: None)
-        assert voter.why_nothing_is_written == "this node has not started yet"
+        assert voter.refusal.code is ErrorCode.NOT_CONTROLLER
         await voter.start(MemoryDisk().root)
         await voter.stop()
-        assert voter.why_nothing_is_written == "this node stops"
+        assert voter.refusal.code is ErrorCode.REQUEST_TIMED_OUT
+        assert voter.refusal.message == "The controller is shutting down."
         assert not await voter.reopen()
 
 

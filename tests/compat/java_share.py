@@ -17,11 +17,14 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
-from maven import class_path, compile_class
-
-from kraftpy.testing.cluster import EmbeddedBroker
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from compat.maven import JavaProject  # noqa: E402
+
+from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
+
 GROUP, TOPIC = "readers", "shared"
 RECORDS = 500
 QUIET_SECONDS = 20
@@ -37,8 +40,9 @@ class Client:
 
     def __init__(self, scratch: Path, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._path = class_path(HERE / "java_client" / "pom.xml", scratch)
-        compile_class(HERE / "java_client" / "ShareReader.java", self._path, scratch)
+        project = JavaProject(scratch, HERE / "java_client" / "pom.xml")
+        project.compile([HERE / "java_client" / "ShareReader.java"])
+        self._path = project.path()
 
     def start(self, command: str, *arguments: object) -> subprocess.Popen[str]:
         words = ["java", "-cp", self._path, "ShareReader", command, self._bootstrap, GROUP, *map(str, arguments)]

@@ -18,9 +18,11 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
-from maven import class_path, compile_class
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from compat.maven import JavaProject  # noqa: E402
 
 from kraftpy.protocol.apis import ApiKey  # noqa: E402
 from kraftpy.protocol.messages.streams_group_describe import (  # noqa: E402
@@ -44,8 +46,9 @@ class Application:
     """`Counting`, compiled, and its instances."""
 
     def __init__(self, scratch: Path, bootstrap: str) -> None:
-        self._path = class_path(HERE / "java" / "streams-pom.xml", scratch)
-        compile_class(HERE / "java" / "Counting.java", self._path, scratch)
+        project = JavaProject(scratch, HERE / "java" / "streams-pom.xml")
+        project.compile([HERE / "java" / "Counting.java"])
+        self._path = project.path()
         self._scratch = scratch
         self._bootstrap = bootstrap
         self.instances: list[subprocess.Popen[bytes]] = []

@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from compat.clients import LIBRARIES, Message  # noqa: E402
-from compat.maven import class_path, compile_class  # noqa: E402
+from compat.maven import JavaProject  # noqa: E402
 from compat.segment_rows import records_once_compacted, segment_rows  # noqa: E402
 
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
@@ -56,8 +56,9 @@ class Java:
     """Kafka's classes with `Segments`, compiled, in a directory."""
 
     def __init__(self, scratch: Path) -> None:
-        self._path = class_path(HERE / "java" / "pom.xml", scratch)
-        compile_class(HERE / "java" / "Segments.java", self._path, scratch)
+        project = JavaProject(scratch, HERE / "java" / "pom.xml")
+        project.compile([HERE / "java" / "Segments.java"])
+        self._path = project.path()
 
     def run(self, *arguments: str) -> str:
         done = subprocess.run(["java", "-cp", self._path, *arguments], capture_output=True, text=True)

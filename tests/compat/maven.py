@@ -1,22 +1,45 @@
-"""Java's side of the suites: libraries that Maven fetches, and classes compiled against them."""
+"""Java in the tests of compatibility: jars from Maven, sources compiled against them, commands that run them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 
-def class_path(pom: Path, directory: Path) -> str:
-    """Copy what `pom` depends on into `lib` of `directory`; return a class path of both."""
-    directory.mkdir(parents=True, exist_ok=True)
-    shutil.copy(pom, directory / "pom.xml")
-    maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-    subprocess.run(maven, cwd=directory, check=True)
-    return f"{directory}{os.pathsep}{directory / 'lib'}{os.sep}*"
+class JavaProject:
+    """The jars that a pom names, and classes compiled against them, in a directory.
 
+    Maven is asked for the jars again only if the pom has changed since.
+    """
 
-def compile_class(source: Path, path: str, directory: Path) -> None:
-    """Compile a class against `path`, into `directory`."""
-    subprocess.run(["javac", "-proc:none", "-cp", path, "-d", str(directory), str(source)], check=True)
+    def __init__(self, directory: Path, pom: Path) -> None:
+        self._directory = directory
+        self.jars = directory / "lib"
+        self._classes = [str(directory)]
+        made_of = directory / "made-of.xml"
+        if made_of.exists() and made_of.read_bytes() == pom.read_bytes():
+            return
+        shutil.rmtree(self.jars, ignore_errors=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pom, directory / "pom.xml")
+        maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", f"-DoutputDirectory={self.jars}"]
+        subprocess.run(maven, cwd=directory, check=True)
+        shutil.copy(pom, made_of)
+
+    def compile(self, sources: Sequence[Path], name: str = "") -> Path:
+        """Compile the sources into the directory, or into the one with this name below it; return where they are."""
+        into = self._directory / name
+        into.mkdir(exist_ok=True)
+        if name:
+            self._classes.append(str(into))
+        compiler = ["javac", "-proc:none", "-cp", self.path(), "-d", str(into), *map(str, sources)]
+        subprocess.run(compiler, check=True)
+        return into
+
+    def path(self, *first: Path) -> str:
+        """Return the class path: these directories first, or all that has been compiled; then the jars."""
+        classes = [str(each) for each in first] or self._classes
+        return os.pathsep.join([*classes, f"{self.jars}{os.sep}*"])

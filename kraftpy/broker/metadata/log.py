@@ -282,12 +282,12 @@ class MetadataLog:
         """Submit a command and return its decision, once it is committed and this broker has acted on it.
 
         Raises KafkaError: KAFKA_STORAGE_ERROR if a single node could not write it, NOT_CONTROLLER if the quorum has no
-        leader after `request.timeout.ms`, REQUEST_TIMED_OUT if there is no decision after that time (in all three cases
-        it may still be decided), INVALID_REQUEST if it is too large.
+        leader after `request.timeout.ms`, REQUEST_TIMED_OUT if there is no decision after that time or the node stops
+        (in all these cases it may still be decided), INVALID_REQUEST if it is too large.
         """
         if self._is_alone:
             if isinstance(self._source, Voter) and not await self._source.reopen():
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._source.why_nothing_is_written)
+                raise self._source.refusal
             expected = decide(command, self.image)
             if not expected.records and not self._submissions:
                 return expected
@@ -352,7 +352,7 @@ class MetadataLog:
         if isinstance(source, Voter) and source.quorum is None:
             self._set_active(False)
             if self._is_alone:
-                self._submissions.fail_all(ErrorCode.KAFKA_STORAGE_ERROR, source.why_nothing_is_written)
+                self._submissions.fail_all(source.refusal.code, source.refusal.message)
         else:
             self._take_changes(source.applied_index)
         leader = (source.leader_id, source.term)

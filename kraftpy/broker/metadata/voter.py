@@ -35,6 +35,7 @@ from kraftpy.metadata.quorum_messages import BadMessageError
 from kraftpy.metadata.raft.library import QuorumStoppedError
 from kraftpy.metadata.raft.state import Message, StateMachine
 from kraftpy.ports import Clock, Directory, Failure, failure_of
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kraftpy.broker.metadata.transport import Links
@@ -127,9 +128,13 @@ class Voter:
         return self._quorum
 
     @property
-    def why_nothing_is_written(self) -> str:
-        """Why `quorum` is None, as a message."""
-        return self._disk_trouble or ("this node stops" if self._is_stopping else "this node has not started yet")
+    def refusal(self) -> KafkaError:
+        """Why `quorum` is None, as the answer to a command."""
+        if self._disk_trouble:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._disk_trouble)
+        if self._is_stopping:
+            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller is shutting down.")
+        return KafkaError(ErrorCode.NOT_CONTROLLER, "this node has not started yet")
 
     @property
     def leader_id(self) -> int | None:

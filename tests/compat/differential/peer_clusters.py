@@ -19,7 +19,7 @@ from typing import Literal
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from maven import class_path  # noqa: E402
+from maven import JavaProject  # noqa: E402
 
 ROOT = HERE.parents[2]
 
@@ -33,14 +33,7 @@ STOP_SECONDS = 30.0
 
 def kafka_class_path() -> str:
     """Return the class path of Apache Kafka, which Maven fetches when the pom has changed."""
-    directory = ROOT / "build" / "compat-kafka"
-    pom = HERE / "pom.xml"
-    made = directory / "made-of.xml"
-    if not made.exists() or made.read_bytes() != pom.read_bytes():
-        shutil.rmtree(directory, ignore_errors=True)
-        class_path(pom, directory)
-        shutil.copy(pom, made)
-    return f"{directory / 'lib'}{os.sep}*"
+    return JavaProject(ROOT / "build" / "compat-kafka", HERE / "pom.xml").path()
 
 
 def free_port() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -221,7 +221,6 @@ class Jvm:
 
 def contains(text: str, pattern: str) -> bool:
     """Return whether a regular expression matches anywhere in the text."""
-    import re
 
     return re.search(pattern, text) is not None
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from command_lines import STORIES, CommandLine  # noqa: E402
 from documented import Documented, differing_lines, read  # noqa: E402
 from evening import even  # noqa: E402
-from maven import class_path, compile_class  # noqa: E402
+from maven import JavaProject  # noqa: E402
 from tool_clusters import Kind, running  # noqa: E402
 
 Outputs = dict[str, list[list[str]]]
@@ -39,14 +38,9 @@ BUILT = HERE.parents[2] / "build" / "compat-tools"
 
 def tools_class_path() -> str:
     """Return the class path of Kafka's tools and of `Tools`. Maven fetches what it lacks."""
-    pom, made_of = HERE / "pom.xml", BUILT / "made-of.xml"
-    path = f"{BUILT}:{BUILT / 'lib'}/*"
-    if not made_of.exists() or made_of.read_bytes() != pom.read_bytes():
-        shutil.rmtree(BUILT, ignore_errors=True)
-        path = class_path(pom, BUILT)
-        shutil.copy(pom, made_of)
-    compile_class(HERE / "Tools.java", path, BUILT)
-    return path
+    project = JavaProject(BUILT, HERE / "pom.xml")
+    project.compile([HERE / "Tools.java"])
+    return project.path()
 
 
 def outputs(kind: Kind, stories: list[str], path: str) -> Outputs:

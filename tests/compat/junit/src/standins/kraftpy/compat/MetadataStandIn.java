@@ -1,0 +1,95 @@
+package kraftpy.compat;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.protocol.Errors;
+import org.apache.kafka.common.requests.MetadataResponse;
+import org.apache.kafka.common.requests.MetadataResponse.PartitionMetadata;
+import org.apache.kafka.common.requests.MetadataResponse.TopicMetadata;
+import org.apache.kafka.image.MetadataImage;
+import org.apache.kafka.metadata.KRaftMetadataCache;
+import org.apache.kafka.metadata.LeaderAndIsr;
+import org.apache.kafka.metadata.LeaderRecoveryState;
+import org.apache.kafka.server.common.OffsetAndEpoch;
+import org.mockito.Mockito;
+import org.mockito.invocation.InvocationOnMock;
+
+/** In the place of a broker's metadata cache: what the broker answers to Metadata and DescribeQuorum, asked each time. */
+final class MetadataStandIn {
+    /** The answer to Metadata does not tell it. */
+    private static final int UNKNOWN_PARTITION_EPOCH = -1;
+
+    private MetadataStandIn() {
+    }
+
+    static KRaftMetadataCache cache(ServerProcess node) {
+        return Mockito.mock(KRaftMetadataCache.class, call -> {
+            try {
+                return answer(node, call);
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        });
+    }
+
+    private static Object answer(ServerProcess node, InvocationOnMock call) throws IOException {
+        return switch (call.getMethod().getName()) {
+            case "numPartitions" -> topic(node, call.getArgument(0)).map(found -> found.partitionMetadata().size());
+            case "contains" -> call.getArgument(0) instanceof TopicPartition asked
+                ? partition(node, asked.topic(), asked.partition()).isPresent()
+                : topic(node, call.getArgument(0)).isPresent();
+            case "getAllTopics" -> all(node).topicMetadata().stream()
+                .map(TopicMetadata::topic).collect(Collectors.toSet());
+            case "getTopicId" -> topic(node, call.getArgument(0)).map(TopicMetadata::topicId).orElse(Uuid.ZERO_UUID);
+            case "getTopicName" -> all(node).topicMetadata().stream()
+                .filter(found -> found.topicId().equals(call.getArgument(0))).map(TopicMetadata::topic).findFirst();
+            case "getLeaderAndIsr" -> partition(node, call.getArgument(0), call.getArgument(1))
+                .map(MetadataStandIn::leaderAndIsr);
+            case "hasAliveBroker" -> brokers(node).contains(call.<Integer>getArgument(0));
+            case "currentImage", "getImage" -> image(node);
+            default -> StandIns.otherwise(call, "metadata cache of broker " + node.id());
+        };
+    }
+
+    private static LeaderAndIsr leaderAndIsr(PartitionMetadata found) {
+        return new LeaderAndIsr(
+            found.leaderId.orElse(LeaderAndIsr.NO_LEADER),
+            found.leaderEpoch.orElse(LeaderAndIsr.INITIAL_LEADER_EPOCH),
+            found.inSyncReplicaIds,
+            LeaderRecoveryState.RECOVERED,
+            UNKNOWN_PARTITION_EPOCH);
+    }
+
+    /** Knows how far the broker has the metadata log. */
+    private static MetadataImage image(ServerProcess node) {
+        return Mockito.mock(MetadataImage.class, call -> switch (call.getMethod().getName()) {
+            case "highestOffsetAndEpoch" -> new OffsetAndEpoch(FromOutside.metadataOf(node) - 1, 0);
+            default -> StandIns.otherwise(call, "metadata image of broker " + node.id());
+        });
+    }
+
+    private static Set<Integer> brokers(ServerProcess node) throws IOException {
+        return FromOutside.metadata(node, List.of()).brokersById().keySet();
+    }
+
+    private static MetadataResponse all(ServerProcess node) throws IOException {
+        return FromOutside.metadata(node, null);
+    }
+
+    private static Optional<TopicMetadata> topic(ServerProcess node, String name) throws IOException {
+        return FromOutside.metadata(node, List.of(name)).topicMetadata().stream()
+            .filter(found -> found.error() == Errors.NONE).findFirst();
+    }
+
+    private static Optional<PartitionMetadata> partition(ServerProcess node, String name, int number)
+        throws IOException {
+        return topic(node, name).flatMap(found -> found.partitionMetadata().stream()
+            .filter(each -> each.partition() == number).findFirst());
+    }
+}

@@ -1,0 +1,163 @@
+package kraftpy.compat;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.InetSocketAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.stream.Collectors;
+import kafka.server.KRaftQuorumImplementation;
+import kafka.server.KafkaBroker;
+import kafka.server.KafkaConfig;
+import kafka.server.QuorumTestHarness;
+import org.apache.kafka.common.DirectoryId;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.security.auth.SecurityProtocol;
+import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.common.utils.Utils;
+import org.apache.kafka.metadata.properties.MetaProperties;
+import org.apache.kafka.metadata.properties.MetaPropertiesVersion;
+import org.apache.kafka.metadata.properties.PropertiesUtils;
+import org.apache.kafka.server.common.MetadataVersion;
+import scala.Option;
+
+/** The cluster behind {@link QuorumTestHarness}: a controller and brokers, each a process. */
+public final class ProcessQuorum extends KRaftQuorumImplementation {
+    private static final String CONTROLLER = "CONTROLLER";
+    private final ServerProcess controller;
+    private final Path directory;
+    private final List<ServerProcess> started = new ArrayList<>();
+
+    private ProcessQuorum(QuorumTestHarness harness, ServerProcess controller, Path directory, String clusterId) {
+        super(
+            StandIns.controller(controller, clusterId),
+            harness.faultHandlerFactory(),
+            directory.toFile(),
+            CompletableFuture.completedFuture(
+                Map.of(controller.id(), new InetSocketAddress("localhost", controller.port()))),
+            clusterId,
+            harness,
+            harness.faultHandler());
+        this.controller = controller;
+        this.directory = directory;
+    }
+
+    /** Start the controller, with these settings of the test. */
+    public static ProcessQuorum start(QuorumTestHarness harness, Properties given) {
+        if (harness.metadataVersion().isLessThan(MetadataVersion.latestProduction())) {
+            throw new Missing("metadata version " + harness.metadataVersion());
+        }
+        checkProtocol(harness.controllerListenerSecurityProtocol().name);
+        Map<String, String> settings = strings(given);
+        String id = settings.computeIfAbsent("node.id", name -> "1000");
+        String address = "localhost:" + Ports.free();
+        String clusterId = Uuid.randomUuid().toString();
+        try {
+            Path directory = Files.createTempDirectory("quorum");
+            settings.put("process.roles", "controller");
+            settings.put("log.dirs", directory.resolve("metadata").toString());
+            settings.put("listeners", CONTROLLER + "://" + address);
+            settings.put("listener.security.protocol.map", CONTROLLER + ":PLAINTEXT");
+            settings.put("controller.listener.names", CONTROLLER);
+            settings.put("controller.quorum.voters", id + "@" + address);
+            settings.put("log.segment.delete.delay.ms", "1000");
+            format(settings, clusterId);
+            ServerProcess controller = new ServerProcess(Integer.parseInt(id), settings, directory);
+            ProcessQuorum quorum = new ProcessQuorum(harness, controller, directory, clusterId);
+            controller.start();
+            controller.awaitListening();
+            return quorum;
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    @Override
+    public KafkaBroker createBroker(KafkaConfig config, Time time, boolean isStarted, Option<String> threadNamePrefix) {
+        Map<String, String> settings = strings(config.originals());
+        settings.put("controller.quorum.voters", controller.settings().get("controller.quorum.voters"));
+        settings.put("listeners", withPorts(settings.get("listeners"), protocols(settings)));
+        settings.remove("advertised.listeners");
+        try {
+            format(settings, clusterId());
+            ServerProcess node = new ServerProcess(config.nodeId(), settings, directory);
+            started.add(node);
+            KafkaBroker broker = StandIns.broker(node, config, clusterId(), () -> FromOutside.awaitKnown(List.of(node)));
+            if (isStarted) {
+                broker.startup();
+            }
+            return broker;
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    /** Stop all processes, look through their logs, and delete what is not the test's own. */
+    @Override
+    public void shutdown() {
+        List<ServerProcess> all = new ArrayList<>(started);
+        all.add(controller);
+        all.forEach(ServerProcess::tellToStop);
+        all.forEach(ServerProcess::stop);
+        try {
+            for (ServerProcess node : all) {
+                ServerLogs.check(directory.getFileName().toString(), node);
+            }
+            Utils.delete(directory.toFile());
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    private static Map<String, String> strings(Map<?, ?> given) {
+        Map<String, String> settings = new TreeMap<>();
+        given.forEach((name, value) -> settings.put(name.toString(), value.toString()));
+        return ServerProperties.withoutDescriptions(settings);
+    }
+
+    private static Map<String, String> protocols(Map<String, String> settings) {
+        String map = settings.getOrDefault("listener.security.protocol.map", "");
+        return Arrays.stream(map.split(",")).filter(each -> each.contains(":"))
+            .map(each -> each.strip().split(":"))
+            .collect(Collectors.toMap(each -> each[0], each -> each[1], (first, second) -> first));
+    }
+
+    /** Give each listener a port, and refuse those of other protocols than PLAINTEXT. */
+    private static String withPorts(String listeners, Map<String, String> protocols) {
+        return Arrays.stream(listeners.split(",")).map(listener -> {
+            String name = listener.substring(0, listener.indexOf(':')).strip();
+            checkProtocol(protocols.getOrDefault(name, name));
+            return name + "://localhost:" + Ports.free();
+        }).collect(Collectors.joining(","));
+    }
+
+    private static void checkProtocol(String name) {
+        if (!name.equals(SecurityProtocol.PLAINTEXT.name)) {
+            throw new Missing("security protocol " + name);
+        }
+    }
+
+    private static void format(Map<String, String> settings, String clusterId) throws IOException {
+        for (String path : settings.getOrDefault("log.dirs", settings.getOrDefault("log.dir", "")).split(",")) {
+            File properties = new File(path, "meta.properties");
+            if (!properties.exists()) {
+                Files.createDirectories(Path.of(path));
+                MetaProperties written = new MetaProperties.Builder()
+                    .setVersion(MetaPropertiesVersion.V1)
+                    .setClusterId(clusterId)
+                    .setNodeId(Integer.parseInt(settings.get("node.id")))
+                    .setDirectoryId(DirectoryId.random())
+                    .build();
+                PropertiesUtils.writePropertiesFile(written.toProperties(), properties.getPath(), false);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+package kraftpy.compat;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.io.Writer;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.common.network.ListenerName;
+
+/** One node: a process of {@code kraftpy server}, which may be stopped and started again. */
+public final class ServerProcess {
+    private static final String PYTHON = System.getProperty("kraftpy.python", "python3");
+    private static final int STOP_SECONDS = 20;
+    private static final int TOLD_OF_LOG = 600;
+    private static final Set<Process> RUNNING = ConcurrentHashMap.newKeySet();
+
+    static {
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> RUNNING.forEach(Process::destroyForcibly)));
+    }
+
+    private final int id;
+    private final Map<String, Integer> ports;
+    private final int port;
+    private final Map<String, String> settings;
+    private final Path properties;
+    private final Path log;
+    private Process process;
+
+    /** {@code settings} name a port for each listener; the node has started when it listens on the first. */
+    public ServerProcess(int id, Map<String, String> settings, Path directory) throws IOException {
+        this.id = id;
+        this.ports = ports(settings.get("listeners"));
+        this.port = ports.values().iterator().next();
+        this.settings = settings;
+        this.properties = directory.resolve("node-" + id + ".properties");
+        this.log = directory.resolve("node-" + id + ".log");
+        Properties written = new Properties();
+        written.putAll(settings);
+        try (Writer writer = Files.newBufferedWriter(properties)) {
+            written.store(writer, null);
+        }
+    }
+
+    public int id() {
+        return id;
+    }
+
+    /** Return the port of the first listener. */
+    public int port() {
+        return port;
+    }
+
+    /** Return the port of the listener with this name. */
+    public int port(ListenerName listener) {
+        Integer found = ports.get(listener.value());
+        if (found == null) {
+            throw new IllegalArgumentException("node " + id + " has no listener " + listener.value());
+        }
+        return found;
+    }
+
+    private static Map<String, Integer> ports(String listeners) {
+        Map<String, Integer> ports = new LinkedHashMap<>();
+        for (String listener : listeners.split(",")) {
+            String name = listener.substring(0, listener.indexOf(':')).strip();
+            ports.put(ListenerName.normalised(name).value(), Integer.parseInt(listener.replaceFirst(".*:", "")));
+        }
+        return ports;
+    }
+
+    public Map<String, String> settings() {
+        return settings;
+    }
+
+    /** Return the file with the node's output. */
+    public Path log() {
+        return log;
+    }
+
+    public boolean hasStarted() {
+        return process != null;
+    }
+
+    public boolean isAlive() {
+        return process != null && process.isAlive();
+    }
+
+    /** Start the process, and do not wait for it. */
+    public void start() {
+        ProcessBuilder builder = new ProcessBuilder(PYTHON, "-m", "kraftpy", "server", properties.toString())
+            .directory(properties.getParent().toFile())
+            .redirectErrorStream(true)
+            .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
+        try {
+            process = builder.start();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        RUNNING.add(process);
+    }
+
+    /** Wait until the node listens. */
+    public void awaitListening() {
+        Waiting.until("node " + id + " listens on port " + port, () -> {
+            if (!process.isAlive()) {
+                throw new DidNotStart("node " + id + " did not start: " + endOfLog());
+            }
+            return listens();
+        });
+    }
+
+    private boolean listens() {
+        try (Socket socket = new Socket()) {
+            socket.connect(new InetSocketAddress("localhost", port), 200);
+            return true;
+        } catch (IOException error) {
+            return false;
+        }
+    }
+
+    /** Tell the process to stop, and do not wait for it. */
+    public void tellToStop() {
+        if (process != null) {
+            process.destroy();
+        }
+    }
+
+    /** Stop the process. */
+    public void stop() {
+        if (process == null) {
+            return;
+        }
+        process.destroy();
+        try {
+            if (!process.waitFor(STOP_SECONDS, TimeUnit.SECONDS)) {
+                process.destroyForcibly().waitFor();
+            }
+        } catch (InterruptedException error) {
+            process.destroyForcibly();
+            Thread.currentThread().interrupt();
+        }
+        RUNNING.remove(process);
+    }
+
+    private String endOfLog() {
+        try {
+            String all = Files.readString(log).strip();
+            return all.substring(Math.max(0, all.length() - TOLD_OF_LOG)).replace('\n', ' ');
+        } catch (IOException error) {
+            return error.toString();
+        }
+    }
+
+    /** The process ended where it had to start. Not a condition to wait for. */
+    public static final class DidNotStart extends IllegalStateException {
+        DidNotStart(String message) {
+            super(message);
+        }
+    }
+}

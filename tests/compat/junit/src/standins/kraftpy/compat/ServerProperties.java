@@ -1,0 +1,103 @@
+package kraftpy.compat;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.SortedMap;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
+import org.apache.kafka.common.test.TestKitNode;
+import org.apache.kafka.common.test.TestKitNodes;
+
+/**
+ * The settings of each node of a cluster: those that Kafka's own test kit would give it, with ports that are known
+ * before the node starts.
+ */
+public final class ServerProperties {
+    private final TestKitNodes nodes;
+    private final Map<String, Object> common;
+    private final SortedMap<Integer, Integer> brokerPorts = new TreeMap<>();
+    private final SortedMap<Integer, Integer> controllerPorts = new TreeMap<>();
+
+    /** {@code common} are the settings that the test gives to all nodes. */
+    public ServerProperties(TestKitNodes nodes, Map<String, Object> common) {
+        this.nodes = nodes;
+        this.common = common;
+        nodes.brokerNodes().keySet().forEach(id -> brokerPorts.put(id, Ports.free()));
+        nodes.controllerNodes().keySet().forEach(id -> controllerPorts.put(id, Ports.free()));
+    }
+
+    /** Return the port of each broker's listener. */
+    public SortedMap<Integer, Integer> brokerPorts() {
+        return brokerPorts;
+    }
+
+    /** Return the port of each controller's listener. */
+    public SortedMap<Integer, Integer> controllerPorts() {
+        return controllerPorts;
+    }
+
+    /** Return the settings of the node with this id. */
+    public Map<String, String> of(int id) {
+        TestKitNode broker = nodes.brokerNodes().get(id);
+        TestKitNode controller = nodes.controllerNodes().get(id);
+        String brokerListener = nodes.brokerListenerName().value();
+        String controllerListener = nodes.controllerListenerName().value();
+        Map<String, String> settings = new TreeMap<>();
+        common.forEach((name, value) -> settings.put(name, String.valueOf(value)));
+        settings.put("process.roles", roles(id));
+        settings.put("node.id", String.valueOf(id));
+        settings.put("log.dirs", broker == null
+            ? controller.metadataDirectory()
+            : String.join(",", broker.logDataDirectories()));
+        settings.putIfAbsent("listener.security.protocol.map",
+            brokerListener + ":PLAINTEXT," + controllerListener + ":PLAINTEXT");
+        settings.putIfAbsent("inter.broker.listener.name", brokerListener);
+        settings.putIfAbsent("controller.listener.names", controllerListener);
+        settings.put("controller.quorum.voters", voters());
+        settings.putIfAbsent("log.cleaner.dedupe.buffer.size", "2097152");
+        if (broker != null) {
+            settings.putAll(broker.propertyOverrides());
+        }
+        if (controller != null) {
+            settings.putAll(controller.propertyOverrides());
+        }
+        settings.put("listeners", listeners(id));
+        settings.remove("advertised.listeners");
+        return withoutDescriptions(settings);
+    }
+
+    /** Leave out what has a setting's description for its name: a slip in one of Kafka's tests, which Kafka ignores. */
+    static Map<String, String> withoutDescriptions(Map<String, String> settings) {
+        settings.keySet().removeIf(name -> name.contains(" "));
+        return settings;
+    }
+
+    private String roles(int id) {
+        List<String> roles = new ArrayList<>();
+        if (brokerPorts.containsKey(id)) {
+            roles.add("broker");
+        }
+        if (controllerPorts.containsKey(id)) {
+            roles.add("controller");
+        }
+        return String.join(",", roles);
+    }
+
+    private String listeners(int id) {
+        List<String> listeners = new ArrayList<>();
+        if (brokerPorts.containsKey(id)) {
+            listeners.add(nodes.brokerListenerName().value() + "://localhost:" + brokerPorts.get(id));
+        }
+        if (controllerPorts.containsKey(id)) {
+            listeners.add(nodes.controllerListenerName().value() + "://localhost:" + controllerPorts.get(id));
+        }
+        return String.join(",", listeners);
+    }
+
+    private String voters() {
+        return controllerPorts.entrySet().stream()
+            .map(port -> port.getKey() + "@localhost:" + port.getValue())
+            .collect(Collectors.joining(","));
+    }
+}
