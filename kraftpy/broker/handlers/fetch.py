@@ -79,6 +79,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     await _confirm_ends(reader, answers)
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    answers.sort(key=lambda each: each[1].error_code in _UNKNOWN)  # these come last, as in Kafka
     if len(answers) > 2 * _LONG:
         return await respond_long(broker, fetched, answers, context)
     return respond(fetched, answers, name_leaders(broker, answers, context))

@@ -79,7 +79,7 @@ async def describe_producers(
                 replica = broker.replicas.leader(topic.name, index)
             except KafkaError as error:
                 answer.error_code = error.code
-                answer.error_message = shortened(str(error))
+                answer.error_message = shortened(error.message)
             else:
                 answer.active_producers = [
                     ProducerState(

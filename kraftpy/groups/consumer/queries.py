@@ -33,7 +33,7 @@ def describe(
         if group is None:
             described.append(not_found(group_id, "not found"))
         elif not isinstance(group.kind, ConsumerGroup) or group.is_dead:
-            described.append(not_found(group_id, "not a consumer group"))
+            described.append(not_found(group_id, "is not a consumer group"))
         else:
             described.append(_describe(group.kind, protocol, operations))
     return ConsumerGroupDescribeResponse(groups=described)
@@ -42,7 +42,7 @@ def describe(
 def not_found(group_id: str, why: str) -> DescribedConsumerGroup:
     """Return the error for one group."""
     return DescribedConsumerGroup(
-        error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} is {why}.", group_id=group_id
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} {why}.", group_id=group_id
     )
 
 

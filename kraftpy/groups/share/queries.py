@@ -30,7 +30,7 @@ def describe(
         if group is None:
             described.append(_not_found(group_id, "not found"))
         elif not isinstance(group.kind, ShareGroup) or group.is_dead:
-            described.append(_not_found(group_id, "not a share group"))
+            described.append(_not_found(group_id, "is not a share group"))
         else:
             described.append(_describe(group.kind, protocol, operations))
     return ShareGroupDescribeResponse(groups=described)
@@ -38,7 +38,7 @@ def describe(
 
 def _not_found(group_id: str, why: str) -> DescribedShareGroup:
     return DescribedShareGroup(
-        error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} is {why}.", group_id=group_id
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} {why}.", group_id=group_id
     )
 
 

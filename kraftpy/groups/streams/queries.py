@@ -34,7 +34,7 @@ def describe(
         if group is None:
             described.append(_not_found(group_id, "not found"))
         elif not isinstance(group.kind, StreamsGroup) or group.is_dead:
-            described.append(_not_found(group_id, "not a streams group"))
+            described.append(_not_found(group_id, "is not a streams group"))
         else:
             described.append(_describe(group.kind, protocol, operations))
     return StreamsGroupDescribeResponse(groups=described)
@@ -42,7 +42,7 @@ def describe(
 
 def _not_found(group_id: str, why: str) -> DescribedStreamsGroup:
     return DescribedStreamsGroup(
-        error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} is {why}.", group_id=group_id
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} {why}.", group_id=group_id
     )
 
 
