@@ -216,6 +216,14 @@ def test_the_settings_behind_a_topics_are_told_as_kafka_tells_them(
         ({"broker.id": "7"}, "node.id", [("node.id", "7", STATIC), ("node.id", "1", KAFKAS_DEFAULT)]),
         ({}, "ssl.client.auth", [("ssl.client.auth", "none", KAFKAS_DEFAULT)]),
         ({}, "broker.rack", []),
+        (
+            {
+                "controller.quorum.voters": "1@a:1,2@b:1",
+                "listeners": "PLAINTEXT://h:1,CONTROLLER://h:2",
+            },
+            "offsets.topic.replication.factor",
+            [("offsets.topic.replication.factor", "3", KAFKAS_DEFAULT)],
+        ),
         ({"broker.rack": "r"}, "broker.rack", [("broker.rack", "r", STATIC)]),
         ({"sasl.jaas.config": "secret"}, "sasl.jaas.config", [("sasl.jaas.config", None, STATIC)]),
         ({"my.plugin": "secret"}, "my.plugin", [("my.plugin", None, STATIC)]),

@@ -11,6 +11,7 @@ from enum import IntEnum
 from functools import cache
 from itertools import dropwhile
 from types import MappingProxyType
+from typing import NamedTuple
 
 from kraftpy.config.broker import BROKER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS, BrokerConfig, Origin
 from kraftpy.config.broker_settings import CHAINS, INTERNAL_SETTINGS
@@ -88,8 +89,9 @@ def describe_broker(
     for name, written in config.given.items():  # the environment is full of names that are no settings
         if name not in every_setting() and written.origin is not Origin.ENVIRONMENT:
             settings[name] = Setting(name, ConfigType.UNKNOWN, None, None, "", "")
+    sources = _Sources(own=own, cluster=cluster, given=_given(config))
     return [
-        _broker_entry(config, setting, own, cluster)
+        _broker_entry(config, setting, sources)
         for name, setting in sorted(settings.items())
         if names is None or name in names
     ]
@@ -122,13 +124,14 @@ def describe_topic(
     `cluster` holds the dynamic settings of all brokers.
     """
     defaults = topic_default_values(config)
+    sources = _Sources(own=NOTHING, cluster=cluster, given=_given(config))
     entries = []
     for name, setting in sorted(TOPIC_SETTINGS.items()):
         if (names is not None and name not in names) or (name.startswith("internal.") and name not in overrides):
             continue
         value = render(defaults[name])
         broker_setting = SYNONYMS[name][0] if name in SYNONYMS else DESCRIBED_SYNONYMS.get(name)
-        synonyms = [] if broker_setting is None else _synonyms(broker_setting, config, NOTHING, cluster)
+        synonyms = [] if broker_setting is None else _synonyms(broker_setting, sources)
         if name in overrides:
             own = ConfigSynonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
             synonyms.insert(0, own)
@@ -144,6 +147,7 @@ def describe_group(
 ) -> list[ConfigEntry]:
     """Return a group's settings, sorted by name: all or those in `names`. The group does not have to exist."""
     defaults = group_default_values(config)
+    sources = _Sources(own=NOTHING, cluster=NOTHING, given=_given(config))
     entries = []
     for name, setting in sorted(GROUP_SETTINGS.items()):
         if names is not None and name not in names:
@@ -153,7 +157,7 @@ def describe_group(
         if behind is None:
             synonyms = [ConfigSynonym(name=name, value=setting.default, source=ConfigSource.DEFAULT_CONFIG)]
         else:
-            synonyms = _synonyms(behind.default, config, NOTHING, NOTHING)
+            synonyms = _synonyms(behind.default, sources)
         if name in overrides:
             value = overrides[name]
             synonyms.insert(0, ConfigSynonym(name=name, value=value, source=ConfigSource.DYNAMIC_GROUP_CONFIG))
@@ -179,11 +183,17 @@ def render_differing_defaults() -> str:
     return "\n".join(rows)
 
 
-def _broker_entry(
-    config: BrokerConfig, setting: Setting, own: Mapping[str, str], cluster: Mapping[str, str]
-) -> ConfigEntry:
+class _Sources(NamedTuple):
+    """What was set of a broker: its own dynamic settings, those of all brokers, and what it was started with."""
+
+    own: Mapping[str, str]
+    cluster: Mapping[str, str]
+    given: Mapping[str, str]
+
+
+def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> ConfigEntry:
     name = setting.name
-    synonyms = _synonyms(name, config, own, cluster)
+    synonyms = _synonyms(name, sources)
     if setting.type is ConfigType.UNKNOWN:
         synonyms = [ConfigSynonym(name=name, value=None, source=ConfigSource.STATIC_BROKER_CONFIG)]
     value = synonyms[0].value if synonyms and synonyms[0].name == name else None
@@ -193,12 +203,12 @@ def _broker_entry(
         if name in ("listeners", "advertised.listeners"):
             in_force = tuple(str(listener) for listener in in_force if isinstance(listener, Listener))
         value = render(in_force)
+        if synonyms and synonyms[0].name == name:
+            synonyms[0] = replace(synonyms[0], value=value)
     return _entry(setting, value, synonyms, read_only=name not in DYNAMIC_SETTINGS)
 
 
-def _synonyms(
-    name: str, config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str, str]
-) -> list[ConfigSynonym]:
+def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
     """Return what supplies a broker setting's value, in order of precedence, as Kafka tells it.
 
     Settings of the same thing in several units stand for each other. Those before the first that is `name` are left
@@ -208,9 +218,9 @@ def _synonyms(
     found = [
         ConfigSynonym(name=each.name, value=values[each.name], source=source)
         for values, source in (
-            (own, ConfigSource.DYNAMIC_BROKER_CONFIG),
-            (cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-            (_given(config), ConfigSource.STATIC_BROKER_CONFIG),
+            (sources.own, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (sources.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (sources.given, ConfigSource.STATIC_BROKER_CONFIG),
         )
         for each in chain
         if each.name in values

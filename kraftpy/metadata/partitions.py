@@ -208,14 +208,14 @@ def _elect(topic: Topic, number: int, partition: Partition, rules: Rules, *, unc
     """Elect a leader of one partition. Raises `Refused` if no election is needed or no replica is eligible."""
     if unclean:
         if partition.has_leader:
-            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"The partition is led by broker {partition.leader}.")
+            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.meaning)
         after = next_state(topic.name, partition, PartitionUpdate(may_be_unclean=True), rules)
         if not after.has_leader:
             raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is on an active broker.")
         return change_records(topic, number, partition, after)
     preferred = partition.preferred_leader
     if partition.leader == preferred:
-        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"The preferred leader, broker {preferred}, already leads.")
+        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.meaning)
     after = next_state(topic.name, partition, PartitionUpdate(prefers_first=True), rules)
     if after.leader != preferred:
         raise Refused(

@@ -16,8 +16,7 @@ from collections import Counter
 from kraftpy.metadata.commands import AlterReassignments, Reassignment
 from kraftpy.metadata.decision import Decision, ReassignmentResult, Refused
 from kraftpy.metadata.elections import PartitionUpdate, Replicas, Rules, change_records, next_state
-from kraftpy.metadata.image import Image, Partition
-from kraftpy.metadata.partitions import found_by_name
+from kraftpy.metadata.image import Image, Partition, Topic
 from kraftpy.metadata.records import PartitionChanged, Record
 from kraftpy.protocol.errors import ErrorCode
 
@@ -41,13 +40,23 @@ def alter_reassignments(command: AlterReassignments, image: Image) -> Decision[t
 
 
 def _altered(wanted: Reassignment, command: AlterReassignments, image: Image, rules: Rules) -> list[PartitionChanged]:
-    topic, partition = found_by_name(wanted.topic, wanted.partition, image)
+    topic, partition = _found(wanted.topic, wanted.partition, image)
     if wanted.replicas is None:
         update = _ended(topic.name, partition, rules)
     else:
         _check_target(wanted.replicas, partition, image, may_differ=command.allow_replication_factor_change)
         update = _begun(wanted.replicas, partition)
     return change_records(topic, wanted.partition, partition, next_state(topic.name, partition, update, rules))
+
+
+def _found(name: str, number: int, image: Image) -> tuple[Topic, Partition]:
+    """Return a partition by name. Raises `Refused`, in the words that Kafka has for reassignments."""
+    topic = image.topic(name)
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if not 0 <= number < len(topic.partitions):
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}.")
+    return topic, topic.partitions[number]
 
 
 def _begun(target: Replicas, partition: Partition) -> PartitionUpdate:

@@ -363,7 +363,7 @@ def _place_added(wanted: NewPartitions, topic: Topic, image: Image, seed: int) -
     if len(wanted.assignments) != added:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Attempted to add {added} additional partition(s), but {len(wanted.assignments)} assignment(s) were "
+            f"Attempted to add {added} additional partition(s), but only {len(wanted.assignments)} assignment(s) were "
             "specified.",
         )
     for replicas in dict.fromkeys(wanted.assignments):

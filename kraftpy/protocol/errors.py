@@ -146,7 +146,7 @@ class ErrorCode(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81, "The group has reached its maximum size."
     FENCED_INSTANCE_ID = 82, "Another consumer with the same group instance id has taken over."
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "Eligible topic partition leaders are not available.", RETRIABLE
-    ELECTION_NOT_NEEDED = 84, "Leader election is not needed for the topic partition.", RETRIABLE
+    ELECTION_NOT_NEEDED = 84, "Leader election not needed for topic partition.", RETRIABLE
     NO_REASSIGNMENT_IN_PROGRESS = 85, "No partition reassignment is in progress."
     GROUP_SUBSCRIBED_TO_TOPIC = 86, "The group is actively subscribed to the topic."
     INVALID_RECORD = 87, "A record has failed the validation on the broker and hence its batch was rejected."

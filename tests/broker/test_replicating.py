@@ -317,6 +317,31 @@ async def test_a_consumer_that_asks_the_wrong_broker_hears_who_leads(tmp_path: P
         assert [endpoint.node_id for endpoint in answered.node_endpoints] == ([1] if leader == 1 else [])
 
 
+@pytest.mark.parametrize(
+    ("version", "epoch", "error"),
+    [
+        (9, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (9, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (10, 7, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (11, 7, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (11, 0, ErrorCode.NONE),
+    ],
+)
+async def test_a_follower_judges_the_epoch_before_its_role(
+    tmp_path: Path, version: int, epoch: int, error: ErrorCode
+) -> None:
+    """Before version 11 nobody reads from a follower."""
+    async with running(tmp_path, 1, 2) as cluster:
+        await cluster.create("followed", (1, 2))
+        await until(lambda: cluster.replica(2, "followed").following is not None)
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=epoch)
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="followed", partitions=[partition])]
+        )
+        answered = await cluster.nodes[2].ask(ApiKey.FETCH, request, high=version)
+        assert answered.responses[0].partitions[0].error_code == error
+
+
 # --- records and replicas that go ---
 
 

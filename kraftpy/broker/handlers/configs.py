@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.metadata.config_changes import added_bytes, check_change, named_more_than_once, number_problem
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.slicing import PIECE
-from kraftpy.config import TOPIC_SETTINGS, BrokerConfig
+from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigType, Setting
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
+from kraftpy.config.group import GROUP_SETTINGS
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
 from kraftpy.metadata.topics import topic_name_problem
@@ -224,6 +225,8 @@ def _incremental_change(
     for each in resource.configs:
         operation = _operation(each.config_operation)
         found = None
+        if operation in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT) and each.value is not None:
+            _check_list(resource.resource_type, each.name, operation)
         if operation in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT) and each.name in TOPIC_SETTINGS:
             if each.name not in inherited:
                 inherited[each.name] = _inherited(each.name, config)
@@ -232,6 +235,21 @@ def _incremental_change(
     return ConfigChange(
         resource_type=resource.resource_type, resource_name=resource.resource_name, operations=tuple(operations)
     )
+
+
+_SETTINGS: dict[int, Mapping[str, Setting]] = {
+    ConfigResourceType.TOPIC: TOPIC_SETTINGS,
+    ConfigResourceType.GROUP: GROUP_SETTINGS,
+}
+
+
+def _check_list(resource_type: int, name: str, operation: ConfigOperationType) -> None:
+    """Check that a setting can be appended to; one that nobody knows is no list either. Raises KafkaError."""
+    settings = _SETTINGS.get(resource_type)
+    if settings is None or (name in settings and settings[name].type is ConfigType.LIST):
+        return
+    problem = f"Can't {operation.name} to key {shortened(name)} because its type is not LIST."
+    raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 
 
 def _operation(number: int) -> ConfigOperationType:

@@ -37,7 +37,7 @@ from kraftpy.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from kraftpy.types import BrokerId, LeaderEpoch, Offset
+from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers import replica_fetch as followers
@@ -79,6 +79,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     await _confirm_ends(reader, answers)
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    answers.sort(key=lambda each: each[1].error_code in _UNKNOWN)  # these come last, as in Kafka
     if len(answers) > 2 * _LONG:
         return await respond_long(broker, fetched, answers, context)
     return respond(fetched, answers, name_leaders(broker, answers, context))
@@ -103,8 +104,12 @@ class _Reader:
         """Return the replica to read. Raises KafkaError if it cannot be read on this broker."""
         replicas = self.broker.replicas
         if not self.uses_topic_ids:
-            find = replicas.readable if self.may_read_followers else replicas.leader
-            return find(partition.topic, partition.partition)
+            if self.may_read_followers:
+                return replicas.readable(partition.topic, partition.partition)
+            held = replicas.held(TopicPartition(partition.topic, partition.partition))
+            if held is not None and held.following is not None:  # the epoch is judged before the role, as in Kafka
+                held.check_leader_epoch(partition.current_leader_epoch)
+            return replicas.leader(partition.topic, partition.partition)
         try:
             found = replicas.readable_by_id(partition.topic_id, partition.partition)
         except KafkaError as error:

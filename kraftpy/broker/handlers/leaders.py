@@ -69,6 +69,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         async for name, numbers in _pieces((topic.topic, topic.partitions) for topic in request.topic_partitions or ())
         for number in numbers
     ]
+    partitions = list(dict.fromkeys(partitions))  # each once, as in Kafka
     if request.election_type not in (PREFERRED, UNCLEAN):
         unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
         return _no_election(unknown, partitions, _NO_TOP_LEVEL_ERROR)  # as Kafka: the error is the partitions' alone
@@ -201,16 +202,18 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     """Begin to reassign each partition, or cancel its reassignment (null)."""
     command = AlterReassignments(
-        reassignments=tuple(
-            [
-                Reassignment(
-                    topic=name,
-                    partition=partition.partition_index,
-                    replicas=None if partition.replicas is None else tuple(map(BrokerId, partition.replicas)),
-                )
-                async for name, partitions in _pieces((topic.name, topic.partitions) for topic in request.topics)
-                for partition in partitions
-            ]
+        reassignments=tuple(  # the same move twice is one
+            dict.fromkeys(
+                [
+                    Reassignment(
+                        topic=name,
+                        partition=partition.partition_index,
+                        replicas=None if partition.replicas is None else tuple(map(BrokerId, partition.replicas)),
+                    )
+                    async for name, partitions in _pieces((topic.name, topic.partitions) for topic in request.topics)
+                    for partition in partitions
+                ]
+            )
         ),
         time_ms=broker.clock.now(),
         allow_replication_factor_change=request.allow_replication_factor_change,

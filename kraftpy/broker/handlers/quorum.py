@@ -158,7 +158,7 @@ async def remove_raft_voter(
 def _check(broker: Broker, cluster_id: str | None, directory_id: bytes) -> None:
     """Check that the request means this cluster, and names no directory. Raises KafkaError."""
     if cluster_id is not None and cluster_id != broker.image.cluster_id:
-        problem = f"Expected cluster ID {broker.image.cluster_id}, but got cluster ID {cluster_id}."
+        problem = f'The given id "{cluster_id}" doesn\'t match the cluster id "{broker.image.cluster_id}"'
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, problem)
     if directory_id != ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "voters have no directory ids here: leave the id at zero")

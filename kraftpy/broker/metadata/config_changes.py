@@ -19,7 +19,7 @@ from kraftpy.config.group import check_group_settings
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
 from kraftpy.metadata.commands import ConfigChange, ConfigOperationType, ConfigResourceType
-from kraftpy.metadata.image import Image, config_bytes
+from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, Image, config_bytes
 from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import BrokerId
@@ -67,7 +67,7 @@ def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> No
     """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them."""
     _check_name(change, config, image)
     if change.resource_type == ConfigResourceType.BROKER:
-        _check_broker_settings(change)
+        _check_broker_settings(change, image)
         return
     if change.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
         return  # refused by the metadata log
@@ -155,12 +155,15 @@ def _bytes(change: ConfigChange, settings: Mapping[str, str]) -> int:
     return sum(config_bytes(change.resource_name, name, value) for name, value in settings.items())
 
 
-def _check_broker_settings(change: ConfigChange) -> None:
+def _check_broker_settings(change: ConfigChange, image: Image) -> None:
     """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka)."""
     allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
     for operation in change.operations:
         if operation.name not in allowed:
             name = shortened(operation.name)
+            if name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
+                problem = f"Broker-level {name} cannot be altered while ELR is enabled."
+                raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
             if operation.name in CLUSTER_SETTINGS:
                 problem = f"{name} can only be set for all brokers, not for a single one"
             else:

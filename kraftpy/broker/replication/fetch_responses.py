@@ -60,16 +60,15 @@ async def respond_long(
 
 
 def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:
-    """Build the response from the partitions that its session must hear of."""
-    topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+    """Build the response from the partitions that its session must hear of, those of a topic together if adjacent."""
+    topics: list[FetchableTopicResponse] = []
+    last: tuple[str, bytes] | None = None
     for partition, answer in answers:
         if not fetched.include(partition, answer):
             continue
         key = (partition.topic, partition.topic_id)
-        topic = topics.get(key)
-        if topic is None:
-            topic = topics[key] = FetchableTopicResponse(
-                topic=partition.topic, topic_id=partition.topic_id, partitions=[]
-            )
-        topic.partitions.append(answer)
-    return FetchResponse(session_id=fetched.session_id, responses=list(topics.values()), node_endpoints=endpoints)
+        if key != last:
+            topics.append(FetchableTopicResponse(topic=partition.topic, topic_id=partition.topic_id, partitions=[]))
+            last = key
+        topics[-1].partitions.append(answer)
+    return FetchResponse(session_id=fetched.session_id, responses=topics, node_endpoints=endpoints)

@@ -101,7 +101,7 @@ class ConsumerProtocol:
                 return (yield from self._leave(draft, message))
             return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
-            return heartbeat_error(error.code, str(error))
+            return heartbeat_error(error.code, error.message)
 
     def _check(self, message: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
         """Refuse invalid requests."""

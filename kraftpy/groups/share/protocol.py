@@ -80,7 +80,7 @@ class ShareProtocol:
                 return self._leave(draft, message)
             return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
-            return share_heartbeat_error(error.code, str(error))
+            return share_heartbeat_error(error.code, error.message)
 
     def _join_or_stay(
         self, draft: ShareDraft, event: Request, message: ShareGroupHeartbeatRequest, timestamp: Millis

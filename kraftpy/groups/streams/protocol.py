@@ -100,7 +100,7 @@ class StreamsProtocol:
                 return self._leave(draft, message)
             return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
-            return streams_error(error.code, str(error))
+            return streams_error(error.code, error.message)
 
     def _join_or_stay(
         self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest, timestamp: Millis
