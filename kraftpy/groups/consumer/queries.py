@@ -62,7 +62,7 @@ def _describe(group: ConsumerGroup, protocol: ConsumerProtocol, operations: int)
                 client_id=member.client_id,
                 client_host=member.client_host,
                 subscribed_topic_names=list(member.subscribed_topic_names),
-                subscribed_topic_regex=member.subscribed_topic_regex,
+                subscribed_topic_regex=member.subscribed_topic_regex or "",
                 assignment=_assignment(group.current(member_id).assigned, protocol.topics),
                 target_assignment=_assignment(group.target(member_id), protocol.topics),
                 member_type=OF_THE_CONSUMER_PROTOCOL if member.classic is None else OF_THE_CLASSIC_PROTOCOL,
