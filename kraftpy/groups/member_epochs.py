@@ -7,10 +7,10 @@ LEAVING = -1
 LEAVING_FOR_NOW = -2
 """The epochs with which a member joins, leaves, or (if static) leaves temporarily."""
 
-_FIRST = 1
-"""The epoch of a new group, before anything of it is stored."""
+FIRST_EPOCH = 1
+"""The epoch of a new group, before any member subscribes to anything."""
 
 
 def next_epoch(epoch: int) -> int:
     """Return the epoch that follows a group's; 0 stands for a group of which nothing is stored."""
-    return max(epoch, _FIRST) + 1
+    return max(epoch, FIRST_EPOCH) + 1

@@ -257,7 +257,7 @@ def _refuse_fetch(message: OffsetFetchRequest, api_version: int, error_code: Err
 
 
 _REFUSALS: Mapping[type[GroupRequest], _Refusal] = {
-    JoinGroupRequest: lambda message, api_version, error: join_error(api_version, message.member_id, error),
+    JoinGroupRequest: lambda _, api_version, error: join_error(api_version, "", error),
     SyncGroupRequest: _plainly(SyncGroupResponse),
     HeartbeatRequest: _plainly(HeartbeatResponse),
     LeaveGroupRequest: _plainly(LeaveGroupResponse),

@@ -55,7 +55,7 @@ def broker_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], An
         ]
         given += [f"{name}.replication.factor=1" for name in ("offsets.topic", "transaction.state.log")]
         given += ["offsets.topic.num.partitions=1", "transaction.state.log.num.partitions=1"]
-        given += ["transaction.state.log.min.isr=1"]
+        given += ["transaction.state.log.min.isr=1", "group.consumer.assignment.interval.ms=0"]
         config = load("", {}, given).config
         clock = SystemClock()
         async with asyncio.TaskGroup() as tasks:

@@ -343,6 +343,7 @@ def test_a_group_whose_coordinator_assigns_is_described_like_any_other(
     host, _, port = kraftpy_server.bootstrap.partition(":")
     run("topic", "create", topic, "-p", 2)
     run("group", "describe", group, status=1)  # there are coordinators from now on
+    run("group", "alter", group, "-c", "consumer.assignment.interval.ms=0")
     for member, epoch in (("m1", 2), ("m2", 3)):
         heartbeat = ConsumerGroupHeartbeatRequest(
             group_id=group,

@@ -289,6 +289,16 @@ def test_every_version_can_say_no_and_every_version_is_answered(key: ApiKey) -> 
         assert world.answers, f"{key.name} v{version} was not answered"
 
 
+def test_a_join_that_is_not_looked_at_names_no_member() -> None:
+    message = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, member_id="m", protocol_type="consumer", protocols=[]
+    )
+    for version in range(10):
+        refused = refuse(message, version, ErrorCode.NOT_COORDINATOR)
+        assert isinstance(refused, JoinGroupResponse)
+        assert refused.member_id == ""
+
+
 def test_no_request_is_without_a_refusal() -> None:
     assert routing._REFUSALS.keys() == set(get_args(GroupRequest))
 

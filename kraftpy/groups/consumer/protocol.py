@@ -48,7 +48,7 @@ from kraftpy.groups.consumer.records import (
     TargetMetadataValue,
 )
 from kraftpy.groups.events import Request
-from kraftpy.groups.member_epochs import JOINING, LEAVING_FOR_NOW, next_epoch
+from kraftpy.groups.member_epochs import FIRST_EPOCH, JOINING, LEAVING_FOR_NOW, next_epoch
 from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
@@ -181,10 +181,11 @@ class ConsumerProtocol:
             _take_over(draft, predecessor, member_id)
         known = draft.group.members.get(member_id)
         before = draft.group.current(member_id)
-        resubscribed = known is None or _reads(known) != _reads(updated)
+        resubscribed = _reads(known or MemberValue()) != _reads(updated)
         if known != updated:
             draft.put(MemberKey(draft.group.group_id, member_id), updated)
-        changed = resubscribed or (known is not None and known.server_assignor != updated.server_assignor)
+        is_first = draft.group.epoch == 0
+        changed = resubscribed or is_first or (known is not None and known.server_assignor != updated.server_assignor)
         is_new = self._refresh(draft, timestamp, changed=changed)
 
         def settle() -> CurrentValue:
@@ -311,8 +312,12 @@ class ConsumerProtocol:
         group = draft.group
         hashed = draft.group.hash_of(self.topics)
         if changed or hashed != draft.group.metadata_hash:
-            value = GroupValue(epoch=next_epoch(draft.group.epoch), metadata_hash=hashed)
+            is_idle = group.epoch == 0 and not group.subscribed_topics()
+            epoch = FIRST_EPOCH if is_idle else next_epoch(group.epoch)
+            value = GroupValue(epoch=epoch, metadata_hash=hashed)
             draft.put(GroupKey(group.group_id), value)
+            if is_idle:  # nothing to assign, so the first assignment need not wait
+                draft.put(TargetMetadataKey(group.group_id), TargetMetadataValue(assignment_epoch=epoch))
 
     def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:
         """Resolve every expression in use; False if some are left for later."""

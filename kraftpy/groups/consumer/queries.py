@@ -5,6 +5,7 @@ from __future__ import annotations
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
+from kraftpy.groups.consumer.records import CurrentValue
 from kraftpy.groups.group import Group
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.groups.topics import Topics
@@ -62,8 +63,8 @@ def _describe(group: ConsumerGroup, protocol: ConsumerProtocol, operations: int)
                 client_id=member.client_id,
                 client_host=member.client_host,
                 subscribed_topic_names=list(member.subscribed_topic_names),
-                subscribed_topic_regex=member.subscribed_topic_regex,
-                assignment=_assignment(group.current(member_id).assigned, protocol.topics),
+                subscribed_topic_regex=member.subscribed_topic_regex or "",
+                assignment=_assignment(_held(group.current(member_id)), protocol.topics),
                 target_assignment=_assignment(group.target(member_id), protocol.topics),
                 member_type=OF_THE_CONSUMER_PROTOCOL if member.classic is None else OF_THE_CLASSIC_PROTOCOL,
             )
@@ -71,6 +72,11 @@ def _describe(group: ConsumerGroup, protocol: ConsumerProtocol, operations: int)
         ],
         authorized_operations=operations,
     )
+
+
+def _held(current: CurrentValue) -> Assignment:
+    """Return what a member holds: what it may read, and what it has yet to give up."""
+    return current.assigned | current.pending_revocation
 
 
 def _assignment(assignment: Assignment, topics: Topics) -> DescribedAssignment:

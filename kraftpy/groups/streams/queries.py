@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kraftpy.groups.group import Group
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.groups.streams.group import StreamsGroup, TaskOffsets
 from kraftpy.groups.streams.protocol import StreamsProtocol, task_ids
 from kraftpy.groups.streams.records import Tasks
-from kraftpy.groups.streams.topology import Configured, InternalTopic, Subtopology
+from kraftpy.groups.streams.topology import InternalTopic, Subtopology
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.streams_group_describe import (
     DescribedStreamsGroup,
@@ -50,8 +50,8 @@ def _describe(group: StreamsGroup, protocol: StreamsProtocol, operations: int) -
     configured = protocol.shown(group)
     topology = None
     if group.topology is not None:
-        is_known = configured is not None and configured.is_ready
-        parts = [_subtopology(each, configured) for each in group.topology.subtopologies] if is_known else None
+        counts = configured.internal if configured is not None and configured.is_ready else {}
+        parts = [_subtopology(each, counts) for each in group.topology.subtopologies]
         topology = DescribedTopology(epoch=group.topology.epoch, subtopologies=parts)
     return DescribedStreamsGroup(
         group_id=group.group_id,
@@ -100,15 +100,19 @@ def _offsets(offsets: TaskOffsets) -> list[TaskOffset]:
     ]
 
 
-def _subtopology(subtopology: Subtopology, configured: Configured | None) -> DescribedSubtopology:
-    internal = configured.internal if configured is not None else {}
+def _subtopology(subtopology: Subtopology, counts: Mapping[str, int]) -> DescribedSubtopology:
+    """Describe a subtopology. `counts` has the partitions of internal topics, as far as these are known."""
     return DescribedSubtopology(
         subtopology_id=subtopology.subtopology_id,
-        source_topics=list(subtopology.source_topics),
-        repartition_sink_topics=list(subtopology.repartition_sink_topics),
-        state_changelog_topics=[_topic(topic, internal) for topic in subtopology.state_changelog_topics],
-        repartition_source_topics=[_topic(topic, internal) for topic in subtopology.repartition_source_topics],
+        source_topics=sorted(subtopology.source_topics),
+        repartition_sink_topics=sorted(subtopology.repartition_sink_topics),
+        state_changelog_topics=_topics(subtopology.state_changelog_topics, counts),
+        repartition_source_topics=_topics(subtopology.repartition_source_topics, counts),
     )
+
+
+def _topics(topics: Iterable[InternalTopic], counts: Mapping[str, int]) -> list[TopicInfo]:
+    return [_topic(topic, counts) for topic in sorted(topics, key=lambda topic: topic.name)]
 
 
 def _topic(topic: InternalTopic, partitions: Mapping[str, int]) -> TopicInfo:
