@@ -296,6 +296,19 @@ def test_bytes_behind_a_batch_are_ignored(connection: socket.socket) -> None:
     assert [header.size_bytes for header in topic.batches()] == [len(good)] * 2
 
 
+def test_a_partition_that_is_named_twice_gets_both_batches(connection: socket.socket) -> None:
+    topic = Topic(connection)
+    data = [PartitionProduceData(index=0, records=encode_batch(records(*[NOW] * count))) for count in (2, 3)]
+    topic_data = [TopicProduceData(name=topic.name, partition_data=data)]
+    request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=5_000, topic_data=topic_data)
+    answered = ask(connection, ApiKey.PRODUCE, 12, request)
+    assert [(each.error_code, each.base_offset) for each in answered.responses[0].partition_responses] == [
+        (ErrorCode.NONE, 0),
+        (ErrorCode.NONE, 2),
+    ]
+    assert [header.records_count for header in topic.batches()] == [2, 3]
+
+
 @pytest.mark.parametrize("version", range(3, 14))
 def test_a_transactional_batch_without_an_id_refuses_the_request(connection: socket.socket, version: int) -> None:
     topic, other = Topic(connection), Topic(connection)
