@@ -14,6 +14,7 @@ import json
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,8 +94,8 @@ def is_value(wanted: str, value: Plain) -> bool:
 class KnownDifferences:
     """All entries, and how often each explained a difference."""
 
-    def __init__(self, entries: list[dict[str, Any]]) -> None:
-        self.entries = [_read(entry) for entry in entries]
+    def __init__(self, entries: Sequence[Known]) -> None:
+        self.entries = entries
         self.used = Counter[int]()
 
     def explaining(self, api: str, version: int | None, case: str, found: Difference) -> Known | None:
@@ -119,5 +120,5 @@ def _read(entry: dict[str, Any]) -> Known:
     return Known(**values)
 
 
-def load() -> KnownDifferences:
-    return KnownDifferences(tomllib.loads(FILE.read_text(encoding="utf-8"))["answer"])
+def read() -> list[Known]:
+    return [_read(entry) for entry in tomllib.loads(FILE.read_text(encoding="utf-8"))["answer"]]
