@@ -39,8 +39,8 @@ class Known:
     versions: str = ""
     about: str = ""
     case: str = ""
-    nodes: int = 0
-    """The number of nodes that show it, or 0."""
+    nodes: int = 1
+    """The number of nodes with which a whole run shows it."""
     follows: bool = False
     """Whether it is a consequence of the entry before, which the table does not show."""
 
@@ -107,9 +107,9 @@ class KnownDifferences:
         return None
 
     def unused(self, nodes: int) -> list[Known]:
-        """Return the entries that a run of so many nodes should have shown, and did not."""
+        """Return the entries that a whole run of so many nodes should have shown, and did not."""
         entries = enumerate(self.entries)
-        return [entry for number, entry in entries if entry.nodes in (0, nodes) and not self.used[number]]
+        return [entry for number, entry in entries if entry.nodes == nodes and not self.used[number]]
 
 
 def _read(entry: dict[str, Any]) -> Known:
