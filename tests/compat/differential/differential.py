@@ -103,8 +103,10 @@ def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int)
     left_out = sorted(set(kept) - set(same))
     print(f"not recorded, for it differs: {', '.join(left_out) or 'nothing'}")
     number = sum(map(len, stays.values()))
-    size = recording.FILE.stat().st_size
-    print(f"recorded: {len(stays)} of {len(SCENARIOS)} scenarios, {number} answers, {size} bytes")
+    size, total = recording.FILE.stat().st_size, sum(seconds.values())
+    print(
+        f"recorded: {len(stays)} of {len(SCENARIOS)} scenarios, {number} answers, {size} bytes; asked in {total:.0f} s"
+    )
 
 
 def replay(
