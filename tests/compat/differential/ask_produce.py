@@ -20,6 +20,7 @@ from good_and_bad_batches import (
     rows,
 )
 from scenario_table import add_scenario, scenario
+from side import PATIENCE
 
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.record_batch import encode_batch
@@ -28,7 +29,7 @@ from kraftpy.protocol.schema import ZERO_UUID
 UNKNOWN_ID = b"\x11" * 16
 MINUTES_10 = 600_000
 SILENCE_SECONDS = 1.5
-"""The patience with batches that Kafka may never answer."""
+"""The patience with null records, which Kafka never answers."""
 
 TOPICS = {
     "plain": {},
@@ -57,7 +58,8 @@ def produce_batches(kind: str, topic: str, differ: Differ) -> None:
     for index, (note, batch) in enumerate(batches):
         for version in range(3, 14) if topic == "plain" else (7, 13):
             body = produced(name, batch, index=index, topic_id=topic_id)
-            differ.ask("produce", body, version, note=f"{topic} {note}", seconds=SILENCE_SECONDS)
+            seconds = SILENCE_SECONDS if batch is None else PATIENCE
+            differ.ask("produce", body, version, note=f"{topic} {note}", seconds=seconds)
     for index, (note, _) in enumerate(batches):
         read_back(differ, name, topic_id, f"{note} ", index)
 

@@ -31,6 +31,7 @@ from kraftpy.protocol.frames import encode_request
 EVENTUALLY_SECONDS = 3.0
 HARDLY_SECONDS = 0.5
 """The patience with a scenario of which something never became equal."""
+SLOW_SECONDS = 20.0
 RECORDED_ANSWER_SECONDS = 60.0
 RECORDED_SILENCE_SECONDS = 0.2
 """Where Kafka never answered, the silence of ours is not waited for any longer than this."""
@@ -70,8 +71,11 @@ class Question:
         return self.learned(heard)
 
     def heard(self, seconds: float) -> list[Heard]:
-        found = []
+        """Wait for both. If Kafka has answered, ours is waited for longer: a busy machine is no difference."""
+        found: list[Heard] = []
         for side in self._differ.sides:
+            if found and found[0].outcome != "silent":
+                seconds = max(seconds, SLOW_SECONDS)
             frame = side.frame(self._client, resolve(self._node, side.index), seconds)
             if isinstance(frame, str):
                 found.append(Heard(outcome=frame))

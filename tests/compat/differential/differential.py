@@ -22,6 +22,7 @@ import importlib
 import re
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,6 +33,7 @@ import known_differences  # noqa: E402
 import recording  # noqa: E402
 import reports  # noqa: E402
 from differ import Differ  # noqa: E402
+from known_differences import Known, KnownDifferences  # noqa: E402
 from outcomes import Outcomes  # noqa: E402
 from peer_clusters import Kind, running  # noqa: E402
 from scenario_table import SCENARIOS, Scenario  # noqa: E402
@@ -56,7 +58,7 @@ def chosen(only: str, nodes: int) -> list[Scenario]:
 
 def compare(options: argparse.Namespace, scenarios: list[Scenario]) -> tuple[Outcomes, dict[str, list[recording.Kept]]]:
     """Ask both; return what was found, and what Kafka answered in each scenario."""
-    outcomes = Outcomes(known_differences.load())
+    outcomes = Outcomes(KnownDifferences(known_differences.read()))
     kept: dict[str, list[recording.Kept]] = {}
     extra = dict(setting.split("=", 1) for setting in options.extra)
     kinds: tuple[Kind, ...] = ("kafka", "kraftpy")
@@ -86,7 +88,7 @@ def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int)
     """
     same = {name: answers for name, answers in kept.items() if not outcomes.differing_scenarios[name]}
     same = {name: answers for name, answers in same.items() if name not in outcomes.failed and answers}
-    again, seconds = replay(same, seed)
+    again, seconds = replay(same, seed, outcomes.known.entries)
     before, recorded = recording.read() if recording.FILE.exists() else (seed, {})
     stays = {name: answers for name, answers in recorded.items() if before == seed and name not in kept}
     for name, answers in same.items():
@@ -101,14 +103,18 @@ def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int)
     left_out = sorted(set(kept) - set(same))
     print(f"not recorded, for it differs: {', '.join(left_out) or 'nothing'}")
     number = sum(map(len, stays.values()))
-    size = recording.FILE.stat().st_size
-    print(f"recorded: {len(stays)} of {len(SCENARIOS)} scenarios, {number} answers, {size} bytes")
+    size, total = recording.FILE.stat().st_size, sum(seconds.values())
+    print(
+        f"recorded: {len(stays)} of {len(SCENARIOS)} scenarios, {number} answers, {size} bytes; asked in {total:.0f} s"
+    )
 
 
-def replay(kept: dict[str, list[recording.Kept]], seed: int) -> tuple[Outcomes, dict[str, float]]:
+def replay(
+    kept: dict[str, list[recording.Kept]], seed: int, known: Sequence[Known]
+) -> tuple[Outcomes, dict[str, float]]:
     """Ask a node of kraftpy what was recorded; return what was found, and how long each scenario took."""
     load_scenarios()
-    outcomes = Outcomes(known_differences.load())
+    outcomes = Outcomes(KnownDifferences(known))
     seconds: dict[str, float] = {}
     with ExitStack() as stack:
         differ = Differ([stack.enter_context(running("kraftpy", 1))], outcomes, seed)
@@ -122,9 +128,7 @@ def replay(kept: dict[str, list[recording.Kept]], seed: int) -> tuple[Outcomes, 
 
 
 def finish(outcomes: Outcomes, options: argparse.Namespace, *, is_whole: bool) -> int:
-    """Write the report, print the summary, and return the exit status."""
-    outcomes.write(options.report)
-    reports.write_words(outcomes, options.report.with_suffix(".words"))
+    """Print what was found, and return the exit status."""
     for line in outcomes.table():
         print(line)
     for name, trace in outcomes.failed.items():
@@ -157,6 +161,8 @@ def main() -> int:
         return 0
     options.report.parent.mkdir(parents=True, exist_ok=True)
     outcomes, kept = compare(options, chosen(options.only, options.nodes))
+    outcomes.write(options.report)
+    reports.write_words(outcomes, options.report.with_suffix(".words"))
     if options.record:
         record(outcomes, kept, options.seed)
     return finish(outcomes, options, is_whole=not options.only)

@@ -14,6 +14,7 @@ import json
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +39,8 @@ class Known:
     versions: str = ""
     about: str = ""
     case: str = ""
-    nodes: int = 0
-    """The number of nodes that show it, or 0."""
+    nodes: int = 1
+    """The number of nodes with which a whole run shows it."""
     follows: bool = False
     """Whether it is a consequence of the entry before, which the table does not show."""
 
@@ -93,8 +94,8 @@ def is_value(wanted: str, value: Plain) -> bool:
 class KnownDifferences:
     """All entries, and how often each explained a difference."""
 
-    def __init__(self, entries: list[dict[str, Any]]) -> None:
-        self.entries = [_read(entry) for entry in entries]
+    def __init__(self, entries: Sequence[Known]) -> None:
+        self.entries = entries
         self.used = Counter[int]()
 
     def explaining(self, api: str, version: int | None, case: str, found: Difference) -> Known | None:
@@ -106,9 +107,9 @@ class KnownDifferences:
         return None
 
     def unused(self, nodes: int) -> list[Known]:
-        """Return the entries that a run of so many nodes should have shown, and did not."""
+        """Return the entries that a whole run of so many nodes should have shown, and did not."""
         entries = enumerate(self.entries)
-        return [entry for number, entry in entries if entry.nodes in (0, nodes) and not self.used[number]]
+        return [entry for number, entry in entries if entry.nodes == nodes and not self.used[number]]
 
 
 def _read(entry: dict[str, Any]) -> Known:
@@ -119,5 +120,5 @@ def _read(entry: dict[str, Any]) -> Known:
     return Known(**values)
 
 
-def load() -> KnownDifferences:
-    return KnownDifferences(tomllib.loads(FILE.read_text(encoding="utf-8"))["answer"])
+def read() -> list[Known]:
+    return [_read(entry) for entry in tomllib.loads(FILE.read_text(encoding="utf-8"))["answer"]]

@@ -36,8 +36,8 @@ OF_INTERNAL_TOPICS = frozenset(
 )
 """The same within a topic that coordinators write to."""
 TOPIC_NAMES = ("name", "topic", "topic_name")
-VARYING = {"DescribeQuorumResponse": frozenset(["log_end_offset", "high_watermark", "leader_epoch"])}
-"""The same of one kind of answer: the metadata log has other entries in each."""
+VARYING = {"DescribeQuorumResponse": frozenset(["log_end_offset", "high_watermark", "leader_epoch", "leader_id"])}
+"""The same of one kind of answer: the metadata log has other entries in each, and elections other winners."""
 THESE_DAYS_MS = 1_000_000_000
 LONG_BYTES = 80
 

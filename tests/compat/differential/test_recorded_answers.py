@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+import known_differences
 import pytest
 import recording
 from differential import load_scenarios, replay
@@ -20,7 +21,7 @@ SEED, KEPT = recording.read()
 
 @pytest.fixture(scope="module")
 def outcomes() -> Outcomes:
-    return replay(KEPT, SEED)[0]
+    return replay(KEPT, SEED, known_differences.read())[0]
 
 
 @pytest.mark.parametrize("scenario", KEPT)
