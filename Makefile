@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-spark image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-tools compat-spark image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -126,6 +126,9 @@ compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's cla
 	$(BIN)/python tests/compat/java_share.py
 	$(BIN)/python tests/compat/java_streams_suite.py
 	$(BIN)/python tests/compat/spark_connector_suite.py
+
+compat-tools: $(VENV)/.dev  ## Kafka's command line tools against Apache Kafka and kraftpy: the same output (JDK 17 to 23, Maven)
+	$(BIN)/python tests/compat/tools/tools_suite.py
 
 compat-spark: $(VENV)/.dev  ## queries through Spark's own Kafka connector and ours: the same rows (JDK, Maven)
 	$(BIN)/python tests/compat/spark_connector_suite.py
