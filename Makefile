@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-junit compat-kafka compat-kafka-record compat-spark image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -140,6 +140,9 @@ comma := ,
 compat-junit: $(VENV)/.dev  ## Kafka's own integration tests against our server: make compat-junit CLASS=.. PACKAGE=.. JOBS=2 KAFKA=1
 	$(BIN)/python tests/compat/junit_suite.py $(addprefix --class ,$(subst $(comma), ,$(CLASS))) \
 		$(addprefix --package ,$(subst $(comma), ,$(PACKAGE))) $(if $(JOBS),--jobs $(JOBS)) $(if $(KAFKA),--kafka)
+
+compat-tools: $(VENV)/.dev  ## Kafka's command line tools against Apache Kafka and kraftpy: the same output (JDK 17 to 23, Maven)
+	$(BIN)/python tests/compat/tools/tools_suite.py
 
 compat-spark: $(VENV)/.dev  ## queries through Spark's own Kafka connector and ours: the same rows (JDK, Maven)
 	$(BIN)/python tests/compat/spark_connector_suite.py

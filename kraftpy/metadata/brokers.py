@@ -221,7 +221,7 @@ def unregister_broker(command: UnregisterBroker, image: Image) -> Decision[None]
     if image.broker(command.broker_id) is None:
         return Decision(
             error=ErrorCode.BROKER_ID_NOT_REGISTERED,
-            message=f"Broker ID {command.broker_id} is not currently registered.",
+            message=f"Broker ID {command.broker_id} is not currently registered",
         )
     left = _fence_changes(command.broker_id, image, Rules(image, gone=command.broker_id))
     return Decision(records=(*left, BrokerUnregistered(broker_id=command.broker_id)))

@@ -4,6 +4,7 @@
     effects = partition.loaded(state, log_start_offset=..., log_end_offset=...)
     offset = partition.next_fetch_offset()         # read the log from there
     acquired = partition.acquire(...)              # and hand out what is available of what was read
+    effects = partition.save_skipped()             # if that acquired nothing
     effects = partition.acknowledge(...)           # accept, release, reject, renew, or report a gap
     effects = partition.give_back(...)             # undo an acquisition
     effects = partition.release(member_id)         # the member's session has ended
@@ -354,6 +355,13 @@ class SharePartition:
     def save(self) -> list[Effect]:
         """Write all changes that the coordinator does not know yet, including the start offset."""
         return self._write_if_idle()
+
+    def save_skipped(self) -> list[Effect]:
+        """Write the start offset if all was done and what followed was no record: the group's lag is 0 then.
+
+        Otherwise markers and aborted records at the end of the log would remain a lag that no acknowledgement ends.
+        """
+        return self._write_if_idle() if self._next.batches and self.start_offset == self.end_offset else []
 
     def _write_if_idle(self) -> list[Effect]:
         if self._writing is not None or self.is_fenced:

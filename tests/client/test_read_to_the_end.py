@@ -9,7 +9,7 @@ import pytest
 from transactional_topics import ENDINGS, write_ending
 
 from kraftpy.audit.counting import count_log, read_columns
-from kraftpy.client import Admin, Consumer, NewTopic
+from kraftpy.client import Admin, Consumer, NewTopic, ResourceType, ShareConsumer
 from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.types import TopicPartition
@@ -84,3 +84,28 @@ def test_an_audit_counts_committed_records_alone(written: tuple[str, TopicPartit
     with RangeReader(bootstrap, isolation_level="read_committed") as reader:
         tallies = count_log(reader, [where.topic], tier="log", window_ms=600_000, now_ms=0)
     assert sum(tally.count for tally in tallies) == len(values)
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_a_share_group_that_has_read_all_has_no_lag(
+    written: tuple[str, TopicPartition, list[str]], isolation_level: str
+) -> None:
+    bootstrap, where, values = written
+    group = f"{where.topic}-sharing"
+    settings = {"share.auto.offset.reset": "earliest", "share.isolation.level": isolation_level}
+
+    async def read() -> None:
+        found: list[str] = []
+        async with Admin(bootstrap_servers=bootstrap) as admin:
+            await admin.alter_configs({(ResourceType.GROUP, group): settings})
+            async with (
+                ShareConsumer(where.topic, group_id=group, bootstrap_servers=bootstrap) as consumer,
+                asyncio.timeout(SECONDS),
+            ):
+                while (listed := (await admin.list_share_group_offsets(group)).get(where)) is None or listed.lag != 0:
+                    found += [str(record.value, "utf-8") for record in await consumer.getmany(timeout_ms=100)]
+                    await consumer.commit_sync()
+        assert [value for value in found if value.isdigit()] == values
+        assert isolation_level == "read_uncommitted" or len(found) == len(values)
+
+    asyncio.run(read())

@@ -169,7 +169,7 @@ class PartitionWorld:
         if offset is None:
             return []
         read = [each for each in self.log if each.last_offset >= max(offset, self.log_start_offset)]
-        return self.partition.acquire(
+        acquired = self.partition.acquire(
             member_id,
             read,
             fetch_offset=offset,
@@ -178,6 +178,9 @@ class PartitionWorld:
             is_record_limit=is_record_limit,
             now=self.now,
         )
+        if not acquired:
+            self.take(self.partition.save_skipped())
+        return acquired
 
     def acknowledge(self, member_id: str, said: list[Acknowledgement]) -> int:
         self.requests += 1

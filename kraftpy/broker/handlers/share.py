@@ -346,7 +346,9 @@ class _Fetch:
                 self.taken[partition] = _Taken(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
                 continue
             if not acquired:
-                self._has_skipped = self._has_skipped or held.machine.next_fetch_offset() != offset
+                if held.machine.next_fetch_offset() != offset:
+                    self._has_skipped = True
+                    self._broker.share_partitions.skipped(held)
                 continue
             has_any = self._has_acquired = True
             remaining -= sum(each.size for each in acquired)

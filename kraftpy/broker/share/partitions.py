@@ -266,6 +266,10 @@ class SharePartitions:
         """Schedule the expiry of the locks that were just handed out."""
         self._set_timer(held)
 
+    def skipped(self, held: HeldPartition) -> None:
+        """Tell the machine that a fetch has acquired nothing of what it has read."""
+        self._step(held, "skipping", held.machine.save_skipped)
+
     def give_back(self, held: HeldPartition, member_id: str, acquired: Sequence[Acquired]) -> None:
         """Undo what a fetch has acquired."""
         self._step(held, "giving back", lambda: held.machine.give_back(member_id, acquired))

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from command_lines import CommandLine
+from command_line import CommandLine
 from tool_clusters import ToolCluster
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from command_lines import FILES, TOOLS, CommandLine
+from command_line import FILES, TOOLS, CommandLine
 
 Kind = Literal["kafka", "kraftpy"]
 
@@ -195,12 +195,7 @@ class Jvm:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        import time as T
-
-        _b = T.time()
         answer = json.loads(self._process.stdout.readline())
-        if T.time() - _b > 3:
-            print(f"   {T.time() - _b:.1f}s {command.line}", flush=True)
         if command.starts:
             return "started\n"
         lines = answer["out"].splitlines()
@@ -221,7 +216,6 @@ class Jvm:
 
 def contains(text: str, pattern: str) -> bool:
     """Return whether a regular expression matches anywhere in the text."""
-
     return re.search(pattern, text) is not None
 
 

@@ -2,10 +2,10 @@
 
     python tests/compat/tools/tools_suite.py                        all command lines; some ten minutes
     python tests/compat/tools/tools_suite.py --story topics         those of a story that needs no other; repeatable
-    python tests/compat/tools/tools_suite.py --keep kafka.json      keep what Kafka's cluster gave, too
-    python tests/compat/tools/tools_suite.py --kept kafka.json      compare with what was kept, without starting Kafka
+    python tests/compat/tools/tools_suite.py --keep both.json       keep what both gave
+    python tests/compat/tools/tools_suite.py --kept both.json       compare with what Kafka gave then, without it
 
-Needs a JDK (17 to 23), Maven and a repository that has Apache Kafka. `command_lines.py` has the command lines, good ones and
+Needs a JDK (17 to 23), Maven and a repository that has Apache Kafka. `command_lines.py` has good command lines and
 bad ones. Both clusters, of three nodes each, are given all stories in turn. The outputs are compared line by
 line after `evening.py` has made them even. What differs on purpose is in documented.toml, with its reason.
 
@@ -25,7 +25,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from command_lines import STORIES, CommandLine  # noqa: E402
+from command_line import CommandLine  # noqa: E402
+from command_lines import STORIES  # noqa: E402
 from documented import Documented, differing_lines, read  # noqa: E402
 from evening import even  # noqa: E402
 from maven import JavaProject  # noqa: E402
@@ -92,15 +93,15 @@ class Tally:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--story", action="append", choices=list(STORIES), help="only this one; repeatable")
-    parser.add_argument("--keep", type=Path, help="write what Kafka's cluster gave to this file")
+    parser.add_argument("--keep", type=Path, help="write what both gave to this file")
     parser.add_argument("--kept", type=Path, help="compare with this file instead of starting Kafka")
     chosen = parser.parse_args()
     path = tools_class_path()
     stories = chosen.story or list(STORIES)
-    kafka: Outputs = json.loads(chosen.kept.read_text()) if chosen.kept else outputs("kafka", stories, path)
-    if chosen.keep:
-        chosen.keep.write_text(json.dumps(kafka, indent=1))
+    kafka: Outputs = json.loads(chosen.kept.read_text())["kafka"] if chosen.kept else outputs("kafka", stories, path)
     here = outputs("kraftpy", stories, path)
+    if chosen.keep:
+        chosen.keep.write_text(json.dumps({"kafka": kafka, "kraftpy": here}, indent=1))
     tally = Tally(read())
     for story in stories:
         for command, theirs, ours in zip(STORIES[story], kafka[story], here[story], strict=True):
