@@ -94,7 +94,7 @@ class Runner:
         try:
             with (directory / "out.txt").open("wb") as out, (directory / "err.txt").open("wb") as err:
                 command = self._command(name, directory, outcomes, slot)
-                trouble = _wait(subprocess.Popen(command, cwd=directory, stdout=out, stderr=err))
+                trouble = _wait(subprocess.Popen(command, cwd=directory, stdout=out, stderr=err, env=_environment()))
         finally:
             with self._lock:
                 self._free_slots.insert(0, slot)
@@ -134,6 +134,11 @@ class Runner:
             "--config=junit.jupiter.execution.timeout.thread.mode.default=SEPARATE_THREAD",
             *(method if self._chosen.method else ["--select-class", name]),
         ]
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, but nodes may write bytecode: each of the thousands would compile the whole package again."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _wait(process: subprocess.Popen[bytes]) -> str:
