@@ -5,16 +5,14 @@
     python tests/compat/junit_suite.py --class GetOffsetShellTest --method testTopicNameArg
     python tests/compat/junit_suite.py --class GetOffsetShellTest --kafka   the same against Kafka itself
 
-Needs a JDK, Maven and a repository that has Apache Kafka. The tests come from Kafka's test jars. Those run that ask for
-a cluster by `@ClusterTest` or `KafkaClusterTestKit`: classes of `junit/src/standins` stand in the class path before
-Kafka's and start processes of `kraftpy server` in place of brokers inside the JVM. Each test class has a JVM of its
-own; `--jobs` run at a time, by default as many as have cores and memory.
+Needs a JDK, Maven and a repository that has Apache Kafka. The tests come from Kafka's test jars. Those run that get a
+cluster by `@ClusterTest`, `KafkaClusterTestKit` or `QuorumTestHarness`: classes of `junit/src/standins` stand in the
+class path before Kafka's and start processes of `kraftpy server` in place of brokers inside the JVM. Each test class has
+a JVM of its own; `--jobs` run at a time, by default as many as have cores and memory.
 
 `junit/cannot_pass.toml` names the tests that cannot pass, with reasons. The exit status is 1 if another one does not
 pass, if one of those passes, or if a node logs a traceback. Reports, and the logs of nodes that tell of errors, are
 left in build/junit/.
-
-Left out: tests that start brokers as Scala objects (`IntegrationTestHarness`, `QuorumTestHarness`).
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class Runner:
         try:
             with (directory / "out.txt").open("wb") as out, (directory / "err.txt").open("wb") as err:
                 command = self._command(name, directory, outcomes, slot)
-                trouble = _wait(subprocess.Popen(command, cwd=directory, stdout=out, stderr=err))
+                trouble = _wait(subprocess.Popen(command, cwd=directory, stdout=out, stderr=err, env=_environment()))
         finally:
             with self._lock:
                 self._free_slots.insert(0, slot)
@@ -134,6 +132,11 @@ class Runner:
             "--config=junit.jupiter.execution.timeout.thread.mode.default=SEPARATE_THREAD",
             *(method if self._chosen.method else ["--select-class", name]),
         ]
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, but nodes may write bytecode: each of the thousands would compile the whole package again."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _wait(process: subprocess.Popen[bytes]) -> str:

@@ -18,6 +18,7 @@ import org.apache.kafka.common.test.TestKitNodes;
 import org.apache.kafka.common.test.api.ClusterConfig;
 import org.apache.kafka.common.test.api.Type;
 import org.apache.kafka.metadata.bootstrap.BootstrapMetadata;
+import org.apache.kafka.server.common.Feature;
 import org.apache.kafka.server.fault.FaultHandlerException;
 
 /** The cluster that a {@code @ClusterTest} is given: processes, seen through {@link KafkaClusterTestKit}. */
@@ -199,10 +200,14 @@ public final class ProcessCluster implements ClusterInstance {
         return List.copyOf(kit.controllerPorts().values());
     }
 
-    /** Both: every node serves KIP-848, at any level of {@code group.version}. */
+    /** Both, unless the test takes the consumer protocol (KIP-848) from the cluster. */
     @Override
     public Set<GroupProtocol> supportedGroupProtocols() {
-        return Set.of(GroupProtocol.CLASSIC, GroupProtocol.CONSUMER);
+        short level = config.features().getOrDefault(Feature.GROUP_VERSION, (short) 1);
+        String protocols = config.serverProperties().getOrDefault("group.coordinator.rebalance.protocols", "consumer");
+        return level > 0 && protocols.contains("consumer")
+            ? Set.of(GroupProtocol.CLASSIC, GroupProtocol.CONSUMER)
+            : Set.of(GroupProtocol.CLASSIC);
     }
 
     @Override
