@@ -20,7 +20,7 @@ from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata.auto_creation import found_or_created
-from kraftpy.broker.slicing import PIECE
+from kraftpy.broker.slicing import PIECE, cut
 from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional_offsets import refuse
@@ -85,6 +85,10 @@ _IDS_PER_UNIT = 5
 _HASHED_CHARACTERS = 50
 """How many characters of a transactional id are hashed in one unit of `slicing`."""
 _SHORT_ID = 250
+_TOPIC_UNITS = 2
+"""The cost of a topic of AddPartitionsToTxn, in addition to its partitions."""
+_TRANSACTION_UNITS = 20
+"""The cost of a transaction of AddPartitionsToTxn, in addition to its topics."""
 
 _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
@@ -107,9 +111,9 @@ async def add_partitions_to_txn(
     if context.api_version >= _FIRST_BATCHED_VERSION:
         if await who_asks(broker, context) is None:  # KIP-890: clients stay below it
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return await _add_batched(broker, request)
+        return await _add_batched(broker, request, is_long=context.is_long)
     topics = request.v3_and_below_topics
-    codes = _existing(broker, topics)
+    codes = await _existing(broker, topics, is_long=context.is_long)
     if not any(codes.values()):
         result = await broker.transactions.ask(
             AddPartitions(
@@ -120,13 +124,18 @@ async def add_partitions_to_txn(
             )
         )
         codes = dict.fromkeys(codes, fenced(result.error_code, context.api_version, _FIRST_FENCED_VERSION))
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
+    results = await _results(broker, topics, codes, is_long=context.is_long)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
-async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+async def _add_batched(
+    broker: Broker, request: AddPartitionsToTxnRequest, *, is_long: bool
+) -> AddPartitionsToTxnResponse:
     results = []
     for asked in {each.transactional_id: each for each in request.transactions}.values():
-        codes: Mapping[TopicPartition, ErrorCode] = _existing(broker, asked.topics)
+        if is_long:
+            await broker.slices.breathe(_TRANSACTION_UNITS)
+        codes: Mapping[TopicPartition, ErrorCode] = await _existing(broker, asked.topics, is_long=is_long)
         if not any(codes.values()):
             codes = await broker.transactions.add_or_verify(
                 asked.transactional_id,
@@ -137,43 +146,59 @@ async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> Ad
             )
         results.append(
             AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id, topic_results=_results(asked.topics, codes)
+                transactional_id=asked.transactional_id,
+                topic_results=await _results(broker, asked.topics, codes, is_long=is_long),
             )
         )
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _existing(broker: Broker, topics: list[AddPartitionsToTxnTopic]) -> dict[TopicPartition, ErrorCode]:
+async def _existing(
+    broker: Broker, topics: list[AddPartitionsToTxnTopic], *, is_long: bool
+) -> dict[TopicPartition, ErrorCode]:
     """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried."""
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
-        found = broker.image.topic(topic.name)
-        count = 0 if found is None else len(found.partitions)
-        for index in topic.partitions:
-            is_there = 0 <= index < count
-            codes[TopicPartition(topic.name, index)] = (
-                ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-    if not any(codes.values()):
-        return codes
-    return {key: code or ErrorCode.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
+        for indexes in cut(topic.partitions):
+            if is_long:
+                await broker.slices.breathe(_TOPIC_UNITS + len(indexes))
+            found = broker.image.topic(topic.name)
+            count = 0 if found is None else len(found.partitions)
+            for index in indexes:
+                is_there = 0 <= index < count
+                codes[TopicPartition(topic.name, index)] = (
+                    ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+    if any(codes.values()):
+        for partitions in cut(list(codes)):
+            if is_long:
+                await broker.slices.breathe(len(partitions))
+            for partition in partitions:
+                codes[partition] = codes[partition] or ErrorCode.OPERATION_NOT_ATTEMPTED
+    return codes
 
 
-def _results(
-    topics: list[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, ErrorCode]
+async def _results(
+    broker: Broker,
+    topics: list[AddPartitionsToTxnTopic],
+    codes: Mapping[TopicPartition, ErrorCode],
+    *,
+    is_long: bool,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
+    results = []
+    for topic in topics:
+        of_topic: list[AddPartitionsToTxnPartitionResult] = []
+        for indexes in cut(topic.partitions):
+            if is_long:
+                await broker.slices.breathe(_TOPIC_UNITS + len(indexes))
+            of_topic += [
                 AddPartitionsToTxnPartitionResult(
                     partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
                 )
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+                for index in indexes
+            ]
+        results.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=of_topic))
+    return results
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
-from kraftpy.broker.slicing import Slices
+from kraftpy.broker.slicing import PIECE, Slices, cut
 from kraftpy.broker.transactions.markers import MarkerSender, Marking
 from kraftpy.broker.transactions.producer_ids import ProducerIds
 from kraftpy.config import BrokerConfig
@@ -238,13 +238,16 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if response.error_code != ErrorCode.NONE:
             return dict.fromkeys(partitions, ErrorCode.of(response.error_code))
-        codes = {
-            TopicPartition(each.name, part.partition_index): ErrorCode.of(part.partition_error_code)
-            for result in response.results_by_transaction
-            for each in result.topic_results
-            for part in each.results_by_partition
-        }
-        return {partition: codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in partitions}
+        codes = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        for each in (topic for result in response.results_by_transaction for topic in result.topic_results):
+            for parts in cut(each.results_by_partition):
+                if len(partitions) > PIECE:
+                    await self._slices.breathe(1 + len(parts))
+                for part in parts:
+                    partition = TopicPartition(each.name, part.partition_index)
+                    if partition in codes:
+                        codes[partition] = ErrorCode.of(part.partition_error_code)
+        return codes
 
     async def add_or_verify(
         self,
