@@ -128,7 +128,8 @@ def _new_characters(message: _Heartbeat) -> int | None:
 
 
 def _names(names: Iterable[str]) -> int:
-    return sum(_NAME_BYTES + len(name) for name in names)
+    lengths = [*map(len, names)]
+    return _NAME_BYTES * len(lengths) + sum(lengths)
 
 
 def _topology(topology: Topology) -> int:

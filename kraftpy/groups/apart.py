@@ -44,7 +44,9 @@ class Decision:
     draft: Any
     answers: list[tuple[Any, Any]]
     """The requests that were decided on the draft, each with its response."""
-    steps: Deciding[bool]
+    steps: Deciding[Any]
     """The rest of the decision."""
     step: Any
     """The step in which it began. It is renewed when the decision goes on."""
+    then: Callable[[Any, Any], None] | None = None
+    """Goes on with the result, in a step. Without it the draft is stored, and the requests are answered."""

@@ -159,9 +159,13 @@ class ChangeQueue(ABC, Generic[D, P]):
         draft = self._draft(group)
         answers: list[tuple[Request, GroupResponse]] = []
         steps = self._decide(group, draft, answers, step)
+        return self._start(group, Decision(token=0, draft=draft, answers=answers, steps=steps, step=step))
+
+    def _start(self, group: Group, decision: Decision) -> ChangeQueue[Any, Any] | None:
+        """Begin with a decision, and go on with it as far as it goes at once."""
         self._last_token += 1
-        decision = Decision(token=self._last_token, draft=draft, answers=answers, steps=steps, step=step)
-        return self._go_on(group, decision, partial(next, steps))
+        decision.token = self._last_token
+        return self._go_on(group, decision, partial(next, decision.steps))
 
     def _go_on(self, group: Group, decision: Decision, resume: Callable[[], Work]) -> ChangeQueue[Any, Any] | None:
         """Go on with a decision, and have its result stored. If it has to pause, nothing follows for now."""
@@ -170,6 +174,9 @@ class ChangeQueue(ABC, Generic[D, P]):
             try:
                 work = resume()
             except StopIteration as end:
+                if decision.then is not None:
+                    decision.then(end.value, step)
+                    return None
                 return self._decided(group, decision.draft, decision.answers, end.value, step)
             if work.units > UNITS_AT_ONCE:
                 group.decision, group.is_changing = decision, True

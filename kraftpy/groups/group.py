@@ -88,7 +88,7 @@ class Group:
     @property
     def is_vacant(self) -> bool:
         """True if nothing would be lost by dropping the group."""
-        return self.holds_nothing and not self.waiting and not self.is_losing_offsets
+        return self.holds_nothing and not self.waiting and self.decision is None and not self.is_losing_offsets
 
     # ---- state
 
