@@ -18,6 +18,9 @@ from typing import Any, Final, TypeVar
 UNITS_AT_ONCE: Final = 3_000
 """Work up to this size, about 10 ms, is done on the spot. A unit is a partition, task, topic or member."""
 
+LIGHT: Final = 8
+"""How many names or partitions are converted, copied or counted in the time of a unit."""
+
 T = TypeVar("T")
 
 

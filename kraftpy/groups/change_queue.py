@@ -82,8 +82,9 @@ class ChangeQueue(ABC, Generic[D, P]):
     def _on_due(self, group: Group, draft: D, key: Key, step: Step) -> Deciding[None]:
         """Handle a timer that has fallen due, unless something has made it obsolete in the meantime."""
 
-    def _ends(self, draft: D, step: Step) -> bool:
+    def _ends(self, draft: D, step: Step) -> Deciding[bool]:
         """Return True if nothing more may be decided on this draft."""
+        yield from ()
         return False
 
     @abstractmethod
@@ -248,7 +249,7 @@ class ChangeQueue(ABC, Generic[D, P]):
                     answer = yield from self._answer(group, draft, item, step)
                     if answer is None:
                         return True
-                is_over = bool(draft.records) and self._ends(draft, step)
+                is_over = bool(draft.records) and (yield from self._ends(draft, step))
             except Exception as error:
                 waiting.popleft()
                 draft.take_back(count)
@@ -285,10 +286,10 @@ class ChangeQueue(ABC, Generic[D, P]):
 
     def _store(self, group: Group, draft: D, answers: Answers, step: Step) -> None:
         records = list(draft.records)
+        group.stored = draft if len(records) == draft.count else None
         classic = group.classic
         if classic is not None and (classic.persisted is not None or group.records_in_flight):
             records.insert(0, group_record(group.group_id, None))
-        group.stored = draft if len(records) == draft.count else None
         step.append(records, self._purpose(group, draft, tuple(answers)))
         group.is_changing = True
 
@@ -297,7 +298,16 @@ class ChangeQueue(ABC, Generic[D, P]):
 
         It is what they would be replayed to, and to parse the records of a large group again takes long.
         """
-        return False
+        draft, known = group.stored, self.of(group)
+        if draft is None or not isinstance(draft, self._draft_class):
+            return False
+        if not (known is draft.before or (known is None and draft.before.is_gone)):
+            return False
+        group.put_generation(None)  # of the classic group that it was
+        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
+        if draft.successor is not None:
+            group.put_generation(draft.successor)
+        return True
 
     def stored(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""

@@ -6,10 +6,13 @@ again gives the same; a group of which nothing is left is forgotten; `usage` cou
 
 from __future__ import annotations
 
+from typing import Final
+
 from kraftpy.groups import offsets
 from kraftpy.groups.group import Group
 from kraftpy.groups.memory import OBJECTS_PER_BYTE, Usage
 from kraftpy.groups.records import (
+    GROUP_KEY_VERSION,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -22,6 +25,10 @@ from kraftpy.groups.replay import replay_record
 from kraftpy.groups.transactional_offsets import PendingOffsets
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
+
+_CLASSIC_KEY: Final = GROUP_KEY_VERSION.to_bytes(2, "big")
+_OF_CLASSIC: Final = 2
+"""The bytes that each byte of a classic group's record takes: its members' metadata stays as it is."""
 
 
 class GroupRegistry:
@@ -56,7 +63,7 @@ class GroupRegistry:
                 case OffsetCommitKey() as named:
                     self._replay_offset(named, None if value is None else read_offset(value))
                 case GroupMetadataKey() as named:
-                    self.usage.stored(bytes(key), None if value is None else len(value), 2)
+                    self.count(key, value)
                     self._replay_group(named.group_id, None if value is None else read_group(value))
                 case None:
                     self.count(key, value)
@@ -74,8 +81,9 @@ class GroupRegistry:
             self.pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
 
     def count(self, key: Buffer, value: Buffer | None) -> None:
-        """Count the memory of a record about a group that the coordinator assigns to."""
-        self.usage.stored(bytes(key), None if value is None else len(value), OBJECTS_PER_BYTE)
+        """Count the memory of a record about a group."""
+        of_a_byte = _OF_CLASSIC if key[:2] == _CLASSIC_KEY else OBJECTS_PER_BYTE
+        self.usage.stored(bytes(key), None if value is None else len(value), of_a_byte)
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         group = self.groups.get(key.group_id)

@@ -14,20 +14,36 @@ from test_costs_of_groups import lines
 
 from kraftpy.groups import change_queue
 from kraftpy.groups.apart import UNITS_AT_ONCE
+from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer import protocol as consumer_protocol
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Effect, Event, Request, StateChanged, Survived
 from kraftpy.groups.share import protocol as share_protocol
 from kraftpy.groups.share import records as share_records
 from kraftpy.groups.share.group import ShareGroup
+from kraftpy.protocol.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import alter_share_group_offsets as altering
 from kraftpy.protocol.messages import delete_share_group_offsets as deleting
+from kraftpy.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupTopicPartitions,
+)
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
+from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
+from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from kraftpy.types import TopicId
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kraftpy.types import TopicId, TopicPartition
 
 MANY = UNITS_AT_ONCE + 500
-AT_ONCE = 100
+AT_ONCE = 10
 """What may be done on the spot, so that the rest of a step shows."""
 SHAPES: dict[str, dict[str, int]] = {
     "one large topic": {"t": MANY},
@@ -84,7 +100,11 @@ class Steps(World):
         self.step(StateChanged(token=token, failed={}))
 
     def ask(self, message: Any, version: int) -> Any:
-        return self.answers[self.request(message, version)]
+        """Return the answer. A request at a barrier gets it once time passes."""
+        request_id = self.request(message, version)
+        if request_id not in self.answers:
+            self.tick(self.now + 10_000)
+        return self.answers[request_id]
 
     def had_short_steps(self) -> None:
         assert self.most < MANY, (type(self.longest), self.most)
@@ -94,7 +114,7 @@ class Steps(World):
 
 @pytest.fixture(autouse=True)
 def _little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (change_queue, share_protocol, share_records):
+    for module in (change_queue, consumer_protocol, share_protocol, share_records):
         monkeypatch.setattr(module, "UNITS_AT_ONCE", AT_ONCE)
 
 
@@ -156,4 +176,115 @@ def test_share_groups(shape: str) -> None:
     (gone,) = world.ask(DeleteGroupsRequest(groups_names=["g"]), 2).results
     assert gone.error_code == ErrorCode.NONE
     assert not world.coordinator.groups
+    world.had_short_steps()
+
+
+class Consumers:
+    """Members of a consumer group that report what they own."""
+
+    def __init__(self, world: Steps) -> None:
+        self.world = world
+        self.told: dict[str, list[ConsumerGroupTopicPartitions]] = {}
+
+    def group(self) -> ConsumerGroup:
+        kind = self.world.coordinator.groups["g"].kind
+        assert isinstance(kind, ConsumerGroup)
+        return kind
+
+    def beat(self, member: str, epoch: int | None = None, instance_id: str | None = None) -> None:
+        joins = epoch == 0
+        message = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member,
+            member_epoch=self.group().current(member).member_epoch if epoch is None else epoch,
+            instance_id=instance_id,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=self.world.topics.names() if joins else None,
+            topic_partitions=[] if joins else self.told.get(member, []),
+        )
+        answer = self.world.ask(message, 1)
+        assert answer.error_code == ErrorCode.NONE, answer
+        if answer.assignment is not None:
+            self.told[member] = answer.assignment.topic_partitions
+
+    def settle(self, *members: str) -> None:
+        for _ in range(3):
+            for member in members:
+                self.beat(member)
+        assert len(self.group().holders) == sum(self.world.topics.counts().values())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_consumer_groups(shape: str) -> None:
+    world = Steps({**SHAPES[shape], "another": 1})
+    members = Consumers(world)
+    members.beat("a", 0)
+    members.settle("a")
+    members.beat("b", 0, "static")
+    members.settle("a", "b")
+    assert len(members.group().current("b").assigned) >= MANY // 2
+    world.become({**SHAPES[shape], "another": 2})
+    members.settle("a", "b")
+    members.beat("b", -2, "static")
+    members.beat("c", 0, "static")
+    members.settle("a", "c")
+    members.beat("c", -1, "static")
+    members.settle("a")
+    world.delete_topics("another")
+    members.settle("a")
+    members.beat("a", -1)
+    world.had_short_steps()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_groups_that_migrate_to_the_consumer_protocol_and_back(shape: str) -> None:
+    world = Steps(SHAPES[shape])
+    members = Consumers(world)
+    names = tuple(SHAPES[shape])
+    everything = tuple(TopicPartition(name, number) for name, count in SHAPES[shape].items() for number in range(count))
+
+    def join(member_id: str, owned: tuple[TopicPartition, ...]) -> JoinGroupResponse:
+        metadata = encode_subscription(Subscription(topics=names, owned=owned))
+        joining = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+        )
+        answer = world.ask(joining, 9)
+        assert isinstance(answer, JoinGroupResponse)
+        return answer
+
+    def sync(epoch: int, given: dict[str, bytes]) -> tuple[TopicPartition, ...]:
+        syncing = SyncGroupRequest(
+            group_id="g",
+            generation_id=epoch,
+            member_id=member_id,
+            assignments=[SyncGroupRequestAssignment(member_id=key, assignment=each) for key, each in given.items()],
+        )
+        answer = world.ask(syncing, 5)
+        assert answer.error_code == ErrorCode.NONE
+        return decode_assignment(answer.assignment)
+
+    def beat(epoch: int) -> int:
+        code: int = world.ask(HeartbeatRequest(group_id="g", generation_id=epoch, member_id=member_id), 4).error_code
+        return code
+
+    member_id = join("", ()).member_id
+    joining = join(member_id, ())
+    assert len(sync(joining.generation_id, {member_id: encode_assignment(everything)})) == MANY
+    members.beat("new", 0)
+    for owned in (everything, everything[: MANY // 2]):  # it gives up what it is asked to
+        assert beat(members.group().current(member_id).member_epoch) == ErrorCode.REBALANCE_IN_PROGRESS
+        joined = join(member_id, owned)
+        assert joined.error_code == ErrorCode.NONE
+        owned = sync(joined.generation_id, {})
+    members.settle("new")
+    beat(members.group().current(member_id).member_epoch)
+    joined = join(member_id, owned)
+    sync(joined.generation_id, {})
+    members.beat("new", -1)
+    assert isinstance(world.coordinator.groups["g"].kind, ClassicGroup)
     world.had_short_steps()

@@ -296,14 +296,6 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
 
     # ---- what is stored
 
-    def take_over(self, group: Group) -> bool:
-        """Make the draft whose records are in the log now the state of the group; False if they must be replayed."""
-        draft, known = group.stored, self.of(group)
-        if not isinstance(draft, ShareDraft) or not (known is draft.before or (known is None and draft.before.is_gone)):
-            return False
-        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
-        return True
-
     def stored(self, group: Group, purpose: StoreShareGroup, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""
         operation = purpose.operation

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kraftpy.groups.apart import UNITS_AT_ONCE, Deciding, Work
+from kraftpy.groups.apart import LIGHT, UNITS_AT_ONCE, Deciding, Work
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
@@ -85,7 +85,7 @@ class ShareProtocol:
         self._admit(draft.group, message)
         # Nothing is refused below this point.
         before = draft.group.current(member_id)
-        named = len(message.subscribed_topic_names or ())
+        named = len(message.subscribed_topic_names or ()) // LIGHT
         resubscribed: bool = yield Work(named, lambda: self._update(draft, event, message))
         yield from self._refresh(draft, changed=resubscribed)
         if draft.group.epoch != draft.group.assignment_epoch:

@@ -115,14 +115,6 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
 
     # ---- what is stored
 
-    def take_over(self, group: Group) -> bool:
-        """Make the draft whose records are in the log now the state of the group; False if they must be replayed."""
-        draft = group.stored
-        if not isinstance(draft, StreamsDraft) or not _is_of(self.of(group), draft.before):
-            return False
-        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
-        return True
-
     def _on_stored(self, group: Group, purpose: StoreStreamsGroup, step: Step) -> None:
         if isinstance(group.kind, StreamsGroup):
             group.kind.volatile = purpose.volatile
@@ -168,8 +160,3 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         ):
             expected.add(delay)
         return expected
-
-
-def _is_of(known: StreamsGroup | None, before: StreamsGroup) -> bool:
-    """Return True if a draft began with the group as it is now."""
-    return known is before or (known is None and before.is_gone)
