@@ -24,8 +24,16 @@ from kraftpy.groups.share.partitions import asked, initializing
 from kraftpy.groups.share.records import ShareStateValue
 from kraftpy.groups.streams.assignor import Worker, assign
 from kraftpy.groups.streams.records import Task
-from kraftpy.groups.streams.topology import InternalTopic, Subtopology, Topology, configure
-from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.streams.topology import (
+    INCORRECTLY_PARTITIONED_TOPICS,
+    MISSING_SOURCE_TOPICS,
+    MOST_TASKS,
+    InternalTopic,
+    Subtopology,
+    Topology,
+    configure,
+    hash_of,
+)
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.types import Millis, TopicId
 
@@ -68,12 +76,58 @@ def test_a_topology_is_configured_in_time_linear_in_its_subtopologies() -> None:
             for number in reversed(range(length))
         ]
         topology = Topology(epoch=1, subtopologies=tuple(parts))
-        found = configure(topology, topics, TopicMatches(topics))
+        found = configure(topology, topics, {})
         assert {topic.partitions for topic in found.missing} == {3}
         assert len(found.missing) == length - 1
-        return lambda: configure(topology, topics, TopicMatches(topics))
+        return lambda: configure(topology, topics, {})
 
     assert grows_with_its_size(chain)
+
+
+class Looked(str):
+    """A topic's name that counts how often names are looked up: what a set operation does is no line of Python."""
+
+    times = 0
+
+    def __hash__(self) -> int:
+        Looked.times += 1
+        return super().__hash__()
+
+    __eq__ = str.__eq__
+
+
+def test_a_topology_is_configured_with_lookups_linear_in_its_subtopologies() -> None:
+    def lookups(count: int) -> int:
+        names = [Looked(f"topic-{number:05}") for number in range(count)]
+        topics = TopicsNow()
+        topics.become(dict.fromkeys(names, 1))
+        parts = (Subtopology(subtopology_id=name.upper(), source_topics=(name,)) for name in names)
+        topology = Topology(epoch=1, subtopologies=tuple(parts))
+        Looked.times = 0
+        assert len(configure(topology, topics, {}).tasks) == count
+        hash_of(topology, topics, {})
+        return Looked.times
+
+    assert lookups(400) < 6 * lookups(100) + 1_000
+
+
+def test_the_tasks_of_a_topology_are_bounded() -> None:
+    topics = TopicsNow()
+    topics.become({"t": 1_000})
+    parts = [Subtopology(subtopology_id=f"{number:03}", source_topics=("t",)) for number in range(101)]
+    assert configure(Topology(epoch=1, subtopologies=tuple(parts[:100])), topics, {}).is_ready
+    too_many = configure(Topology(epoch=1, subtopologies=tuple(parts)), topics, {})
+    assert not too_many.is_ready
+    assert too_many.status == INCORRECTLY_PARTITIONED_TOPICS
+    assert too_many.detail == f"The topology has 101000 tasks, and there can be at most {MOST_TASKS}."
+
+
+def test_a_status_names_a_few_topics() -> None:
+    names = tuple(f"topic-{number:05}" for number in range(1_000))
+    part = Subtopology(subtopology_id="0", source_topics=names)
+    found = configure(Topology(epoch=1, subtopologies=(part,)), TopicsNow(), {})
+    assert found.status == MISSING_SOURCE_TOPICS
+    assert found.detail == f"Source topics {', '.join(names[:20])} and 980 more are missing."
 
 
 def test_a_protocol_is_chosen_in_time_linear_in_how_many_a_member_knows() -> None:

@@ -22,6 +22,9 @@ from kraftpy.groups.events import Effect, Event, Request, StateChanged, Survived
 from kraftpy.groups.share import protocol as share_protocol
 from kraftpy.groups.share import records as share_records
 from kraftpy.groups.share.group import ShareGroup
+from kraftpy.groups.streams import protocol as streams_protocol
+from kraftpy.groups.streams import topology as streams_topology
+from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.protocol.consumer_protocol import (
     Subscription,
     decode_assignment,
@@ -31,6 +34,7 @@ from kraftpy.protocol.consumer_protocol import (
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import alter_share_group_offsets as altering
 from kraftpy.protocol.messages import delete_share_group_offsets as deleting
+from kraftpy.protocol.messages import streams_group_heartbeat as wire
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupTopicPartitions,
@@ -114,7 +118,8 @@ class Steps(World):
 
 @pytest.fixture(autouse=True)
 def _little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (change_queue, consumer_protocol, share_protocol, share_records):
+    modules = (change_queue, consumer_protocol, share_protocol, share_records, streams_protocol, streams_topology)
+    for module in modules:
         monkeypatch.setattr(module, "UNITS_AT_ONCE", AT_ONCE)
 
 
@@ -287,4 +292,92 @@ def test_groups_that_migrate_to_the_consumer_protocol_and_back(shape: str) -> No
     sync(joined.generation_id, {})
     members.beat("new", -1)
     assert isinstance(world.coordinator.groups["g"].kind, ClassicGroup)
+    world.had_short_steps()
+
+
+TOPOLOGIES: dict[str, tuple[dict[str, int], wire.Topology]] = {
+    "one large topic": (
+        {"t": MANY},
+        wire.Topology(epoch=1, subtopologies=[wire.Subtopology(subtopology_id="0", source_topics=["t"])]),
+    ),
+    "many subtopologies": (
+        SHAPES["many topics"],
+        wire.Topology(
+            epoch=1,
+            subtopologies=[
+                wire.Subtopology(subtopology_id=f"{number:05}", source_topics=[name])
+                for number, name in enumerate(SHAPES["many topics"])
+            ],
+        ),
+    ),
+    "many sources": (
+        SHAPES["many topics"],
+        wire.Topology(
+            epoch=1,
+            subtopologies=[wire.Subtopology(subtopology_id="0", source_topics=list(SHAPES["many topics"]))],
+        ),
+    ),
+    "many missing changelogs": (
+        {"t": 1},
+        wire.Topology(
+            epoch=1,
+            subtopologies=[
+                wire.Subtopology(
+                    subtopology_id="0",
+                    source_topics=["t"],
+                    state_changelog_topics=[wire.TopicInfo(name=name) for name in SHAPES["many topics"]],
+                )
+            ],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TOPOLOGIES)
+def test_streams_groups(kind: str) -> None:
+    topics, topology = TOPOLOGIES[kind]
+    world = Steps({**topics, "another": 1}, GroupConfig(group_streams_initial_rebalance_delay_ms=0))
+    told: dict[str, list[wire.TaskIds]] = {}
+
+    def beat(member: str, epoch: int | None = None) -> wire.StreamsGroupHeartbeatResponse:
+        joins = epoch == 0
+        group = world.coordinator.groups["g"].kind if "g" in world.coordinator.groups else None
+        if epoch is None:
+            assert isinstance(group, StreamsGroup)
+            epoch = group.current(member).member_epoch
+        message = wire.StreamsGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member,
+            member_epoch=epoch,
+            rebalance_timeout_ms=60_000,
+            topology=topology if joins else None,
+            active_tasks=[] if joins else told.get(member, []),
+            standby_tasks=[],
+            warmup_tasks=[],
+            process_id=member,
+            user_endpoint=wire.Endpoint(host=member, port=1),
+            task_offsets=[wire.TaskOffset(subtopology_id="0", partition=number, offset=1) for number in range(MANY)],
+        )
+        answer = world.ask(message, 0)
+        assert answer.error_code == ErrorCode.NONE, answer
+        if answer.active_tasks is not None:
+            told[member] = answer.active_tasks
+        assert isinstance(answer, wire.StreamsGroupHeartbeatResponse)
+        return answer
+
+    beat("a", 0)
+    beat("b", 0)
+    for _ in range(3):
+        for member in "ab":
+            said = beat(member)
+    if kind != "many missing changelogs":
+        assert not said.status
+        assert {sum(len(ids.partitions) for ids in told[member]) for member in "ab"} != {0}
+    world.become({**topics, "another": 2})
+    world.delete_topics("another")
+    for member in "ab":
+        beat(member)
+    beat("b", -1)
+    beat("a")
+    beat("a", -1)
     world.had_short_steps()

@@ -102,7 +102,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
                 yield from self.protocol.retarget(draft)
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
             step.note(group, f"member {key.member_id} {why}")
-            self.protocol.remove(draft, key.member_id)
+            yield from self.protocol.remove(draft, key.member_id)
 
     def _purpose(self, group: Group, draft: StreamsDraft, answers: Answers) -> StoreStreamsGroup:
         return StoreStreamsGroup(

@@ -47,7 +47,7 @@ def _not_found(group_id: str, why: str) -> DescribedStreamsGroup:
 
 
 def _describe(group: StreamsGroup, protocol: StreamsProtocol, operations: int) -> DescribedStreamsGroup:
-    configured = protocol.look(group)
+    configured = protocol.configured(group)
     topology = None
     if group.topology is not None:
         is_known = configured is not None and configured.is_ready
