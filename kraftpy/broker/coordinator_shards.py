@@ -160,6 +160,10 @@ class Shards(ABC, Generic[M]):
         """Do a piece of what replayed records have left to do; return True if there is more."""
         return False
 
+    def _restore_on(self, machine: M) -> bool:
+        """Do a piece of what is to be done before `loaded`; return True if there is more."""
+        return False
+
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
         """Carry out an effect of the machine; return the effects that follow from it immediately."""
@@ -297,8 +301,13 @@ class Shards(ABC, Generic[M]):
         while outcome == ErrorCode.REQUEST_TIMED_OUT:
             deadline = asyncio.get_running_loop().time() + _LOOK_AGAIN_S
             outcome = await replica.committed(end_offset, shard.leadership, deadline)
-        if outcome != ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_current(shard):
-            self._loaded(shard)
+        if outcome == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return
+        while self._is_current(shard):
+            if not self._restore_on(shard.machine):
+                self._loaded(shard)
+                return
+            await asyncio.sleep(0)
 
     def _serving(self, partition: int) -> Shard[M] | None:
         """Return the shard of a partition, unless it is not here or about to be reloaded."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -128,9 +128,9 @@ class ChangeQueue(ABC, Generic[D, P]):
         if key in self._clocks.all(group):
             self._clocks.again(key, step)
 
-    def restore(self, group: Group, step: Step) -> None:
-        """Start the members' clocks: the group was just loaded."""
-        self._clocks.restore(group, step)
+    def restore(self, group: Group, now: Callable[[], Step]) -> Iterator[int]:
+        """Start the members' clocks, as the group was just loaded, and yield how many after each few of them."""
+        return self._clocks.restore(group, now)
 
     def _work(self, group: Group, step: Step) -> None:
         """Work through the queue until records have to be stored first or the queue is empty.

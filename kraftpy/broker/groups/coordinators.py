@@ -167,6 +167,9 @@ class Coordinators(Shards[GroupCoordinator]):
     def _replay_on(self, machine: GroupCoordinator) -> bool:
         return machine.replay_on()
 
+    def _restore_on(self, machine: GroupCoordinator) -> bool:
+        return machine.restore(self._monotonic(), self._clock.now())
+
     def reconcile(self) -> None:
         """Make sure there is a coordinator for each partition led here, and no other. All topics may have changed."""
         self._topics.version += 1

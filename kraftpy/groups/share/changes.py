@@ -93,15 +93,16 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         """Return the group as a share group."""
         return group.kind if isinstance(group.kind, ShareGroup) else None
 
-    def topics_deleted(self, groups: Mapping[str, Group], topic_ids: frozenset[TopicId], step: Step) -> None:
-        """Make groups forget deleted topics. The share coordinators do so on their own."""
-        for group_id, group in sorted(groups.items()):
-            if not isinstance(group.kind, ShareGroup) or group.is_dead:
-                continue
-            if topic_ids.isdisjoint(share_partitions.topic_ids(group.kind.partitions)):
-                continue
-            self._gone.setdefault(group_id, set()).update(topic_ids)
-            self.submit(group, Key(group_id, TOPICS_GONE), step)
+    def topics_deleted(self, group: Group, topic_ids: frozenset[TopicId], step: Step) -> None:
+        """Make a group forget deleted topics. The share coordinators do so on their own."""
+        if not isinstance(group.kind, ShareGroup) or group.is_dead:
+            return
+        partitions = group.kind.partitions
+        if any(not topic_ids.isdisjoint(of) for of in (partitions.initializing, partitions.initialized)) or (
+            not topic_ids.isdisjoint(partitions.deleting)
+        ):
+            self._gone.setdefault(group.group_id, set()).update(topic_ids)
+            self.submit(group, Key(group.group_id, TOPICS_GONE), step)
 
     def delete_state(self, group: Group, event: Request, step: Step) -> bool:
         """Start deleting an empty group's state. False if it has none; otherwise `event` is reconsidered afterwards."""
