@@ -192,9 +192,10 @@ class GroupCoordinator:
 
     # ---- loading and unloading
 
-    def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1) -> None:
-        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
-        self._registry.replay(key, value, offset)
+    def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1, parsed: object = None) -> None:
+        """Apply one record of the partition, `parsed` before if that takes long. Raises ProtocolError if it is not in
+        Kafka's format."""
+        self._registry.replay(key, value, offset, parsed)
 
     def replay_pending(self, producer_id: int, key: Buffer | None, value: Buffer | None) -> None:
         """Apply one record that is part of this producer's transaction. Raises ProtocolError."""

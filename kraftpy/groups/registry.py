@@ -21,7 +21,7 @@ from kraftpy.groups.records import (
     read_key,
     read_offset,
 )
-from kraftpy.groups.replay import replay_record
+from kraftpy.groups.replay import parse_record, replay_record
 from kraftpy.groups.transactional_offsets import PendingOffsets
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
@@ -29,6 +29,18 @@ from kraftpy.protocol.errors import ProtocolError
 _CLASSIC_KEY: Final = GROUP_KEY_VERSION.to_bytes(2, "big")
 _OF_CLASSIC: Final = 2
 """The bytes that each byte of a classic group's record takes: its members' metadata stays as it is."""
+
+
+def parse(key: Buffer | None, value: Buffer | None) -> object:
+    """Parse the value of a record, for `GroupRegistry.replay`. Raises ProtocolError."""
+    if key is None or value is None:
+        return None
+    match read_key(key):
+        case OffsetCommitKey():
+            return None
+        case GroupMetadataKey():
+            return read_group(value)
+    return parse_record(key, value)
 
 
 class GroupRegistry:
@@ -54,8 +66,11 @@ class GroupRegistry:
 
     # ---- records
 
-    def replay(self, key: Buffer | None, value: Buffer | None, offset: int) -> None:
-        """Apply one record. Raises ProtocolError if it is not in Kafka's format."""
+    def replay(self, key: Buffer | None, value: Buffer | None, offset: int, parsed: object = None) -> None:
+        """Apply one record. Raises ProtocolError if it is not in Kafka's format.
+
+        `parsed` is the value if it was parsed before, since that takes long (`parse`).
+        """
         if key is None:
             return
         try:
@@ -64,10 +79,13 @@ class GroupRegistry:
                     self._replay_offset(named, None if value is None else read_offset(value))
                 case GroupMetadataKey() as named:
                     self.count(key, value)
-                    self._replay_group(named.group_id, None if value is None else read_group(value))
+                    generation = parsed if isinstance(parsed, GroupMetadataValue) else None
+                    if generation is None and value is not None:
+                        generation = read_group(value)
+                    self._replay_group(named.group_id, generation)
                 case None:
                     self.count(key, value)
-                    emptied = replay_record(key, value, self.groups, self.named)
+                    emptied = replay_record(key, value, self.groups, self.named, parsed)
                     if emptied is not None:
                         self.forget_if_vacant(emptied)
         except ProtocolError as error:

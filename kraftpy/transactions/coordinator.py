@@ -93,12 +93,16 @@ class TransactionCoordinator:
 
     # ---- loading and unloading
 
-    def replay(self, key: Buffer | None, value: Buffer | None) -> None:
-        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
+    def replay(self, key: Buffer | None, value: Buffer | None, parsed: TransactionValue | None = None) -> None:
+        """Apply one record of the partition, `parsed` before if that takes long. Raises ProtocolError if it is not in
+        Kafka's format."""
         transactional_id = None if key is None else read_key(key)
         if transactional_id is None:
             return
-        self._apply(transactional_id, None if value is None else read_value(value))
+        stored = parsed
+        if stored is None and value is not None:
+            stored = read_value(value)
+        self._apply(transactional_id, stored)
 
     def _apply(self, transactional_id: str, stored: TransactionValue | None) -> None:
         known = self.transactions.get(transactional_id)

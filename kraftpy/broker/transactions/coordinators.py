@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -25,7 +25,7 @@ from kraftpy.broker.transactions.markers import MarkerSender, Marking
 from kraftpy.broker.transactions.producer_ids import ProducerIds
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.routing import partition_for_group
-from kraftpy.ports import Clock
+from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.add_partitions_to_txn import (
@@ -56,8 +56,8 @@ from kraftpy.transactions.events import (
 )
 from kraftpy.transactions.memory import Room
 from kraftpy.transactions.records import Record as TransactionRecord
-from kraftpy.transactions.records import by_topic
-from kraftpy.transactions.transaction import EPOCH_BUMPS, Transaction
+from kraftpy.transactions.records import by_topic, read_value
+from kraftpy.transactions.transaction import EPOCH_BUMPS, Transaction, TransactionValue
 from kraftpy.types import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -87,14 +87,13 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         peers: Peers,
         slices: Slices,
     ) -> None:
-        super().__init__(clock, tasks, metadata, replicas)
+        super().__init__(clock, tasks, metadata, replicas, slices)
         self._config = config
         self._room = Room(config.kraftpy_transaction_coordinator_max_bytes, self._refused)
         self._machine_config = _transaction_config(config)
         self._producer_ids = producer_ids
         self._markers = markers
         self._peers = peers
-        self._slices = slices
         self._encoding: set[asyncio.Task[None]] = set()
         self.listing = asyncio.Lock()
         """Held while transactional ids are matched against a regular expression."""
@@ -107,16 +106,14 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(
-        self, machine: TransactionCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
-    ) -> Iterable[Exception]:
-        if header.is_control:
-            return
-        for record in records:
-            try:
-                machine.replay(record.key, record.value)
-            except Exception as error:  # skip only this record
-                yield error
+    def _parse(self, key: Buffer | None, value: Buffer | None) -> TransactionValue | None:
+        return None if key is None or value is None else read_value(value)
+
+    def _replay_record(
+        self, machine: TransactionCoordinator, header: BatchHeader, record: BatchRecord, parsed: TransactionValue | None
+    ) -> None:
+        if not header.is_control:
+            machine.replay(record.key, record.value, parsed)
 
     # --- requests ----------------------------------------------------------------------------
 
