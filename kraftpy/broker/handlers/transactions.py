@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.broker_proof import who_asks
@@ -82,6 +83,8 @@ logger = logging.getLogger(__name__)
 _SLICE_UNITS = 1_000
 """Units spent on listing transactional ids before other requests are served: about 5 ms (`groups.patterns`)."""
 _IDS_PER_UNIT = 5
+_SORTED_AT_ONCE = 10_000
+"""More ids than this are sorted in a thread."""
 _HASHED_CHARACTERS = 50
 """How many characters of a transactional id are hashed in one unit of `slicing`."""
 _SHORT_ID = 250
@@ -386,7 +389,7 @@ async def list_transactions(
         try:
             async with broker.transactions.listing:
                 pattern = Pattern(request.transactional_id_pattern)
-                found = await _listed(known, request, pattern, broker.clock.now())
+                found = await _listed(broker, known, request, pattern)
         except PatternError as error:
             broker.complaints.write(
                 logger,
@@ -399,14 +402,15 @@ async def list_transactions(
             )
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     else:
-        found = await _listed(known, request, None, broker.clock.now())
+        found = await _listed(broker, known, request, None)
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
 
 
 async def _listed(
-    known: list[tuple[str, Transaction]], request: ListTransactionsRequest, pattern: Pattern | None, now: int
+    broker: Broker, known: list[tuple[str, Transaction]], request: ListTransactionsRequest, pattern: Pattern | None
 ) -> list[ListedTransaction]:
     """Return those that match the filters, sorted by id."""
+    now = broker.clock.now()
     states, producers = set(request.state_filters), set(request.producer_id_filters)
     found = []
     spent = 0 if pattern is None else pattern.compile_units
@@ -434,4 +438,8 @@ async def _listed(
                 transaction_state=value.state.value,
             )
         )
-    return sorted(found, key=lambda each: each.transactional_id)
+
+    def in_order() -> list[ListedTransaction]:
+        return sorted(found, key=attrgetter("transactional_id"))
+
+    return in_order() if len(found) <= _SORTED_AT_ONCE else await broker.slices.apart(in_order)
