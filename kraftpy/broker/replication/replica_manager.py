@@ -144,8 +144,8 @@ class ReplicaManager:
         async with self.changing:
             self.replicas.image = image
             self._brokers = _eligible(image)
-            ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
             if self.directories.may_lack:
+                ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
                 self.offline.doubt(ours.difference(*(disk.partitions for disk in self.disks)))
             await self._apply_to_some([(topic.topic_id, number) for topic, number, _ in image.partitions()])
         known = {replica.topic_partition for replica in self.replicas} | {each.key for each in self.offline}
