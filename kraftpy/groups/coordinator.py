@@ -59,15 +59,15 @@ from kraftpy.groups.appends import (
 from kraftpy.groups.backlog import Backlog
 from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.membership import Membership
-from kraftpy.groups.classic.reading import Reading, Readings
+from kraftpy.groups.classic.reading import Readings
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
+from kraftpy.groups.descriptions import Descriptions
 from kraftpy.groups.events import (
     Appended,
     Computed,
@@ -89,11 +89,9 @@ from kraftpy.groups.replay import Durable, durable
 from kraftpy.groups.restoration import Restoration
 from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
-from kraftpy.groups.share import queries as share_queries
 from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
-from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
 from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.groups.topic_deletion import DeletedTopics
@@ -174,8 +172,11 @@ class GroupCoordinator:
         self._loaded = False
         self._restoration = Restoration(config, self.groups, self._registry.usage, self._queues, self._rebalance)
         self._admission = Admission(config, room, self._registry.usage)
-        self._readings = Readings(self.groups, self._admission.room)
+        protocols = self._consumers.protocol, self._shares.protocol, self._streams.protocol
+        self._descriptions = Descriptions(self.groups, *protocols)
+        self._readings = Readings(self.groups, self._admission.room, self._attempt)
         self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions, self._readings)
+        self._readings.for_expiry = self._expiry.look_again
         self._deleted_topics = DeletedTopics(self.groups, self._deadlines, self._shares)
         self._backlog = Backlog(
             self.groups,
@@ -244,7 +245,12 @@ class GroupCoordinator:
 
     def _waiting(self) -> list[Request]:
         """Return the requests that wait for something other than the log, a barrier, or their group's queue."""
-        return [*self._shares.waiting(), *self._deletions.waiting(), *self._readings.waiting()]
+        return [
+            *self._shares.waiting(),
+            *self._deletions.waiting(),
+            *self._readings.waiting(),
+            *self._descriptions.waiting(),
+        ]
 
     # ---- the machine
 
@@ -341,17 +347,12 @@ class GroupCoordinator:
         match message:
             case ConsumerGroupHeartbeatRequest():
                 self._heartbeat_of_consumer(event, message, step)
-            case ConsumerGroupDescribeRequest():
-                described = consumer_queries.describe(message, self.groups, self._consumers.protocol)
-                step.reply(event.request_id, described)
+            case ConsumerGroupDescribeRequest() | ShareGroupDescribeRequest() | StreamsGroupDescribeRequest():
+                self._descriptions.request(event, message, step)
             case ShareGroupHeartbeatRequest() | AlterShareGroupOffsetsRequest() | DeleteShareGroupOffsetsRequest():
                 self._of_share_group(event, message.group_id, step)
-            case ShareGroupDescribeRequest():
-                step.reply(event.request_id, share_queries.describe(message, self.groups, self._shares.protocol))
             case StreamsGroupHeartbeatRequest():
                 self._of_streams_group(event, message.group_id, step)
-            case StreamsGroupDescribeRequest():
-                step.reply(event.request_id, streams_queries.describe(message, self.groups, self._streams.protocol))
             case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest() if (
                 self._is_with_consumers(message.group_id)
             ):
@@ -559,8 +560,9 @@ class GroupCoordinator:
         self._registry.forget_if_vacant(key.group_id)
 
     def _computed(self, event: Computed, step: Step) -> None:
-        if (reading := self._readings.computed(event)) is not None:
-            self._read(reading, event.error, step)
+        if self._readings.computed(event, step):
+            return
+        if self._descriptions.computed(event, step):
             return
         group = self.groups.get(event.group_id)
         if group is None or group.decision is None or group.decision.token != event.token:
@@ -568,18 +570,6 @@ class GroupCoordinator:
         queue = next(each for each in self._queues if each.is_deciding(group))
         queue.computed(group, event, step)
         self._registry.forget_if_vacant(event.group_id)
-
-    def _read(self, reading: Reading, error: Exception | None, step: Step) -> None:
-        """Go on with what needed to know what the members of a large classic group subscribe to."""
-        for event in reading.events:
-            if error is None:
-                self._attempt(event, step)
-            else:
-                step.reply(event.request_id, refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
-        if error is not None:
-            step.survived("reading subscriptions", reading.group_id, error)
-        elif reading.is_for_expiry:
-            self._expiry.look_again(reading.group_id, step)
 
     def _queue_of(self, key: Key) -> ConsumerChangeQueue | ShareChangeQueue | StreamsChangeQueue | None:
         return next((each for each in self._queues if key.kind in each.kinds), None)

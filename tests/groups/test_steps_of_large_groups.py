@@ -12,7 +12,7 @@ import pytest
 from group_world import World
 from test_costs_of_groups import lines
 
-from kraftpy.groups import change_queue
+from kraftpy.groups import change_queue, descriptions
 from kraftpy.groups.apart import UNITS_AT_ONCE
 from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.config import GroupConfig
@@ -35,6 +35,7 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import alter_share_group_offsets as altering
 from kraftpy.protocol.messages import delete_share_group_offsets as deleting
 from kraftpy.protocol.messages import streams_group_heartbeat as wire
+from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupTopicPartitions,
@@ -42,7 +43,9 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
 from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kraftpy.types import TopicId, TopicPartition
 
@@ -118,7 +121,15 @@ class Steps(World):
 
 @pytest.fixture(autouse=True)
 def _little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = (change_queue, consumer_protocol, share_protocol, share_records, streams_protocol, streams_topology)
+    modules = (
+        change_queue,
+        descriptions,
+        consumer_protocol,
+        share_protocol,
+        share_records,
+        streams_protocol,
+        streams_topology,
+    )
     for module in modules:
         monkeypatch.setattr(module, "UNITS_AT_ONCE", AT_ONCE)
 
@@ -146,6 +157,9 @@ def test_share_groups(shape: str) -> None:
     beat("a", 0)
     beat("a")
     assert len(group().current("a").assigned) == MANY
+    (described,) = world.ask(ShareGroupDescribeRequest(group_ids=["g"]), 1).groups
+    (member,) = described.members
+    assert sum(len(topic.partitions) for topic in member.assignment.topic_partitions) == MANY
     beat("b", 0)
     for member in "ab":
         beat(member)
@@ -182,6 +196,17 @@ def test_share_groups(shape: str) -> None:
     assert gone.error_code == ErrorCode.NONE
     assert not world.coordinator.groups
     world.had_short_steps()
+
+
+def test_who_waits_for_the_description_of_a_large_group_is_told_if_the_coordinator_moves() -> None:
+    world = Steps(SHAPES["one large topic"])
+    Consumers(world).beat("a", 0)
+    world.is_busy = True
+    asked = world.request(ConsumerGroupDescribeRequest(group_ids=["g"]), 1)
+    assert asked not in world.answers
+    world.reload()
+    (described,) = world.answers[asked].groups
+    assert described.error_code == ErrorCode.NOT_COORDINATOR
 
 
 class Consumers:
@@ -225,6 +250,10 @@ def test_consumer_groups(shape: str) -> None:
     members = Consumers(world)
     members.beat("a", 0)
     members.settle("a")
+    (described,) = world.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups
+    (member,) = described.members
+    for assignment in (member.assignment, member.target_assignment):
+        assert sum(len(topic.partitions) for topic in assignment.topic_partitions) == MANY + 1
     members.beat("b", 0, "static")
     members.settle("a", "b")
     assert len(members.group().current("b").assigned) >= MANY // 2
@@ -373,6 +402,11 @@ def test_streams_groups(kind: str) -> None:
     if kind != "many missing changelogs":
         assert not said.status
         assert {sum(len(ids.partitions) for ids in told[member]) for member in "ab"} != {0}
+        (described,) = world.ask(StreamsGroupDescribeRequest(group_ids=["g"]), 0).groups
+        (first, second) = described.members
+        given = [sum(len(ids.partitions) for ids in each.assignment.active_tasks) for each in (first, second)]
+        assert given == [sum(len(ids.partitions) for ids in told[member]) for member in "ab"]
+        assert described.topology.subtopologies
     world.become({**topics, "another": 2})
     world.delete_topics("another")
     for member in "ab":
