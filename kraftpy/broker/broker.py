@@ -170,7 +170,7 @@ class Broker:
         self.reports = ReplicaReports(
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replica_manager
         )
-        self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
+        self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas, self.slices)
         self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
         change_share_state = functools.partial(change_state, self.share_states)
         self.coordinators = Coordinators(

@@ -26,14 +26,14 @@ import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.slicing import Slices
 from kraftpy.log.results import Origin
 from kraftpy.log.work import expanded
 from kraftpy.metadata.records import PartitionChanged, PartitionCreated, Record, TopicDeleted
@@ -53,6 +53,10 @@ logger = logging.getLogger(__name__)
 _LOAD_BYTES = 1 << 20
 _REPLAYED_AT_ONCE = 1024
 """Records replayed without a pause."""
+_LONG_BYTES = 1 << 15
+"""Bytes of records' values replayed without a pause: some 10 ms. A single longer value is parsed in a thread."""
+_BATCHES_AT_ONCE = 250
+"""Batches replayed without a pause."""
 _REPORTED_AT_ONCE = 20
 """Committed appends reported to a machine without a pause."""
 _LOOK_AGAIN_S = 60.0
@@ -127,11 +131,12 @@ class Shards(ABC, Generic[M]):
     commit_timeout_ms: int
     """How long an append may take to commit."""
 
-    def __init__(self, clock: Clock, tasks: Tasks, metadata: MetadataLog, replicas: Replicas) -> None:
+    def __init__(self, clock: Clock, tasks: Tasks, metadata: MetadataLog, replicas: Replicas, slices: Slices) -> None:
         self._clock = clock
         self._tasks = tasks
         self._metadata = metadata
         self._replicas = replicas
+        self._slices = slices
         self._shards: dict[int, Shard[M]] = {}
         self._hindrances: dict[int, str] = {}
         """Why partitions led here cannot be written, if that is known and was logged."""
@@ -153,11 +158,19 @@ class Shards(ABC, Generic[M]):
         """Return the event that tells a machine that time has passed."""
 
     @abstractmethod
-    def _replay_batch(self, machine: M, header: BatchHeader, records: Iterable[BatchRecord]) -> Iterable[Exception]:
-        """Replay records of one batch; yield an error for each one that cannot be replayed."""
+    def _parse(self, key: Buffer | None, value: Buffer | None) -> Any:
+        """Parse the value of a record as the machine does. For long ones: it is called in a thread."""
+
+    @abstractmethod
+    def _replay_record(self, machine: M, header: BatchHeader, record: BatchRecord, parsed: Any) -> None:
+        """Replay a record of a batch. `parsed` is its value, if it was parsed before."""
 
     def _replay_on(self, machine: M) -> bool:
         """Do a piece of what replayed records have left to do; return True if there is more."""
+        return False
+
+    def _restore_on(self, machine: M) -> bool:
+        """Do a piece of what is to be done before `loaded`; return True if there is more."""
         return False
 
     @abstractmethod
@@ -297,8 +310,13 @@ class Shards(ABC, Generic[M]):
         while outcome == ErrorCode.REQUEST_TIMED_OUT:
             deadline = asyncio.get_running_loop().time() + _LOOK_AGAIN_S
             outcome = await replica.committed(end_offset, shard.leadership, deadline)
-        if outcome != ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_current(shard):
-            self._loaded(shard)
+        if outcome == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return
+        while self._is_current(shard):
+            if not self._restore_on(shard.machine):
+                self._loaded(shard)
+                return
+            await asyncio.sleep(0)
 
     def _serving(self, partition: int) -> Shard[M] | None:
         """Return the shard of a partition, unless it is not here or about to be reloaded."""
@@ -316,7 +334,9 @@ class Shards(ABC, Generic[M]):
             records = replica.read_to_end(offset, _LOAD_BYTES, min_one_batch=True)
             if not records:  # compaction left nothing after this offset
                 break
-            for header, batch in split_batches(records):
+            for number, (header, batch) in enumerate(split_batches(records), 1):
+                if number % _BATCHES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 async for error in self._replayed(shard.machine, header, batch):
                     if not passed_over:
                         text = "%s: skipped at offset %d: %s"
@@ -332,15 +352,21 @@ class Shards(ABC, Generic[M]):
         try:
             payload = await self._replicas.decoding.carry_out(expanded(header, batch, MAX_DECOMPRESSED_BYTES))
             records = iter_payload(payload, header)
-            while some := list(islice(records, _REPLAYED_AT_ONCE)):
-                for error in self._replay_batch(machine, header, some):
-                    yield error
+            for number, some in enumerate(_pieces(records)):
+                if number:
+                    await asyncio.sleep(0)
+                for record in some:
+                    try:
+                        parsed = None
+                        if len(record.value or b"") > _LONG_BYTES:
+                            parsed = await self._slices.apart(self._parse, record.key, record.value)
+                        self._replay_record(machine, header, record, parsed)
+                    except Exception as error:  # the error concerns one record, which is skipped
+                        yield error
                 has_more = self._replay_on(machine)
                 while has_more:
                     await asyncio.sleep(0)
                     has_more = self._replay_on(machine)
-                if len(some) == _REPLAYED_AT_ONCE:
-                    await asyncio.sleep(0)
         except Exception as error:
             if self._tasks.is_fatal(error):
                 raise
@@ -507,6 +533,20 @@ class Shards(ABC, Generic[M]):
     def _tick_now(self, shard: Shard[M]) -> None:
         shard.timer = None
         self._step(shard, self._tick())
+
+
+def _pieces(records: Iterable[BatchRecord]) -> Iterator[list[BatchRecord]]:
+    """Cut a batch into pieces that are replayed without a pause, by the number of records and their size."""
+    piece: list[BatchRecord] = []
+    size = 0
+    for record in records:
+        piece.append(record)
+        size += len(record.value or b"")
+        if len(piece) >= _REPLAYED_AT_ONCE or size > _LONG_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _shown(error: Exception) -> str:

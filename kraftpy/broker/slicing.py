@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -83,6 +83,16 @@ class Slices:
             if not has_room.done():
                 self._spend(units)
                 has_room.set_result(None)
+
+
+def cut(items: Sequence[T], size: int = PIECE) -> Iterator[Sequence[T]]:
+    """Cut a sequence into pieces of at most that size. A sequence that fits into one piece is that piece, even if it
+    is empty."""
+    if len(items) <= size:
+        yield items
+        return
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 async def in_slices(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:

@@ -10,7 +10,10 @@ Left out: committed offsets, which `offsets` refuses one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter
+from typing import Any
 
 from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.config import GroupConfig
@@ -128,18 +131,23 @@ def _new_characters(message: _Heartbeat) -> int | None:
 
 
 def _names(names: Iterable[str]) -> int:
-    return sum(_NAME_BYTES + len(name) for name in names)
+    lengths = [*map(len, names)]
+    return _NAME_BYTES * len(lengths) + sum(lengths)
 
 
 def _topology(topology: Topology) -> int:
-    size = 0
-    for each in topology.subtopologies:
-        size += _names((each.subtopology_id, *each.source_topics, *each.source_topic_regex))
-        size += _names(each.repartition_sink_topics)
-        for topic in (*each.state_changelog_topics, *each.repartition_source_topics):
-            size += _names((topic.name, *(part for pair in topic.topic_configs for part in (pair.key, pair.value))))
-        for group in each.copartition_groups:
-            size += 2 * (
-                len(group.source_topics) + len(group.source_topic_regex) + len(group.repartition_source_topics)
-            )
+    """Count the characters and numbers of a topology. It may have very many subtopologies."""
+    parts = topology.subtopologies
+
+    def lists(name: str, of: Iterable[Any] = parts) -> Iterator[Any]:
+        return chain.from_iterable(map(attrgetter(name), of))
+
+    size = sum(_names(lists(name)) for name in ("source_topics", "source_topic_regex", "repartition_sink_topics"))
+    topics = [*lists("state_changelog_topics"), *lists("repartition_source_topics")]
+    pairs = [*lists("topic_configs", topics)]
+    for name, of in (("subtopology_id", parts), ("name", topics), ("key", pairs), ("value", pairs)):
+        size += _names(map(attrgetter(name), of))
+    groups = [*lists("copartition_groups")]
+    for name in ("source_topics", "source_topic_regex", "repartition_source_topics"):
+        size += 2 * sum(map(len, map(attrgetter(name), groups)))
     return size

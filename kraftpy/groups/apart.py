@@ -18,6 +18,9 @@ from typing import Any, Final, TypeVar
 UNITS_AT_ONCE: Final = 3_000
 """Work up to this size, about 10 ms, is done on the spot. A unit is a partition, task, topic or member."""
 
+LIGHT: Final = 8
+"""How many names or partitions are converted, copied or counted in the time of a unit."""
+
 T = TypeVar("T")
 
 
@@ -44,7 +47,9 @@ class Decision:
     draft: Any
     answers: list[tuple[Any, Any]]
     """The requests that were decided on the draft, each with its response."""
-    steps: Deciding[bool]
+    steps: Deciding[Any]
     """The rest of the decision."""
     step: Any
     """The step in which it began. It is renewed when the decision goes on."""
+    then: Callable[[Any, Any], None] | None = None
+    """Goes on with the result, in a step. Without it the draft is stored, and the requests are answered."""

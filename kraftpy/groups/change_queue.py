@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -82,8 +82,9 @@ class ChangeQueue(ABC, Generic[D, P]):
     def _on_due(self, group: Group, draft: D, key: Key, step: Step) -> Deciding[None]:
         """Handle a timer that has fallen due, unless something has made it obsolete in the meantime."""
 
-    def _ends(self, draft: D, step: Step) -> bool:
+    def _ends(self, draft: D, step: Step) -> Deciding[bool]:
         """Return True if nothing more may be decided on this draft."""
+        yield from ()
         return False
 
     @abstractmethod
@@ -127,9 +128,9 @@ class ChangeQueue(ABC, Generic[D, P]):
         if key in self._clocks.all(group):
             self._clocks.again(key, step)
 
-    def restore(self, group: Group, step: Step) -> None:
-        """Start the members' clocks: the group was just loaded."""
-        self._clocks.restore(group, step)
+    def restore(self, group: Group, now: Callable[[], Step]) -> Iterator[int]:
+        """Start the members' clocks, as the group was just loaded, and yield how many after each few of them."""
+        return self._clocks.restore(group, now)
 
     def _work(self, group: Group, step: Step) -> None:
         """Work through the queue until records have to be stored first or the queue is empty.
@@ -159,9 +160,13 @@ class ChangeQueue(ABC, Generic[D, P]):
         draft = self._draft(group)
         answers: list[tuple[Request, GroupResponse]] = []
         steps = self._decide(group, draft, answers, step)
+        return self._start(group, Decision(token=0, draft=draft, answers=answers, steps=steps, step=step))
+
+    def _start(self, group: Group, decision: Decision) -> ChangeQueue[Any, Any] | None:
+        """Begin with a decision, and go on with it as far as it goes at once."""
         self._last_token += 1
-        decision = Decision(token=self._last_token, draft=draft, answers=answers, steps=steps, step=step)
-        return self._go_on(group, decision, partial(next, steps))
+        decision.token = self._last_token
+        return self._go_on(group, decision, partial(next, decision.steps))
 
     def _go_on(self, group: Group, decision: Decision, resume: Callable[[], Work]) -> ChangeQueue[Any, Any] | None:
         """Go on with a decision, and have its result stored. If it has to pause, nothing follows for now."""
@@ -170,6 +175,9 @@ class ChangeQueue(ABC, Generic[D, P]):
             try:
                 work = resume()
             except StopIteration as end:
+                if decision.then is not None:
+                    decision.then(end.value, step)
+                    return None
                 return self._decided(group, decision.draft, decision.answers, end.value, step)
             if work.units > UNITS_AT_ONCE:
                 group.decision, group.is_changing = decision, True
@@ -241,7 +249,7 @@ class ChangeQueue(ABC, Generic[D, P]):
                     answer = yield from self._answer(group, draft, item, step)
                     if answer is None:
                         return True
-                is_over = bool(draft.records) and self._ends(draft, step)
+                is_over = bool(draft.records) and (yield from self._ends(draft, step))
             except Exception as error:
                 waiting.popleft()
                 draft.take_back(count)
@@ -278,10 +286,10 @@ class ChangeQueue(ABC, Generic[D, P]):
 
     def _store(self, group: Group, draft: D, answers: Answers, step: Step) -> None:
         records = list(draft.records)
+        group.stored = draft if len(records) == draft.count else None
         classic = group.classic
         if classic is not None and (classic.persisted is not None or group.records_in_flight):
             records.insert(0, group_record(group.group_id, None))
-        group.stored = draft if len(records) == draft.count else None
         step.append(records, self._purpose(group, draft, tuple(answers)))
         group.is_changing = True
 
@@ -290,7 +298,16 @@ class ChangeQueue(ABC, Generic[D, P]):
 
         It is what they would be replayed to, and to parse the records of a large group again takes long.
         """
-        return False
+        draft, known = group.stored, self.of(group)
+        if draft is None or not isinstance(draft, self._draft_class):
+            return False
+        if not (known is draft.before or (known is None and draft.before.is_gone)):
+            return False
+        group.put_generation(None)  # of the classic group that it was
+        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
+        if draft.successor is not None:
+            group.put_generation(draft.successor)
+        return True
 
     def stored(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""

@@ -31,7 +31,7 @@ protocol: KIP-848, KIP-1101; share groups: KIP-932; streams groups: KIP-1071.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from kraftpy.groups import offsets, queries
 from kraftpy.groups import transactional_offsets as transactional
@@ -59,14 +59,15 @@ from kraftpy.groups.appends import (
 from kraftpy.groups.backlog import Backlog
 from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.classic.membership import Membership
+from kraftpy.groups.classic.reading import Readings
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
+from kraftpy.groups.descriptions import Descriptions
 from kraftpy.groups.events import (
     Appended,
     Computed,
@@ -85,13 +86,12 @@ from kraftpy.groups.member_timers import AGAIN_MS
 from kraftpy.groups.memory import Room
 from kraftpy.groups.registry import GroupRegistry
 from kraftpy.groups.replay import Durable, durable
+from kraftpy.groups.restoration import Restoration
 from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
-from kraftpy.groups.share import queries as share_queries
 from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
-from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsChangeQueue
 from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.groups.topic_deletion import DeletedTopics
@@ -121,6 +121,10 @@ from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartb
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kraftpy.types import Millis
+
+DUE_AT_ONCE: Final = 500
+"""How many deadlines that have passed are handled before other requests are served: of members that fall silent
+together, for instance."""
 
 
 class GroupCoordinator:
@@ -166,12 +170,18 @@ class GroupCoordinator:
         self._queues = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
         self._loaded = False
+        self._restoration = Restoration(config, self.groups, self._registry.usage, self._queues, self._rebalance)
         self._admission = Admission(config, room, self._registry.usage)
+        protocols = self._consumers.protocol, self._shares.protocol, self._streams.protocol
+        self._descriptions = Descriptions(self.groups, *protocols)
+        self._readings = Readings(self.groups, self._admission.room, self._attempt)
+        self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions, self._readings)
+        self._readings.for_expiry = self._expiry.look_again
         self._deleted_topics = DeletedTopics(self.groups, self._deadlines, self._shares)
         self._backlog = Backlog(
             self.groups,
             self._deadlines,
-            Expiry(config, self.groups, self._deadlines, self._deletions),
+            self._expiry,
             self._deleted_topics,
             self._deletions,
             self._registry.pending_offsets,
@@ -183,9 +193,10 @@ class GroupCoordinator:
 
     # ---- loading and unloading
 
-    def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1) -> None:
-        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
-        self._registry.replay(key, value, offset)
+    def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1, parsed: object = None) -> None:
+        """Apply one record of the partition, `parsed` before if that takes long. Raises ProtocolError if it is not in
+        Kafka's format."""
+        self._registry.replay(key, value, offset, parsed)
 
     def replay_pending(self, producer_id: int, key: Buffer | None, value: Buffer | None) -> None:
         """Apply one record that is part of this producer's transaction. Raises ProtocolError."""
@@ -215,30 +226,17 @@ class GroupCoordinator:
 
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
         """Begin serving once the whole partition has been replayed. The sessions of all members start now."""
+        while self.restore(now, timestamp):
+            pass
         step = self._begin_step(now, timestamp)
+        step.effects = self._restoration.take_effects()
         self._loaded = True
-        for _, group in sorted(self.groups.items()):
-            try:
-                self._restore(group, step)
-            except Exception as error:  # the stored members cannot be used: they join again
-                if isinstance(group.kind, ClassicGroup):
-                    self._rebalance.dissolve(group.kind, step)
-                step.survived("a group's restoration", group.group_id, error)
-            self._registry.usage.count(group)
         self._backlog.begin(step)
         return step.effects
 
-    def _restore(self, group: Group, step: Step) -> None:
-        for queue in self._queues:
-            if queue.of(group) is not None:
-                queue.restore(group, step)
-                return
-        classic = group.classic_or_empty()
-        classic.restore()
-        for member in classic.members.values():
-            self._rebalance.touch(classic, member, step)
-        if len(classic.members) > self.config.group_max_size:
-            self._rebalance.prepare(classic, step, f"{len(classic.members)} members exceed the maximum size")
+    def restore(self, now: Millis, timestamp: Millis | None = None) -> bool:
+        """Do a piece of what `loaded` does for each member; return True if there is more. For loading."""
+        return self._restoration.go_on(self._begin_step(now, timestamp))
 
     def unload(self) -> list[Effect]:
         """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
@@ -247,13 +245,18 @@ class GroupCoordinator:
 
     def _waiting(self) -> list[Request]:
         """Return the requests that wait for something other than the log, a barrier, or their group's queue."""
-        return [*self._shares.waiting(), *self._deletions.waiting()]
+        return [
+            *self._shares.waiting(),
+            *self._deletions.waiting(),
+            *self._readings.waiting(),
+            *self._descriptions.waiting(),
+        ]
 
     # ---- the machine
 
     def next_deadline(self) -> Millis | None:
         """The latest time for the next Tick, on the clock of `now`; None before `loaded`."""
-        return self._deadlines.next()
+        return self._deadlines.next() if self._loaded else None
 
     def step(self, event: Event, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
         """Handle an event and return its effects, in order."""
@@ -284,7 +287,9 @@ class GroupCoordinator:
                 pass
             case _:
                 assert_never(event)
-        while (due := self._deadlines.pop_due(now)) is not None:
+        for _ in range(DUE_AT_ONCE if self._loaded else 0):  # the rest remains due
+            if (due := self._deadlines.pop_due(now)) is None:
+                break
             self._attempt_due(due, step)
         return step.effects
 
@@ -342,17 +347,12 @@ class GroupCoordinator:
         match message:
             case ConsumerGroupHeartbeatRequest():
                 self._heartbeat_of_consumer(event, message, step)
-            case ConsumerGroupDescribeRequest():
-                described = consumer_queries.describe(message, self.groups, self._consumers.protocol)
-                step.reply(event.request_id, described)
+            case ConsumerGroupDescribeRequest() | ShareGroupDescribeRequest() | StreamsGroupDescribeRequest():
+                self._descriptions.request(event, message, step)
             case ShareGroupHeartbeatRequest() | AlterShareGroupOffsetsRequest() | DeleteShareGroupOffsetsRequest():
                 self._of_share_group(event, message.group_id, step)
-            case ShareGroupDescribeRequest():
-                step.reply(event.request_id, share_queries.describe(message, self.groups, self._shares.protocol))
             case StreamsGroupHeartbeatRequest():
                 self._of_streams_group(event, message.group_id, step)
-            case StreamsGroupDescribeRequest():
-                step.reply(event.request_id, streams_queries.describe(message, self.groups, self._streams.protocol))
             case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest() if (
                 self._is_with_consumers(message.group_id)
             ):
@@ -376,7 +376,9 @@ class GroupCoordinator:
                     transactional.only_stable(message, fetched, self.groups)
                 step.reply(event.request_id, fetched)
             case OffsetDeleteRequest():
-                offsets.delete(event, message, self.groups.get(message.group_id), step)
+                group = self.groups.get(message.group_id)
+                if not self._readings.begin(group, event, step):
+                    offsets.delete(event, message, group, step)
             case DescribeGroupsRequest():
                 step.reply(event.request_id, queries.describe(message, event.api_version, self.groups))
             case ListGroupsRequest():
@@ -547,7 +549,7 @@ class GroupCoordinator:
             queue.submit(group, key, step)
         elif group.is_changing:  # it may have migrated to the other protocol by the time its records are stored
             self._deadlines.set(key, Millis(step.now + AGAIN_MS))
-        elif key not in self._invariants.expected_deadlines(group) or not isinstance(group.kind, ClassicGroup):
+        elif not isinstance(group.kind, ClassicGroup) or not self._invariants.expects(group, key):
             pass
         elif key.kind == SESSION:
             self._rebalance.session_is_over(group.kind, key.member_id, step)
@@ -558,6 +560,10 @@ class GroupCoordinator:
         self._registry.forget_if_vacant(key.group_id)
 
     def _computed(self, event: Computed, step: Step) -> None:
+        if self._readings.computed(event, step):
+            return
+        if self._descriptions.computed(event, step):
+            return
         group = self.groups.get(event.group_id)
         if group is None or group.decision is None or group.decision.token != event.token:
             return

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from kraftpy.groups.records import Record
+from kraftpy.groups.records import GroupMetadataValue, Record
 
 
 class AssignedGroup(Protocol):
@@ -66,6 +66,8 @@ class AnyDraft(ABC, Generic[G, K, V]):
         self._written: list[tuple[K, V | None]] = []
         self.cost = 0
         """Work spent on targets for this draft: the members, partitions and topics examined."""
+        self.successor: GroupMetadataValue | None = None
+        """The generation of the classic group that the group becomes, whose record is the last."""
 
     @staticmethod
     @abstractmethod
@@ -97,13 +99,13 @@ class AnyDraft(ABC, Generic[G, K, V]):
 
     @property
     def count(self) -> int:
-        """The number of records that are about this kind of group. The draft may have others as well."""
-        return len(self._written)
+        """The number of records that the draft stands for: those about this kind of group, and its successor's."""
+        return len(self._written) + (self.successor is not None)
 
     def take_back(self, count: int) -> None:
         """Keep only the first `count` records: the decision that added the rest failed halfway."""
         kept, self._written = self._written[:count], []
-        self.group, self.records, self.changed = self._before, [], {}
+        self.group, self.records, self.changed, self.successor = self._before, [], {}, None
         for key, value in kept:
             self.put(key, value)
 

@@ -12,10 +12,12 @@ from typing import Final
 
 from kraftpy.groups import offsets
 from kraftpy.groups.classic.group import ClassicGroup
+from kraftpy.groups.classic.reading import Readings
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.group import Group
+from kraftpy.groups.restoration import in_order
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.step import Step
 from kraftpy.types import Millis, TopicPartition
@@ -29,9 +31,15 @@ class Expiry:
     """The expiry passes of one coordinator."""
 
     def __init__(
-        self, config: GroupConfig, groups: dict[str, Group], deadlines: Deadlines, deletions: Deletions
+        self,
+        config: GroupConfig,
+        groups: dict[str, Group],
+        deadlines: Deadlines,
+        deletions: Deletions,
+        readings: Readings,
     ) -> None:
         self._config = config
+        self._readings = readings
         self._groups = groups
         self._deadlines = deadlines
         self._deletions = deletions
@@ -59,7 +67,7 @@ class Expiry:
 
     def _look_on(self, step: Step) -> None:
         if not self._left:
-            self._left = sorted(self._groups, reverse=True)
+            self._left = in_order(self._groups)[::-1]
         looked_at = self._deleted = 0
         while (
             self._left
@@ -76,15 +84,25 @@ class Expiry:
         """Delete a piece of what was found to have expired, as far as that is still so."""
         group_id, piece = self._expired.popleft()
         group = self._groups.get(group_id)
-        if group is None or group.is_dead or group.is_changing:
+        if group is None or group.is_dead or group.is_changing or self._readings.begin(group, None, step):
             return
         idle = [each for each in piece if each not in group.offsets_in_flight]
         due = offsets.expired(group, self._config, step.timestamp, idle)
         if due:
             offsets.expire(group, due, step)
 
+    def look_again(self, group_id: str, step: Step) -> None:
+        """Look at a group whose members' subscriptions have been read."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            self._look_at(group, step)
+        if self._expired:
+            self._deadlines.set(EXPIRY_KEY, Millis(step.now + _SOON_MS))
+
     def _look_at(self, group: Group, step: Step) -> None:
         if group.records_in_flight or isinstance(group.kind, ShareGroup):  # a share group is kept until it is deleted
+            return
+        if group.offsets and self._readings.begin(group, None, step):
             return
         partitions = offsets.expired(group, self._config, step.timestamp)
         has_pending = isinstance(group.kind, ClassicGroup) and bool(group.kind.pending_members)

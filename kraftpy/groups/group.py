@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
@@ -88,7 +89,7 @@ class Group:
     @property
     def is_vacant(self) -> bool:
         """True if nothing would be lost by dropping the group."""
-        return self.holds_nothing and not self.waiting and not self.is_losing_offsets
+        return self.holds_nothing and not self.waiting and self.decision is None and not self.is_losing_offsets
 
     # ---- state
 
@@ -126,9 +127,27 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The number of members, assigned partitions and committed offsets: roughly the size of a description."""
-        holders = len(self.kind.holders) if isinstance(self.kind, ConsumerGroup) else 0
-        return len(self.kind.members) + holders + len(self.offsets)
+        """The number of members, assigned partitions or tasks and committed offsets: roughly how long it takes to
+        describe the group."""
+        match self.kind:
+            case ClassicGroup():
+                assigned = 0
+            case ConsumerGroup():
+                assigned = len(self.kind.holders)
+            case ShareGroup():
+                assigned = sum(len(current.assigned) for current in self.kind.currents.values())
+            case StreamsGroup():
+                assigned = self.kind.task_count + (0 if self.kind.topology is None else self.kind.topology.size)
+            case _:
+                assert_never(self.kind)
+        return len(self.kind.members) + assigned + len(self.offsets)
+
+    def snapshot(self) -> Group:
+        """Return a copy that can be read while the group changes."""
+        found = copy(self)
+        if not isinstance(self.kind, ClassicGroup):
+            found.kind = self.kind.copy()
+        return found
 
     # ---- topics
 

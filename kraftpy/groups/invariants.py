@@ -57,6 +57,18 @@ class Invariants:
             expected.add(Key(group.group_id, SYNC))
         return expected
 
+    @staticmethod
+    def expects(group: Group, key: Key) -> bool:
+        """Return True if `key` is a deadline that a classic group must have."""
+        classic = group.kind
+        if not isinstance(classic, ClassicGroup):
+            return False
+        if key.kind == SESSION:
+            return key.member_id in classic.members or key.member_id in classic.pending_members
+        if key.kind == JOIN:
+            return classic.state is State.PREPARING_REBALANCE
+        return key.kind == SYNC and bool(classic.pending_sync)
+
     def is_whole(self, group: Group) -> bool:
         """Return True if the group is consistent and has every deadline it needs."""
         try:

@@ -7,7 +7,7 @@ that. A timer that runs out goes into the group's queue, and what has happened i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from kraftpy.groups.deadlines import Deadlines, Key
@@ -16,6 +16,8 @@ from kraftpy.groups.step import Step
 from kraftpy.types import Millis
 
 AGAIN_MS = 1_000
+RESTORED_AT_ONCE = 100
+"""How many members' timers are started before others may be served."""
 
 
 class Members(Protocol):
@@ -71,13 +73,17 @@ class MemberClocks:
         """Start a session that ends this much later."""
         self._deadlines.set(Key(group.group_id, self._session, member_id), Millis(step.now + session_ms))
 
-    def restore(self, group: Group, step: Step) -> None:
-        """Start the members' timers: the group was just loaded."""
+    def restore(self, group: Group, now: Callable[[], Step]) -> Iterator[int]:
+        """Start the members' timers, as the group was just loaded, and yield how many after each few of them."""
         known = self._of(group)
         assert known is not None
-        for member_id in sorted(known.members):
-            self.touch(group, member_id, step)
-        self._arm_revocations(group, sorted(known.members), step)
+        members = sorted(known.members)
+        for start in range(0, len(members), RESTORED_AT_ONCE):
+            some = members[start : start + RESTORED_AT_ONCE]
+            for member_id in some:
+                self.touch(group, member_id, now())
+            self._arm_revocations(group, some, now())
+            yield len(some)
 
     def stored(self, group: Group, changed: Iterable[str], step: Step) -> None:
         """Update the timers of members whose durable state changed or was deleted."""

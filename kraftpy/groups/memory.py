@@ -46,6 +46,8 @@ class Room:
     def __init__(self, max_bytes: int, refused: Callable[[str], None] = lambda text: None) -> None:
         self.max_bytes = max_bytes
         self.refused = refused
+        self.last_read: object = None
+        """The group whose members' subscriptions were read last (`classic.reading`): only one keeps what was read."""
         self._usages: dict[int, Usage] = {}
 
     def join(self, usage: Usage) -> None:

@@ -6,10 +6,13 @@ again gives the same; a group of which nothing is left is forgotten; `usage` cou
 
 from __future__ import annotations
 
+from typing import Final
+
 from kraftpy.groups import offsets
 from kraftpy.groups.group import Group
 from kraftpy.groups.memory import OBJECTS_PER_BYTE, Usage
 from kraftpy.groups.records import (
+    GROUP_KEY_VERSION,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -18,10 +21,26 @@ from kraftpy.groups.records import (
     read_key,
     read_offset,
 )
-from kraftpy.groups.replay import replay_record
+from kraftpy.groups.replay import parse_record, replay_record
 from kraftpy.groups.transactional_offsets import PendingOffsets
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
+
+_CLASSIC_KEY: Final = GROUP_KEY_VERSION.to_bytes(2, "big")
+_OF_CLASSIC: Final = 2
+"""The bytes that each byte of a classic group's record takes: its members' metadata stays as it is."""
+
+
+def parse(key: Buffer | None, value: Buffer | None) -> object:
+    """Parse the value of a record, for `GroupRegistry.replay`. Raises ProtocolError."""
+    if key is None or value is None:
+        return None
+    match read_key(key):
+        case OffsetCommitKey():
+            return None
+        case GroupMetadataKey():
+            return read_group(value)
+    return parse_record(key, value)
 
 
 class GroupRegistry:
@@ -47,8 +66,11 @@ class GroupRegistry:
 
     # ---- records
 
-    def replay(self, key: Buffer | None, value: Buffer | None, offset: int) -> None:
-        """Apply one record. Raises ProtocolError if it is not in Kafka's format."""
+    def replay(self, key: Buffer | None, value: Buffer | None, offset: int, parsed: object = None) -> None:
+        """Apply one record. Raises ProtocolError if it is not in Kafka's format.
+
+        `parsed` is the value if it was parsed before, since that takes long (`parse`).
+        """
         if key is None:
             return
         try:
@@ -56,11 +78,14 @@ class GroupRegistry:
                 case OffsetCommitKey() as named:
                     self._replay_offset(named, None if value is None else read_offset(value))
                 case GroupMetadataKey() as named:
-                    self.usage.stored(bytes(key), None if value is None else len(value), 2)
-                    self._replay_group(named.group_id, None if value is None else read_group(value))
+                    self.count(key, value)
+                    generation = parsed if isinstance(parsed, GroupMetadataValue) else None
+                    if generation is None and value is not None:
+                        generation = read_group(value)
+                    self._replay_group(named.group_id, generation)
                 case None:
                     self.count(key, value)
-                    emptied = replay_record(key, value, self.groups, self.named)
+                    emptied = replay_record(key, value, self.groups, self.named, parsed)
                     if emptied is not None:
                         self.forget_if_vacant(emptied)
         except ProtocolError as error:
@@ -74,8 +99,9 @@ class GroupRegistry:
             self.pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
 
     def count(self, key: Buffer, value: Buffer | None) -> None:
-        """Count the memory of a record about a group that the coordinator assigns to."""
-        self.usage.stored(bytes(key), None if value is None else len(value), OBJECTS_PER_BYTE)
+        """Count the memory of a record about a group."""
+        of_a_byte = _OF_CLASSIC if key[:2] == _CLASSIC_KEY else OBJECTS_PER_BYTE
+        self.usage.stored(bytes(key), None if value is None else len(value), of_a_byte)
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         group = self.groups.get(key.group_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kraftpy.groups.classic.group import ClassicGroup
 from kraftpy.groups.consumer import records as consumer_records
@@ -67,12 +67,21 @@ class _Kind(Generic[K, V, G]):
     kind: type[G]
     apply: Callable[[G, K, V | None], None]
 
-    def replay(self, key: Buffer, value: Buffer | None, groups: Groups, make: Make) -> _Replayed | None:
+    def parse(self, key: Buffer, value: Buffer) -> V | None:
+        """Parse the value of a record; None if it is of another kind."""
+        named = self.read_key(key)
+        return None if named is None else self.read_value(named, value)
+
+    def replay(
+        self, key: Buffer, value: Buffer | None, groups: Groups, make: Make, parsed: Any = None
+    ) -> _Replayed | None:
         """Apply a record; None if it is of another kind."""
         named = self.read_key(key)
         if named is None:
             return None
-        said = None if value is None else self.read_value(named, value)
+        said: V | None = parsed
+        if said is None and value is not None:
+            said = self.read_value(named, value)
         group = make(named.group_id) if said is not None else groups.get(named.group_id)
         if group is None:
             return _NONE_IS_GONE
@@ -108,13 +117,22 @@ _STREAMS: _Kind[streams_records.StreamsKey, streams_records.StreamsValue, Stream
 _REPLAYS = (_CONSUMER.replay, _SHARE.replay, _STREAMS.replay)
 
 
-def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make) -> str | None:
+def parse_record(key: Buffer, value: Buffer) -> object:
+    """Parse the value of a record. Raises ProtocolError."""
+    for kind in (_CONSUMER, _SHARE, _STREAMS):
+        parsed = kind.parse(key, value)
+        if parsed is not None:
+            return parsed
+    return None
+
+
+def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make, parsed: object = None) -> str | None:
     """Apply a record. Returns the group that it left with nothing of its kind, if any. Raises ProtocolError.
 
-    `make` returns the group with that id, creating it if necessary.
+    `make` returns the group with that id, creating it if necessary. `parsed` is the value, if it was parsed before.
     """
     for replay in _REPLAYS:
-        replayed = replay(key, value, groups, make)
+        replayed = replay(key, value, groups, make, parsed)
         if replayed is not None:
             return replayed.gone
     return None

@@ -10,8 +10,26 @@ Left out: everything after the topics.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from typing import Final
 
 from kraftpy.ports import Buffer
+
+MOST_TOPICS: Final = 100_000
+"""Twice as many as a cluster has by default. What names more is taken to read everything."""
+
+
+def topics_of_all(encoded: Iterable[bytes]) -> frozenset[str] | None:
+    """Return the topics of all these subscriptions, or None if one is unreadable or they are too many."""
+    topics: set[str] = set()
+    for each in dict.fromkeys(encoded):
+        of_member = subscribed_topics(each)
+        if of_member is None:
+            return None
+        topics |= of_member
+        if len(topics) > MOST_TOPICS:
+            return None
+    return frozenset(topics)
 
 
 def subscribed_topics(metadata: Buffer) -> frozenset[str] | None:

@@ -7,7 +7,7 @@ served in between.
 Invariant: no offset that was committed after the deletion is deleted. Until a deletion is done, commits for its topics
 (another topic may have the name by then) are refused with UNKNOWN_TOPIC_OR_PARTITION, on which clients try again.
 
-Share groups, which have no offsets, have their part done by `share.changes`.
+Share groups have no offsets; `share.changes` makes them forget the topics.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from kraftpy.groups import offsets
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import TopicsDeleted
 from kraftpy.groups.group import Group
+from kraftpy.groups.restoration import in_order
 from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.step import Step
-from kraftpy.types import Millis, TopicPartition
+from kraftpy.types import Millis, TopicId, TopicPartition
 
 TOPICS_KEY: Final = Key("", "topics")
 OFFSETS_AT_ONCE: Final = 10_000
@@ -34,6 +35,7 @@ class _Pass:
     """One pass over all groups."""
 
     topics: frozenset[str]
+    topic_ids: frozenset[TopicId]
     groups: list[str]
     """The groups that were not looked at, in reverse order."""
     pieces: deque[tuple[str, list[TopicPartition]]] = field(default_factory=deque)
@@ -64,11 +66,11 @@ class DeletedTopics:
         if not self._is_loaded:
             self._early.append(event)
             return
-        groups = sorted(self._groups, reverse=True)
-        self._passes.append(_Pass(topics=frozenset(event.topics), groups=groups))
+        groups = in_order(self._groups)[::-1]
+        ids = frozenset(event.topic_ids)
+        self._passes.append(_Pass(topics=frozenset(event.topics), topic_ids=ids, groups=groups))
         if len(self._passes) == 1:
             self.go_on(step)
-        self._shares.topics_deleted(self._groups, frozenset(event.topic_ids), step)
 
     def is_pending(self, topic: str) -> bool:
         """Return True if offsets of a deleted topic of this name may not be deleted yet."""
@@ -92,17 +94,18 @@ class DeletedTopics:
             elif looked_at >= OFFSETS_AT_ONCE:
                 break
             else:
-                looked_at += self._look_at(current)
+                looked_at += self._look_at(current, step)
         if not current.groups and not current.pieces:
             self._passes.popleft()
         if self._passes:
             self._deadlines.set(TOPICS_KEY, Millis(step.now + _SOON_MS))
 
-    def _look_at(self, current: _Pass) -> int:
+    def _look_at(self, current: _Pass, step: Step) -> int:
         """Find the next group's offsets of the topics. Returns how many offsets were looked at."""
         group = self._groups.get(current.groups.pop())
         if group is None:
             return 1
+        self._shares.topics_deleted(group, current.topic_ids, step)
         found = offsets.known(group, current.topics)
         current.pieces.extend((group.group_id, piece) for piece in offsets.pieces(group, found))
         return 1 + len(group.offsets)

@@ -128,7 +128,7 @@ def _restart_changes(
     rules = Rules(image, changed=_as_registered(command))
     synced = {each.topic_id: frozenset(each.partitions) for each in command.synced_replicas if has_same_disks}
     is_limited = command.max_partitions > 0 and command.fenced
-    for topic, number, partition in _replicas_of(broker_id, image):
+    for topic, number, partition in image.partitions_of(broker_id):
         if _is_candidate(partition, broker_id) or not partition.has_leader:
             unclean = None if is_clean or number in synced.get(topic.topic_id, ()) else broker_id
             loses_eligibility = unclean is not None and broker_id in partition.eligible_leader_replicas
@@ -207,24 +207,23 @@ def _at_most(limit: int, changes: Iterable[PartitionChanged]) -> tuple[list[Part
     return found[:limit], len(found) > limit
 
 
-def _replicas_of(broker_id: BrokerId, image: Image) -> Iterator[tuple[Topic, int, Partition]]:
-    """Yield what `Image.partitions_of` yields, in the same order, without sorting it: for brokers with many replicas,
-    of which only a part may be looked at."""
-    for topic in image.topics():
-        for number, partition in enumerate(topic.partitions):
-            if broker_id in partition.replicas:
-                yield topic, number, partition
-
-
-def unregister_broker(command: UnregisterBroker, image: Image) -> Decision[None]:
+def unregister_broker(command: UnregisterBroker, image: Image) -> Decision[BrokerResult]:
     """Move its partitions as a fencing would, then remove its registration. It may register again later."""
-    if image.broker(command.broker_id) is None:
+    registered = image.broker(command.broker_id)
+    if registered is None:
         return Decision(
             error=ErrorCode.BROKER_ID_NOT_REGISTERED,
             message=f"Broker ID {command.broker_id} is not currently registered",
         )
-    left = _fence_changes(command.broker_id, image, Rules(image, gone=command.broker_id))
-    return Decision(records=(*left, BrokerUnregistered(broker_id=command.broker_id)))
+    rules = Rules(image, gone=command.broker_id)
+    moves = _fence_changes(command.broker_id, image, rules, is_limited=command.max_partitions > 0)
+    changes, is_partial = _at_most(command.max_partitions, moves)
+    if not is_partial:
+        return Decision(records=(*changes, BrokerUnregistered(broker_id=command.broker_id)))
+    records: list[Record] = [*changes]
+    if not registered.fenced and not registered.is_leaving:
+        records.insert(0, _changed(replace(registered, is_leaving=True, is_returning=False)))
+    return Decision(records=tuple(records), result=BrokerResult(broker_epoch=registered.broker_epoch, is_partial=True))
 
 
 def stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refused | None:
@@ -244,7 +243,7 @@ def _fence_changes(
     broker_id: BrokerId, image: Image, rules: Rules, *, is_limited: bool = False
 ) -> Iterator[PartitionChanged]:
     """Yield changes that take the broker out of ISRs and leaderships."""
-    for topic, number, partition in _replicas_of(broker_id, image):
+    for topic, number, partition in image.partitions_of(broker_id):
         if broker_id in partition.isr or broker_id == partition.leader:
             if is_limited and not _must_leave(partition, broker_id, rules):
                 continue
@@ -263,7 +262,7 @@ def _unfence_changes(
     broker_id: BrokerId, image: Image, rules: Rules, *, is_limited: bool = False
 ) -> Iterator[PartitionChanged]:
     """Yield changes that let this broker lead partitions with no leader, or with one that is shutting down."""
-    for topic, number, partition in _replicas_of(broker_id, image):
+    for topic, number, partition in image.partitions_of(broker_id):
         if not partition.has_leader:
             if is_limited and not _may_lead(topic, partition, broker_id, rules):
                 continue
@@ -282,7 +281,7 @@ def _may_lead(topic: Topic, partition: Partition, broker_id: BrokerId, rules: Ru
 
 def _hand_over_changes(broker_id: BrokerId, image: Image, rules: Rules) -> Iterator[PartitionChanged]:
     """Take the broker out of ISRs and leaderships if a successor exists. Other partitions would become leaderless."""
-    for topic, number, partition in _replicas_of(broker_id, image):
+    for topic, number, partition in image.partitions_of(broker_id):
         if broker_id in partition.isr:
             yield from _removal_changes(topic, number, partition, broker_id, rules)
 

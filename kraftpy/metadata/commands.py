@@ -145,6 +145,9 @@ class UnregisterBroker:
 
     broker_id: BrokerId
     time_ms: Millis
+    max_partitions: int = 0
+    """The most partitions to change; 0 is no limit. If there are more, the broker stays registered, and the command
+    must be repeated."""
 
 
 @frozen

@@ -11,11 +11,18 @@ done; nothing is kept for offsets before it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple
+
+_FIRST = itemgetter(0)
+_LAST = itemgetter(1)
+_FEW = 8
+"""Batches are inserted one by one if they are this many times fewer than those that are known."""
 
 
 class DeliveryState(IntEnum):
@@ -87,6 +94,33 @@ def combine(known: Iterable[StateBatch], said: Iterable[StateBatch], start_offse
             _add(combined, open_now[0][2]._replace(first_offset=first, last_offset=end - 1))
         first = end
     return combined
+
+
+def merge(known: Sequence[StateBatch], said: Sequence[StateBatch], start_offset: int = 0) -> tuple[StateBatch, ...]:
+    """Return `combine(known, said, start_offset)` for two that are combined already.
+
+    Looks only at what `said` overlaps or touches; the rest of `known`, which may be long, is copied.
+    """
+    start = bisect_left(known, start_offset, key=_LAST)
+    if start < len(known) and known[start].first_offset < start_offset:
+        known = (known[start]._replace(first_offset=start_offset), *known[start + 1 :])
+        start = 0
+    if len(said) > len(known) // _FEW:
+        return tuple(combine(known[start:], said, start_offset))
+    merged: list[StateBatch] = []
+    place, number = start, 0
+    while number < len(said):
+        # Batches that touch the same batches of `known`, or each other, are combined together.
+        low = high = bisect_left(known, said[number].first_offset - 1, lo=place, key=_LAST)
+        first, end = number, -1
+        while number < len(said) and (end < 0 or said[number].first_offset <= end + 1):
+            high = bisect_right(known, said[number].last_offset + 1, lo=high, key=_FIRST)
+            end = max(said[number].last_offset, known[high - 1].last_offset if high > low else -1)
+            number += 1
+        merged += known[place:low]
+        merged += combine(known[low:high], said[first:number], start_offset)
+        place = high
+    return (*merged, *known[place:])
 
 
 def _joined(batches: list[StateBatch], start_offset: int) -> list[StateBatch]:

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.share.batches import MAX_INT32, MAX_OFFSET, StateBatch, advance, combine, count_done
+from kraftpy.share.batches import MAX_INT32, MAX_OFFSET, StateBatch, advance, combine, count_done, merge
 from kraftpy.share.config import ShareCoordinatorConfig
 from kraftpy.share.events import (
     NO_EPOCH,
@@ -66,14 +66,15 @@ from kraftpy.share.records import (
     read_key,
     read_snapshot,
     read_update,
-    to_batches,
     write_key,
     write_value,
 )
 from kraftpy.types import Millis
 
 MOST_SNAPSHOTS: Final = 500
-"""How many idle share partitions get a new snapshot before other requests are served."""
+"""How many idle share partitions get a new snapshot, or are deleted, before other requests are served."""
+LOOKED_AT_ONCE: Final = 10_000
+"""How many share partitions are looked at for idle ones before other requests are served."""
 _SOON_MS: Final = 10
 
 
@@ -95,11 +96,30 @@ class ShareState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateChange:
+    """What an update says of a share partition."""
+
+    leader_epoch: int
+    start_offset: int = NO_OFFSET
+    delivery_complete_count: int = -1
+    batches: tuple[StateBatch, ...] = ()
+    """Combined: in order and disjoint."""
+
+
+class _Said(NamedTuple):
+    """A record, and what it says."""
+
+    record: Record
+    said: ShareState | StateChange | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
     """A record on its way to the log, and the request to answer once it is durable."""
 
     key: ShareKey
-    record: Record
+    said: ShareState | StateChange | None
+    """What the record says; None if it deletes the share partition."""
     request: Request | None
 
 
@@ -122,18 +142,32 @@ class ShareCoordinator:
         self._next_token = 1
         self._is_loaded = False
         self._look_for_cold_at = Millis(0)
+        self._cold_left: list[ShareKey] = []
+        """The share partitions that remain to be looked at for idle ones."""
+        self._doomed: deque[ShareKey] = deque()
+        """The share partitions of deleted topics that remain to be deleted."""
+        self._delete_doomed_at = Millis(0)
 
     # ---- loading and unloading
 
-    def replay(self, key: Buffer | None, value: Buffer | None, offset: int) -> None:
-        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
+    def replay(
+        self, key: Buffer | None, value: Buffer | None, offset: int, parsed: ShareState | StateChange | None = None
+    ) -> None:
+        """Apply one record of the partition, `parsed` before if that takes long. Raises ProtocolError if it is not in
+        Kafka's format."""
         self.records_since_pruned += 1
         found = None if key is None else read_key(key)
         if found is None:
             return
         kind, share_key = found
+        if parsed is None and value is not None:
+            parsed = _parsed(kind, value)
+        if parsed is not None or kind == SNAPSHOT:
+            self._apply(share_key, parsed, offset)
+
+    def _apply(self, share_key: ShareKey, said: ShareState | StateChange | None, offset: int) -> None:
         before = self._weight(share_key)
-        self._replay(kind, share_key, value, offset)
+        self._replay(share_key, said, offset)
         growth = self._weight(share_key) - before
         self._used += growth
         self.room.used += growth
@@ -142,14 +176,14 @@ class ShareCoordinator:
         state = self.states.get(key)
         return 0 if state is None else weight(key.group_id, len(state.batches))
 
-    def _replay(self, kind: int, share_key: ShareKey, value: Buffer | None, offset: int) -> None:
-        if kind == SNAPSHOT:
-            if value is None:
+    def _replay(self, share_key: ShareKey, said: ShareState | StateChange | None, offset: int) -> None:
+        match said:
+            case ShareState():
+                self.states[share_key] = replace(said, snapshot_offset=offset)
+            case StateChange() if share_key in self.states:  # else its snapshot was pruned and a later one follows
+                self.states[share_key] = _updated(self.states[share_key], said)
+            case None:
                 self.states.pop(share_key, None)
-            else:
-                self.states[share_key] = _from_snapshot(read_snapshot(value), offset)
-        elif value is not None and share_key in self.states:  # else its snapshot was pruned and a later one follows
-            self.states[share_key] = _updated(self.states[share_key], read_update(value))
 
     def loaded(self, now: Millis, timestamp: Millis) -> list[Effect]:
         """Start work once the whole partition has been replayed."""
@@ -186,7 +220,9 @@ class ShareCoordinator:
 
     def next_deadline(self) -> Millis | None:
         """Return when the next Tick is due, on the clock of `now`; None before `loaded`."""
-        return self._look_for_cold_at if self._is_loaded else None
+        if not self._is_loaded:
+            return None
+        return min(self._look_for_cold_at, self._delete_doomed_at) if self._doomed else self._look_for_cold_at
 
     def step(self, event: Event, now: Millis, timestamp: Millis) -> list[Effect]:
         """Handle an event and return its effects, in order."""
@@ -197,12 +233,17 @@ class ShareCoordinator:
             case Appended():
                 self._appended(event, effects, timestamp)
             case TopicsDeleted():
-                for key in sorted(key for key in self.states if key.topic_id in event.topic_ids):
-                    self._enqueue(key, None, effects, timestamp)
+                doomed = [key for key in self.states if key.topic_id in event.topic_ids]
+                self._doomed.extend(sorted(doomed) if len(doomed) <= MOST_SNAPSHOTS else doomed)
+                self._delete_doomed_at = now
             case Tick():
                 pass
             case _:
                 assert_never(event)
+        if self._doomed and now >= self._delete_doomed_at:
+            self._delete_doomed_at = Millis(now + _SOON_MS)
+            for _ in range(min(MOST_SNAPSHOTS, len(self._doomed))):
+                self._enqueue(self._doomed.popleft(), None, effects, timestamp)
         if self._is_loaded and now >= self._look_for_cold_at:
             self._look_for_cold_at = Millis(now + self.config.cold_partition_snapshot_interval_ms)
             self._snapshot_cold(effects, now, timestamp)
@@ -242,17 +283,17 @@ class ShareCoordinator:
         state = self.states.get(key)
         if request is None:
             if state is not None:
-                self._append(key, _tombstone(key), None, effects)
+                self._append(key, _Said(_tombstone(key), None), None, effects)
             return
         refusal = _refusal(request.command, state) or self._without_room(request.command, state)
         if refusal is not None:
             effects.append(Reply(request_id=request.request_id, result=refusal))
             return
-        record = self._record(request.command, state, timestamp)
-        if record is None:
+        said = self._record(request.command, state, timestamp)
+        if said is None:
             effects.append(Reply(request_id=request.request_id, result=_result(request.command, state)))
         else:
-            self._append(key, record, request, effects)
+            self._append(key, said, request, effects)
 
     def _without_room(self, command: Command, state: ShareState | None) -> Result | None:
         """Return a refusal if a command needs more memory than there is, else None."""
@@ -266,17 +307,18 @@ class ShareCoordinator:
                 return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
         return None
 
-    def _append(self, key: ShareKey, record: Record, request: Request | None, effects: list[Effect]) -> None:
+    def _append(self, key: ShareKey, said: _Said, request: Request | None, effects: list[Effect]) -> None:
         token, self._next_token = self._next_token, self._next_token + 1
-        self._in_flight[token] = _InFlight(key=key, record=record, request=request)
+        self._in_flight[token] = _InFlight(key=key, said=said.said, request=request)
         self._busy[key] = token
-        effects.append(Append(record=record, token=token))
+        effects.append(Append(record=said.record, token=token))
 
     def _appended(self, event: Appended, effects: list[Effect], timestamp: Millis) -> None:
         done = self._in_flight.pop(event.token)
         del self._busy[done.key]
         if event.error_code is ErrorCode.NONE:
-            self.replay(*done.record, event.offset)
+            self.records_since_pruned += 1
+            self._apply(done.key, done.said, event.offset)  # as if it were replayed, but not parsed again
             result = None if done.request is None else _result(done.request.command, self.states.get(done.key))
         else:
             result = Result(error_code=_client_error(event.error_code))
@@ -291,7 +333,7 @@ class ShareCoordinator:
 
     # ---- deciding
 
-    def _record(self, command: Command, state: ShareState | None, timestamp: Millis) -> Record | None:
+    def _record(self, command: Command, state: ShareState | None, timestamp: Millis) -> _Said | None:
         """Return the record to write for an accepted command, or None if it changes nothing."""
         match command:
             case Initialize():
@@ -312,39 +354,36 @@ class ShareCoordinator:
                 assert state is not None
                 if command.leader_epoch <= state.leader_epoch:
                     return None
-                return self._changed(
-                    command.key,
-                    state,
-                    ShareUpdateValue(
-                        snapshot_epoch=state.snapshot_epoch,
-                        leader_epoch=command.leader_epoch,
-                        start_offset=NO_OFFSET,
-                        state_batches=[],
-                    ),
-                    timestamp,
-                )
+                change = StateChange(leader_epoch=command.leader_epoch)
+                return self._changed(command.key, state, change, timestamp)
             case Write():
                 assert state is not None
-                update = ShareUpdateValue(
-                    snapshot_epoch=state.snapshot_epoch,
+                change = StateChange(
                     leader_epoch=state.leader_epoch,
                     start_offset=command.start_offset,
                     delivery_complete_count=command.delivery_complete_count,
-                    state_batches=to_batches(combine((), command.batches)),
+                    batches=tuple(combine((), command.batches)),
                 )
-                return self._changed(command.key, state, update, timestamp)
+                return self._changed(command.key, state, change, timestamp)
             case Delete():
-                return None if state is None else _tombstone(command.key)
+                return None if state is None else _Said(_tombstone(command.key), None)
             case ReadSummary():
                 return None
             case _:
                 assert_never(command)
 
-    def _changed(self, key: ShareKey, state: ShareState, update: ShareUpdateValue, timestamp: Millis) -> Record:
+    def _changed(self, key: ShareKey, state: ShareState, change: StateChange, timestamp: Millis) -> _Said:
         """Return the update or, after enough updates, a snapshot that includes it."""
         if state.updates < self.config.snapshot_update_records_per_snapshot:
-            return write_key(UPDATE, key), write_value(update)
-        changed = _updated(state, update)
+            value = ShareUpdateValue(
+                snapshot_epoch=state.snapshot_epoch,
+                leader_epoch=change.leader_epoch,
+                start_offset=change.start_offset,
+                delivery_complete_count=change.delivery_complete_count,
+                state_batches=[],
+            )
+            return _Said((write_key(UPDATE, key), write_value(value, change.batches)), change)
+        changed = _updated(state, change)
         snapshot_epoch = _next_snapshot_epoch(state)
         return _snapshot(
             key,
@@ -353,22 +392,28 @@ class ShareCoordinator:
 
     def _snapshot_cold(self, effects: list[Effect], now: Millis, timestamp: Millis) -> None:
         """Write new snapshots for idle share partitions whose old ones keep most of the log from being pruned."""
-        if self.records_since_pruned <= 2 * len(self.states):
-            return
+        if not self._cold_left:
+            if self.records_since_pruned <= 2 * len(self.states):
+                return
+            self._cold_left = list(self.states)
         interval_ms = self.config.cold_partition_snapshot_interval_ms
-        cold = [
-            key
-            for key, state in self.states.items()
-            if timestamp - state.write_timestamp >= interval_ms and not self._is_busy(key)
-        ]
-        for key in sorted(cold)[:MOST_SNAPSHOTS]:
+        cold: list[ShareKey] = []
+        looked_at = batches = 0
+        while self._cold_left and looked_at < LOOKED_AT_ONCE and len(cold) < MOST_SNAPSHOTS and batches < MOST_BATCHES:
+            looked_at += 1
+            state = self.states.get(key := self._cold_left.pop())
+            if state is None or self._is_busy(key) or timestamp - state.write_timestamp < interval_ms:
+                continue
+            cold.append(key)
+            batches += len(state.batches)
+        for key in sorted(cold):
             state = self.states[key]
             try:
                 again = replace(state, snapshot_epoch=_next_snapshot_epoch(state), write_timestamp=timestamp)
                 self._append(key, _snapshot(key, again), None, effects)
             except Exception as error:
                 effects.append(Survived(kind="snapshot", name=key.group_id, error=error))
-        if len(cold) > MOST_SNAPSHOTS:
+        if self._cold_left:
             self._look_for_cold_at = Millis(now + _SOON_MS)
 
     # ---- for tests and simulations
@@ -444,7 +489,17 @@ def _result(command: Command, state: ShareState | None) -> Result:
     return Result()
 
 
-def _from_snapshot(value: ShareSnapshotValue, offset: int) -> ShareState:
+def parse(key: Buffer | None, value: Buffer | None) -> ShareState | StateChange | None:
+    """Parse the value of a record, for `ShareCoordinator.replay`. Raises ProtocolError."""
+    found = None if key is None else read_key(key)
+    return None if found is None or value is None else _parsed(found[0], value)
+
+
+def _parsed(kind: int, value: Buffer) -> ShareState | StateChange:
+    return _from_snapshot(read_snapshot(value)) if kind == SNAPSHOT else _change_of(read_update(value))
+
+
+def _from_snapshot(value: ShareSnapshotValue) -> ShareState:
     combined = combine((), from_batches(value.state_batches), max(0, value.start_offset))
     start_offset, batches = advance(value.start_offset, combined)
     return ShareState(
@@ -456,14 +511,22 @@ def _from_snapshot(value: ShareSnapshotValue, offset: int) -> ShareState:
         batches=tuple(batches),
         create_timestamp=value.create_timestamp,
         write_timestamp=value.write_timestamp,
-        snapshot_offset=offset,
     )
 
 
-def _updated(state: ShareState, value: ShareUpdateValue) -> ShareState:
+def _change_of(value: ShareUpdateValue) -> StateChange:
+    return StateChange(
+        leader_epoch=value.leader_epoch,
+        start_offset=value.start_offset,
+        delivery_complete_count=value.delivery_complete_count,
+        batches=tuple(combine((), from_batches(value.state_batches))),
+    )
+
+
+def _updated(state: ShareState, value: StateChange) -> ShareState:
     said_start = max(state.start_offset, value.start_offset)
-    combined = combine(state.batches, from_batches(value.state_batches), max(0, said_start))
-    start_offset, batches = advance(said_start, combined)
+    merged = merge(state.batches, value.batches, max(0, said_start))
+    start_offset, batches = advance(said_start, merged)
     done = count_done(batches)
     is_counted = value.delivery_complete_count >= 0 or state.delivery_complete_count >= 0
     return replace(
@@ -476,7 +539,7 @@ def _updated(state: ShareState, value: ShareUpdateValue) -> ShareState:
     )
 
 
-def _snapshot(key: ShareKey, state: ShareState) -> Record:
+def _snapshot(key: ShareKey, state: ShareState) -> _Said:
     value = ShareSnapshotValue(
         snapshot_epoch=state.snapshot_epoch,
         state_epoch=state.state_epoch,
@@ -485,9 +548,9 @@ def _snapshot(key: ShareKey, state: ShareState) -> Record:
         delivery_complete_count=state.delivery_complete_count,
         create_timestamp=state.create_timestamp,
         write_timestamp=state.write_timestamp,
-        state_batches=to_batches(list(state.batches)),
+        state_batches=[],
     )
-    return write_key(SNAPSHOT, key), write_value(value)
+    return _Said((write_key(SNAPSHOT, key), write_value(value, state.batches)), replace(state, updates=0))
 
 
 def _tombstone(key: ShareKey) -> Record:

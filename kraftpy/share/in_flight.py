@@ -11,11 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 
 from kraftpy.share.batches import DONE, DeliveryState, StateBatch
 from kraftpy.types import Millis
 
 NOBODY = ""
+_FIRST = attrgetter("first")
 NEVER = Millis(1 << 62)
 
 
@@ -128,7 +130,7 @@ class InFlight:
 
     def between(self, first: int, last: int) -> list[Run]:
         """Return the runs that overlap this range, unsplit."""
-        place = max(0, bisect_right(self._runs, first, key=lambda run: run.first) - 1)
+        place = max(0, bisect_right(self._runs, first, key=_FIRST) - 1)
         found = []
         while place < len(self._runs) and (run := self._runs[place]).first <= last:
             if run.last >= first:
@@ -138,14 +140,25 @@ class InFlight:
 
     def split_out(self, first: int, last: int) -> list[Run]:
         """Split runs at both ends of the range, and return those that cover exactly these offsets."""
-        self._split(first)
-        self._split(last + 1)
-        return self.between(first, last)
+        runs = self._runs
+        place = self._split(first)
+        found = []
+        while place < len(runs) and (run := runs[place]).first <= last:
+            if run.last > last:
+                runs.insert(place + 1, run.split_at(last + 1))
+            found.append(run)
+            place += 1
+        return found
 
-    def _split(self, offset: int) -> None:
-        place = bisect_right(self._runs, offset, key=lambda run: run.first) - 1
-        if place >= 0 and self._runs[place].first < offset <= self._runs[place].last:
-            self._runs.insert(place + 1, self._runs[place].split_at(offset))
+    def _split(self, offset: int) -> int:
+        """Make a run begin at the offset, if one holds it; return the place of the first run that does not end before
+        it."""
+        place = bisect_right(self._runs, offset, key=_FIRST) - 1
+        if place < 0 or (run := self._runs[place]).first == offset:
+            return max(place, 0)
+        if offset <= run.last:
+            self._runs.insert(place + 1, run.split_at(offset))
+        return place + 1
 
     def consolidate(self) -> None:
         """Join runs that are alike, and drop those that are done at the front: the start offset moves past them."""

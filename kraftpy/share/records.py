@@ -11,10 +11,12 @@ An update's start offset of -1 means that it is unchanged. `delivery_complete_co
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
+from kraftpy.protocol.primitives import uvarint
 from kraftpy.protocol.schema import array, decode, encode, int8, int16, int32, int64, message, string, tag, uuid
 from kraftpy.protocol.schema import struct as struct_of
 from kraftpy.share.batches import MAX_OFFSET, TELLABLE, DeliveryState, StateBatch
@@ -24,6 +26,10 @@ SNAPSHOT, UPDATE = 0, 1
 _VERSION = 0
 _NUMBER = struct.Struct(">h")
 _NO_API = -1
+_BATCH = struct.Struct(">qqbhB")
+_SNAPSHOT_HEAD = 36
+_UPDATE_HEAD = 16
+"""The bytes of a value before its batches."""
 
 Record = tuple[bytes, bytes | None]
 """A key and a value as they are in the log."""
@@ -88,9 +94,17 @@ def write_key(kind: int, key: ShareKey) -> bytes:
     )
 
 
-def write_value(value: ShareSnapshotValue | ShareUpdateValue) -> bytes:
-    """Return a value's bytes, as they are in the log."""
-    return _NUMBER.pack(_VERSION) + encode(value, _VERSION)
+def write_value(value: ShareSnapshotValue | ShareUpdateValue, batches: Sequence[StateBatch] = ()) -> bytes:
+    """Return a value's bytes, as they are in the log, with these batches instead of its own, which must be none.
+
+    There may be thousands of batches, so they are packed without an object for each.
+    """
+    assert not value.state_batches, value
+    encoded = encode(value, _VERSION)
+    place = _SNAPSHOT_HEAD if isinstance(value, ShareSnapshotValue) else _UPDATE_HEAD
+    packed = [_BATCH.pack(*each, 0) for each in batches]  # no tags
+    after = encoded[place + 1 :]  # the length of no batches takes a byte
+    return b"".join((_NUMBER.pack(_VERSION), encoded[:place], uvarint(len(packed) + 1), *packed, after))
 
 
 def read_key(data: Buffer) -> tuple[int, ShareKey] | None:
@@ -110,19 +124,6 @@ def read_snapshot(data: Buffer) -> ShareSnapshotValue:
 def read_update(data: Buffer) -> ShareUpdateValue:
     """Parse an update's value. Raises ProtocolError."""
     return decode(ShareUpdateValue, _body(data), _VERSION)
-
-
-def to_batches(batches: list[StateBatch]) -> list[_Batch]:
-    """Convert batches to the form they have in a value."""
-    return [
-        _Batch(
-            first_offset=each.first_offset,
-            last_offset=each.last_offset,
-            delivery_state=each.state,
-            delivery_count=each.delivery_count,
-        )
-        for each in batches
-    ]
 
 
 def from_batches(batches: list[_Batch]) -> list[StateBatch]:

@@ -21,6 +21,7 @@ Left out: two-phase commit (KIP-939).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -90,15 +91,22 @@ class TransactionCoordinator:
         """The ids that remain to be looked at for transactions past their timeout."""
         self._unused_left: list[str] = []
         """The ids that remain to be looked at for those that are unused."""
+        self._prepared_left: deque[str] = deque()
+        """The ids whose transactions were interrupted by the move of this partition, and are not resumed yet."""
+        self._resume_at = Millis(0)
 
     # ---- loading and unloading
 
-    def replay(self, key: Buffer | None, value: Buffer | None) -> None:
-        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
+    def replay(self, key: Buffer | None, value: Buffer | None, parsed: TransactionValue | None = None) -> None:
+        """Apply one record of the partition, `parsed` before if that takes long. Raises ProtocolError if it is not in
+        Kafka's format."""
         transactional_id = None if key is None else read_key(key)
         if transactional_id is None:
             return
-        self._apply(transactional_id, None if value is None else read_value(value))
+        stored = parsed
+        if stored is None and value is not None:
+            stored = read_value(value)
+        self._apply(transactional_id, stored)
 
     def _apply(self, transactional_id: str, stored: TransactionValue | None) -> None:
         known = self.transactions.get(transactional_id)
@@ -123,9 +131,17 @@ class TransactionCoordinator:
         self._look_for_open_at = Millis(now + self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
         self._look_for_unused_at = Millis(now + self.config.transaction_remove_expired_transaction_cleanup_interval_ms)
         prepared = [key for key, each in self.transactions.items() if each.state in PREPARED]
-        for key in sorted(prepared):
-            self._advance(self.transactions[key], step)
+        self._prepared_left.extend(sorted(prepared) if len(prepared) <= LOOKED_AT_ONCE else prepared)
+        self._resume(step)
         return step.effects
+
+    def _resume(self, step: _Step) -> None:
+        """Have the markers written of some transactions that were interrupted."""
+        self._resume_at = Millis(step.now + _SOON_MS)
+        for _ in range(min(MOST_AT_ONCE, len(self._prepared_left))):
+            transaction = self.transactions.get(self._prepared_left.popleft())
+            if transaction is not None and not transaction.is_pending:
+                self._advance(transaction, step)
 
     def unload(self) -> list[Effect]:
         """Tell waiting clients to look for the new coordinator. Drop the object afterwards."""
@@ -144,7 +160,10 @@ class TransactionCoordinator:
 
     def next_deadline(self) -> Millis | None:
         """Return when the next Tick is due, on the clock of `now`; None before `loaded`."""
-        return min(self._look_for_open_at, self._look_for_unused_at) if self._is_loaded else None
+        if not self._is_loaded:
+            return None
+        soonest = min(self._look_for_open_at, self._look_for_unused_at)
+        return min(soonest, self._resume_at) if self._prepared_left else soonest
 
     def needs_producer_id(self, command: Command) -> bool:
         """Return whether the request should come with a fresh producer id."""
@@ -170,6 +189,8 @@ class TransactionCoordinator:
                 pass
             case _:
                 assert_never(event)
+        if self._prepared_left and now >= self._resume_at:
+            self._resume(step)
         if self._is_loaded and now >= self._look_for_open_at:
             self._look_for_open(step)
         if self._is_loaded and now >= self._look_for_unused_at:

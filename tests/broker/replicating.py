@@ -277,7 +277,7 @@ class Node:
             self.config, self.clock, self.directories, proposals.propose, self.fetchers, cluster.catch_up, incidents
         )
         self.replicas = self.replica_manager.replicas
-        share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas)  # type: ignore[arg-type]
+        share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas, Slices())  # type: ignore[arg-type]
         share_states = ShareStates(self.config, self.clock, cluster, share_coordinators, self.proof)  # type: ignore[arg-type]
         self.coordinators = Coordinators(
             self.config,

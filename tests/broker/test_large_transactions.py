@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from one_broker import BOUND_SECONDS, context, running
 from test_many_offsets import PARTITIONS, SETTINGS, ask, prepare
+from test_many_share_partitions import Calls
 
 from kraftpy.broker.broker import Broker
+from kraftpy.broker.handlers import transactions
 from kraftpy.broker.handlers.groups import find_coordinator
 from kraftpy.broker.handlers.producers import init_producer_id
+from kraftpy.broker.internal_topics import TRANSACTION_STATE
 from kraftpy.broker.slicing import UNITS_PER_ITERATION
-from kraftpy.broker.transactions import markers
+from kraftpy.broker.transactions import coordinators, markers
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from kraftpy.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
 from kraftpy.protocol.messages.end_txn import EndTxnRequest
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
 from kraftpy.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kraftpy.transactions import coordinator, records
 from kraftpy.transactions.transaction import State, Transaction
-from kraftpy.types import TopicPartition
+from kraftpy.types import BrokerId, TopicPartition
 
 
 class Work:
@@ -118,3 +129,78 @@ async def test_other_clients_are_answered_while_a_large_transaction_begins_and_e
     assert max(work.sent) <= markers._MOST_SENT
     assert 0 < work.most_looked_up <= 2 * UNITS_PER_ITERATION
     assert work.parsed == 0, "what was just written was parsed again"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_partitions_that_a_transaction_is_to_have_are_looked_at_in_slices(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Calls()
+    monkeypatch.setattr(transactions, "TopicPartition", looks.wrapping(TopicPartition))
+    async with running(tmp_path / "data", *SETTINGS, "transaction.state.log.num.partitions=1") as broker:
+        producer_id, producer_epoch = await begun(broker)
+        topics = [
+            AddPartitionsToTxnTopic(name="many", partitions=list(range(PARTITIONS - 2))),
+            AddPartitionsToTxnTopic(name="many", partitions=[]),
+            AddPartitionsToTxnTopic(
+                name="many", partitions=[PARTITIONS - 2, PARTITIONS - 1 if is_there else PARTITIONS]
+            ),
+        ]
+        adding = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="id",
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=producer_epoch,
+            v3_and_below_topics=topics,
+        )
+        added = await ask(broker, ApiKey.ADD_PARTITIONS_TO_TXN, 3, adding)
+        results = added.results_by_topic_v3_and_below
+        assert [[each.partition_index for each in topic.results_by_partition] for topic in results] == [
+            topic.partitions for topic in topics
+        ]
+        codes = [each.partition_error_code for topic in results for each in topic.results_by_partition]
+        others = ErrorCode.NONE if is_there else ErrorCode.OPERATION_NOT_ATTEMPTED
+        assert codes[:-1] == [others] * (PARTITIONS - 1)
+        assert codes[-1] == (ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found = broker.transactions.find("id")
+        assert isinstance(found, Transaction)
+        assert found.value is not None
+        assert len(found.value.partitions) == (PARTITIONS if is_there else 0)
+    assert looks.all == 2 * PARTITIONS
+    assert looks.most <= 2 * UNITS_PER_ITERATION
+
+
+async def test_what_another_broker_says_of_many_partitions_is_looked_at_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "data", *SETTINGS, "transaction.state.log.num.partitions=1") as broker:
+        producer_id, producer_epoch = await begun(broker)
+        topic = broker.image.topic(TRANSACTION_STATE)
+        assert topic is not None
+        topic.partitions[0] = replace(topic.partitions[0], leader=BrokerId(broker.node_id + 1))
+
+        async def ask_another(_: int, key: ApiKey, request: AddPartitionsToTxnRequest, **versions: int) -> Any:
+            (asked,) = request.transactions
+            results = [
+                AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=[
+                        AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=index % 2)
+                        for index in topic.partitions[:-1]
+                    ],
+                )
+                for topic in asked.topics
+            ]
+            return AddPartitionsToTxnResponse(
+                results_by_transaction=[AddPartitionsToTxnResult(transactional_id="id", topic_results=results)]
+            )
+
+        looks = Calls()
+        monkeypatch.setattr(broker.transactions._peers, "ask", ask_another)
+        partitions = frozenset(TopicPartition("many", number) for number in range(PARTITIONS))
+        monkeypatch.setattr(coordinators, "TopicPartition", looks.wrapping(TopicPartition))
+        codes = await broker.transactions.begin_writing("id", producer_id, producer_epoch, partitions, is_adding=False)
+        assert codes.keys() == partitions
+        said = [codes[TopicPartition("many", number)] for number in range(PARTITIONS)]
+        assert said == [*(number % 2 for number in range(PARTITIONS - 1)), ErrorCode.UNKNOWN_SERVER_ERROR]
+        assert looks.all == PARTITIONS - 1
+        assert looks.most <= 2 * UNITS_PER_ITERATION

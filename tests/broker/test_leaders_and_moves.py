@@ -3,6 +3,7 @@ features: what a cluster of several brokers answers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from made_clusters import MadeCluster, context
 from kraftpy.broker.handlers import cluster as about_cluster
 from kraftpy.broker.handlers import leaders
 from kraftpy.broker.handlers.metadata import describe_topic_partitions
+from kraftpy.metadata.commands import ChangeBroker
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import alter_partition_reassignments as alter
@@ -20,6 +22,7 @@ from kraftpy.protocol.messages.describe_topic_partitions import DescribeTopicPar
 from kraftpy.protocol.messages.elect_leaders import PREFERRED, UNCLEAN, ElectLeadersRequest, TopicPartitions
 from kraftpy.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from kraftpy.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from kraftpy.types import BrokerId, Millis
 
 INSIDE = ("INSIDE",)
 ELR = "eligible.leader.replicas.version"
@@ -245,6 +248,59 @@ async def test_a_broker_that_has_stopped_can_be_forgotten() -> None:
     assert (partition.replicas, partition.leader) == ((3, 1), 1)
     for number in (3, -1):
         assert await unregistered(made, number) == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+async def test_a_broker_with_many_partitions_is_forgotten_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(about_cluster, "PARTITIONS_AT_ONCE", 2)
+    made = three()
+    made.fence(3)
+    made.topic("t", *((1, 2) for _ in range(5)))
+    topic = made.image.topic("t")
+    assert topic is not None
+    ids = (BrokerId(1), BrokerId(3))
+    topic.partitions[:] = [replace(each, replicas=ids, isr=ids) for each in topic.partitions]
+    for number in range(5):
+        made.image._placed.setdefault(BrokerId(3), set()).add(("t", number))
+    changed: list[int] = []
+    submit = made.submit
+
+    def counted(command: Any) -> Any:
+        decision = submit(command)
+        changed.append(len(decision.records))
+        return decision
+
+    made.submit = counted  # type: ignore[method-assign]
+    assert await unregistered(made, 3) == ErrorCode.NONE
+    assert changed == [2, 2, 2], "the last part has the broker's own record too"
+    assert made.image.broker(BrokerId(3)) is None
+    assert {each.isr for each in topic.partitions} == {(1,)}
+
+
+async def test_a_broker_that_comes_back_while_it_is_being_forgotten_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(about_cluster, "PARTITIONS_AT_ONCE", 1)
+    made = three()
+    made.fence(3)
+    made.topic("t", (1, 2), (1, 2), (1, 2))
+    topic = made.image.topic("t")
+    assert topic is not None
+    ids = (BrokerId(1), BrokerId(3))
+    topic.partitions[:] = [replace(each, replicas=ids, isr=ids) for each in topic.partitions]
+    for number in range(3):
+        made.image._placed.setdefault(BrokerId(3), set()).add(("t", number))
+    submit = made.submit
+
+    def returning(command: Any) -> Any:
+        decision = submit(command)
+        registered = made.image.broker(BrokerId(3))
+        assert registered is not None
+        submit(
+            ChangeBroker(broker_id=BrokerId(3), broker_epoch=registered.broker_epoch, fenced=False, time_ms=Millis(0))
+        )
+        return decision
+
+    made.submit = returning  # type: ignore[method-assign]
+    assert await unregistered(made, 3) == ErrorCode.INVALID_REQUEST
+    assert made.image.broker(BrokerId(3)) is not None
 
 
 async def features(made: MadeCluster, version: int) -> tuple[dict[str, int], dict[str, tuple[int, int]], int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from one_broker import context, create, running
+from test_many_share_partitions import Calls
 
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
@@ -19,11 +20,13 @@ from kraftpy.broker.handlers import configs, leaders
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
-from kraftpy.broker.replication import checkpoints, replica_manager, replicas, topic_configs
+from kraftpy.broker.replication import checkpoints, replica_manager, replica_opener, replicas, topic_configs
 from kraftpy.broker.replication.isr import IsrProposals
+from kraftpy.broker.replication.log_operations import LogOperations
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.topic_configs import TopicConfigs
 from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.storage.offline import Offline
 from kraftpy.broker.upkeep import retention
 from kraftpy.broker.upkeep.producer_limit import forget_producers_beyond
 from kraftpy.broker.upkeep.retention import Retention
@@ -263,3 +266,30 @@ async def test_the_parts_of_a_fencing_do_not_wait_for_each_other(is_partial: boo
             decided.set_result(Decision(result=result))
     assert asked_again == ([BrokerId(2)] if is_partial else [])
     assert len(waiting) == 3
+
+
+async def test_thousands_of_logs_are_opened_and_closed_with_others_served_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop looks at some partitions at a time, and starts a few jobs at a time."""
+    partitions = 20 * AT_ONCE
+    async with running(tmp_path) as broker:
+        assert (await create(broker, ["large"], partitions=partitions)).topics[0].error_code == ErrorCode.NONE
+    for module, constant in ((replica_opener, "_LOOKED_AT_AT_ONCE"), (replica_opener, "_TASKS"), *SIZES):
+        monkeypatch.setattr(module, constant, AT_ONCE)
+    counted = {}
+    for owner, name in (
+        (Offline, "follow_metadata"),
+        (replica_opener.ReplicaOpener, "_may_open"),
+        (replica_opener.ReplicaOpener, "_disk_for"),
+        (replica_opener.ReplicaOpener, "_open_in"),
+        (LogOperations, "end"),
+        (LogOperations, "close"),
+    ):
+        counted[name] = Calls()
+        monkeypatch.setattr(owner, name, counted[name].wrapping(getattr(owner, name)))
+    async with running(tmp_path) as broker:
+        assert len(list(broker.replicas)) == partitions
+    for name, calls in counted.items():
+        assert calls.all >= partitions, name
+        assert calls.most <= 2 * AT_ONCE, (name, calls.most)

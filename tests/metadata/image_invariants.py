@@ -23,9 +23,11 @@ def check_image(image: Image) -> None:
             placed.setdefault(replica, []).append((topic.name, number))
     for broker_id, expected in placed.items():
         assert [(topic.name, number) for topic, number, _ in image.partitions_of(broker_id)] == expected
+        assert image.replica_count(broker_id) == len(expected)
     for broker in image.brokers():
         if broker.broker_id not in placed:
             assert not list(image.partitions_of(broker.broker_id))
+            assert image.replica_count(broker.broker_id) == 0
     epochs = [broker.broker_epoch for broker in image.brokers()]
     assert len(set(epochs)) == len(epochs)
     assert all(epoch <= image.version for epoch in epochs)

@@ -139,7 +139,11 @@ class History:
         return self._change(image, fenced=False, stopping=True)
 
     def unregistering(self, image: Image) -> Command | None:
-        return UnregisterBroker(broker_id=self.chance.choice(self.broker_ids), time_ms=NOW)
+        return UnregisterBroker(
+            broker_id=self.chance.choice(self.broker_ids),
+            time_ms=NOW,
+            max_partitions=self.chance.choice([0, 0, 1, 2]),
+        )
 
     def proposal(self, image: Image) -> Command | None:
         """A leader's, for all that it leads: some of the replicas, itself among them."""

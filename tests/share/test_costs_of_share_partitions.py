@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share import in_flight
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
 from kraftpy.share.config import SharePartitionConfig
 from kraftpy.share.partition import SharePartition, Stretch, Write
@@ -75,3 +76,22 @@ def test_records_in_batches_of_one_are_handled_in_time_linear_in_their_number(
             acquire(partition, count)
         found.append(lines(partial(step, partition, count)))
     assert found[1] < 6 * found[0] + 1_000, found
+
+
+def test_an_acknowledged_record_is_looked_up_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to check whose it is, once to change it: thousands of lookups are most of the time they take."""
+    looked_up = 0
+    bisect_right = in_flight.bisect_right
+
+    def counted(*arguments: Any, **named: Any) -> int:
+        nonlocal looked_up
+        looked_up += 1
+        return bisect_right(*arguments, **named)
+
+    count = 200
+    partition = delivered(count)
+    acquire(partition, count)
+    monkeypatch.setattr(in_flight, "bisect_right", counted)
+    acknowledge(partition, count)
+    assert looked_up <= 2 * count
+    partition.records.validate()

@@ -16,7 +16,10 @@ from kraftpy.share.coordinator import ShareCoordinator
 from kraftpy.share.events import Delete, Event, Initialize, Read, Reply, Request, Result, Survived, TopicsDeleted, Write
 
 PLACES: tuple[Place, ...] = (
-    *((coordinator, name) for name in ("_refusal", "_result", "_updated", "_snapshot", "combine", "to_batches")),
+    *(
+        (coordinator, name)
+        for name in ("_refusal", "_result", "_updated", "_snapshot", "combine", "merge", "write_value")
+    ),
     *((ShareCoordinator, name) for name in ("_record", "_changed", "_appended", "replay")),
 )
 

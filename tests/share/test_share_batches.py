@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from test_costs_of_share_partitions import lines
 
-from kraftpy.share.batches import TELLABLE, DeliveryState, StateBatch, combine
+from kraftpy.share import batches as share_batches
+from kraftpy.share.batches import TELLABLE, DeliveryState, StateBatch, combine, merge
 
 BATCHES = st.lists(
     st.builds(
@@ -61,3 +63,20 @@ def test_nested_batches_are_each_looked_at_a_few_times(monkeypatch: pytest.Monke
     nested = [StateBatch(n, 3 * count - n, DeliveryState.AVAILABLE, n % 5) for n in range(count)]
     assert combine((), nested)
     assert looked_at <= 10 * count
+
+
+@pytest.mark.parametrize("few", [1, 8])
+@given(BATCHES, BATCHES, st.integers(0, 40), st.integers(0, 40))
+def test_merging_comes_to_the_same_as_combining(
+    few: int, known: list[StateBatch], said: list[StateBatch], known_from: int, start_offset: int
+) -> None:
+    before, more = combine((), known, known_from), combine((), said)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(share_batches, "_FEW", few)  # 1: those that are said are inserted one by one more often
+        assert list(merge(before, more, start_offset)) == combine(before, more, start_offset)
+
+
+def test_a_few_batches_are_merged_into_thousands_without_looking_at_all_of_them() -> None:
+    known = combine((), [StateBatch(2 * n, 2 * n, DeliveryState.AVAILABLE, 1) for n in range(5_000)])
+    said = combine((), [StateBatch(2 * n, 2 * n, DeliveryState.ACKNOWLEDGED, 1) for n in (10, 2_500, 4_990)])
+    assert lines(lambda: merge(known, said)) < 500

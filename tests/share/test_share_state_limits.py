@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from test_costs_of_share_partitions import lines
+
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share import coordinator as share_coordinator
 from kraftpy.share.batches import DeliveryState, StateBatch
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
 from kraftpy.share.coordinator import MOST_SNAPSHOTS, ShareCoordinator
@@ -20,6 +24,7 @@ from kraftpy.share.events import (
     Request,
     Result,
     Tick,
+    TopicsDeleted,
     Write,
 )
 from kraftpy.share.memory import MOST_BATCHES, STATE_BYTES, Room
@@ -31,7 +36,6 @@ from kraftpy.share.records import (
     ShareKey,
     ShareSnapshotValue,
     ShareUpdateValue,
-    to_batches,
     write_key,
     write_value,
 )
@@ -173,14 +177,12 @@ def test_what_an_older_log_holds_is_survived() -> None:
         delivery_complete_count=0,
         create_timestamp=0,
         write_timestamp=0,
-        state_batches=to_batches([done]),
+        state_batches=[],
     )
-    update = ShareUpdateValue(
-        snapshot_epoch=2**31 - 1, leader_epoch=1, start_offset=-1, state_batches=to_batches([done])
-    )
+    update = ShareUpdateValue(snapshot_epoch=2**31 - 1, leader_epoch=1, start_offset=-1, state_batches=[])
     log = [
-        (write_key(SNAPSHOT, key), write_value(snapshot)),
-        (write_key(UPDATE, key), write_value(update)),
+        (write_key(SNAPSHOT, key), write_value(snapshot, [done])),
+        (write_key(UPDATE, key), write_value(update, [done])),
     ]
     machine = Machine(1 << 30, log)
     machine.coordinator.config = ShareCoordinatorConfig(snapshot_update_records_per_snapshot=0)
@@ -194,3 +196,81 @@ def test_a_leader_counts_no_more_records_as_done_than_an_int32_holds() -> None:
     gap = StateBatch(1, 2**40, DeliveryState.ARCHIVED, 0)
     partition.loaded(0, [gap], log_start_offset=0, log_end_offset=2**41)
     assert partition.delivery_complete_count == 2**31 - 1
+
+
+def large(batches: int, config: ShareCoordinatorConfig) -> tuple[ShareCoordinator, ShareKey]:
+    """A coordinator of a share partition with that many batches, in a state after which each write is a snapshot."""
+    key = ShareKey("g", TOPIC, 0)
+    machine = Machine(1 << 30)
+    machine.coordinator.config = config
+    machine.ask(Initialize(key=key, state_epoch=1, start_offset=0))
+    said = tuple(StateBatch(2 * n, 2 * n, DeliveryState.AVAILABLE, 1) for n in range(1, batches + 1))
+    assert machine.ask(write_of(key, said)).error_code == ErrorCode.NONE
+    return machine.coordinator, key
+
+
+def write_of(key: ShareKey, batches: tuple[StateBatch, ...]) -> Write:
+    return Write(key=key, state_epoch=1, leader_epoch=-1, start_offset=0, delivery_complete_count=0, batches=batches)
+
+
+@pytest.mark.parametrize("updates", [0, 500])
+def test_a_write_to_thousands_of_batches_does_not_parse_or_combine_all_of_them(updates: int) -> None:
+    """Neither if an update is written nor if a snapshot is; the bytes of a snapshot are packed without objects."""
+    count = 5_000
+    coordinator, key = large(count, ShareCoordinatorConfig(snapshot_update_records_per_snapshot=updates))
+    done = (StateBatch(2_000, 2_000, DeliveryState.ACKNOWLEDGED, 1),)
+    effects: list[Any] = []
+
+    def write() -> None:
+        effects.extend(coordinator.step(Request(request_id=1, command=write_of(key, done)), Millis(0), Millis(0)))
+        (append,) = effects
+        token = append.token
+        effects.extend(
+            coordinator.step(Appended(token=token, offset=9, error_code=ErrorCode.NONE), Millis(0), Millis(0))
+        )
+
+    per_batch = 4  # counting those that are done, and packing a snapshot
+    assert lines(write) < per_batch * count + 1_000
+    coordinator.validate()
+    again = ShareCoordinator(ShareCoordinatorConfig())
+    again.replay(*effects[0].record, 9)
+    if updates == 0:
+        assert again.states[key] == coordinator.states[key]
+    assert done[0] in coordinator.states[key].batches
+
+
+def test_the_state_of_a_deleted_topic_is_deleted_in_pieces() -> None:
+    machine = Machine(1 << 30)
+    count = 3 * MOST_SNAPSHOTS + 10
+    for number in range(count):
+        machine.ask(Initialize(key=ShareKey("g", TOPIC, number), state_epoch=1, start_offset=0))
+    machine.step(TopicsDeleted(topic_ids=frozenset((TOPIC,))))
+    pieces = []
+    while machine.coordinator.states:
+        pieces.append(machine.appended)
+        machine.appended = 0
+        due = machine.coordinator.next_deadline()
+        assert due is not None
+        machine.now = due
+        machine.step(Tick())
+    pieces.append(machine.appended)
+    assert sum(pieces) == 2 * count
+    assert pieces[1:] == [MOST_SNAPSHOTS, MOST_SNAPSHOTS, 10]
+
+
+def test_idle_share_partitions_are_looked_for_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_coordinator, "LOOKED_AT_ONCE", 10)
+    machine = Machine(1 << 30)
+    for number in range(100):
+        machine.ask(Initialize(key=ShareKey("g", TOPIC, number), state_epoch=1, start_offset=0))
+    machine.coordinator.records_since_pruned = 1_000
+    machine.appended = 0
+    rounds = 0
+    while machine.appended < 100:
+        due = machine.coordinator.next_deadline()
+        assert due is not None
+        before, machine.now = machine.appended, due
+        machine.step(Tick())
+        assert machine.appended - before <= 10
+        rounds += 1
+        assert rounds <= 10

@@ -16,7 +16,6 @@ from kraftpy.share.records import (
     read_key,
     read_snapshot,
     read_update,
-    to_batches,
     write_key,
     write_value,
 )
@@ -53,26 +52,32 @@ def test_a_snapshot() -> None:
         start_offset=4,
         create_timestamp=1744356362818,
         write_timestamp=1744356362819,
-        state_batches=to_batches(BATCHES),
+        state_batches=[],
     )
     fixed = "0000 00000001 00000002 00000003 0000000000000004 0000019623bdca42 0000019623bdca43" + BATCHES_BYTES
-    assert write_value(value) == as_bytes(fixed + "00")
+    assert write_value(value, BATCHES) == as_bytes(fixed + "00")
     value.delivery_complete_count = 7
-    assert write_value(value) == as_bytes(fixed + "01 00 04 00000007")  # one tag: number 0, four bytes (KIP-1226)
-    again = read_snapshot(write_value(value))
-    assert again == value
+    assert write_value(value, BATCHES) == as_bytes(
+        fixed + "01 00 04 00000007"
+    )  # one tag: number 0, four bytes (KIP-1226)
+    again = read_snapshot(write_value(value, BATCHES))
     assert from_batches(again.state_batches) == BATCHES
+    again.state_batches = []
+    assert again == value
 
 
 def test_an_update() -> None:
-    value = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1, state_batches=to_batches(BATCHES))
-    assert write_value(value) == as_bytes("0000 00000001 00000003 ffffffffffffffff" + BATCHES_BYTES + "00")
-    assert read_update(write_value(value)) == value
+    value = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1, state_batches=[])
+    assert write_value(value, BATCHES) == as_bytes("0000 00000001 00000003 ffffffffffffffff" + BATCHES_BYTES + "00")
+    again = read_update(write_value(value, BATCHES))
+    assert from_batches(again.state_batches) == BATCHES
+    again.state_batches = []
+    assert again == value
 
 
 def test_what_is_not_kafkas_is_refused() -> None:
-    value = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1, state_batches=to_batches(BATCHES))
-    good = write_value(value)
+    value = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1, state_batches=[])
+    good = write_value(value, BATCHES)
     for bad in (b"", b"\x00", b"\x00\x01" + good[2:], good[:-1], good + b"\x00"):
         with pytest.raises(ProtocolError):
             read_update(bad)
@@ -80,6 +85,6 @@ def test_what_is_not_kafkas_is_refused() -> None:
         read_key(b"\x00")
     with pytest.raises(ProtocolError):
         read_key(write_key(SNAPSHOT, KEY)[:-1])
-    value.state_batches[0].delivery_state = DeliveryState.ACQUIRED  # no coordinator is told so
+    acquired = [BATCHES[0]._replace(state=DeliveryState.ACQUIRED)]  # no coordinator is told so
     with pytest.raises(ProtocolError):
-        from_batches(read_update(write_value(value)).state_batches)
+        from_batches(read_update(write_value(value, acquired)).state_batches)

@@ -23,7 +23,8 @@ from kraftpy.transactions.events import (
     WriteMarkers,
 )
 from kraftpy.transactions.memory import ID_BYTES, PARTITION_BYTES, Room
-from kraftpy.transactions.records import Record
+from kraftpy.transactions.records import Record, transaction_record
+from kraftpy.transactions.transaction import State, TransactionValue
 from kraftpy.types import Millis, TopicPartition
 
 NOW = Millis(1_000)
@@ -145,3 +146,35 @@ def test_ids_that_expire_together_are_forgotten_in_portions() -> None:
         now = Millis(due)
     assert left == [count - MOST_AT_ONCE, count - 2 * MOST_AT_ONCE, 0]
     assert machine.room.used == 0
+
+
+def test_transactions_that_were_interrupted_are_resumed_in_pieces() -> None:
+    count = 2 * MOST_AT_ONCE + 10
+    log = [
+        transaction_record(
+            f"id-{number}",
+            TransactionValue(
+                producer_id=number,
+                producer_epoch=0,
+                timeout_ms=1_000,
+                state=State.PREPARE_COMMIT,
+                partitions=frozenset((TopicPartition("t", 0),)),
+            ),
+        )
+        for number in range(count)
+    ]
+    coordinator = TransactionCoordinator(TransactionConfig())
+    for key, value in log:
+        coordinator.replay(key, value)
+    effects = coordinator.loaded(NOW, NOW)
+    pieces = []
+    asked = {}
+    while effects:
+        pieces.append(len(effects))
+        asked.update({each.transactional_id: each for each in effects if isinstance(each, WriteMarkers)})
+        due = coordinator.next_deadline()
+        assert due is not None
+        effects = coordinator.step(Tick(), due, due)
+    assert pieces == [MOST_AT_ONCE, MOST_AT_ONCE, 10]
+    assert len(asked) == count
+    coordinator.validate()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import assert_never
 
@@ -60,13 +60,14 @@ from kraftpy.groups.events import (
 )
 from kraftpy.groups.group import Group
 from kraftpy.groups.memory import Room
+from kraftpy.groups.registry import parse
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.share.records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import TopicInfo
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
-from kraftpy.ports import Clock
+from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -126,7 +127,7 @@ class Coordinators(Shards[GroupCoordinator]):
         change_state: ChangeShareState,
         slices: Slices,
     ) -> None:
-        super().__init__(clock, tasks, metadata, replicas)
+        super().__init__(clock, tasks, metadata, replicas, slices)
         self.commit_timeout_ms = config.offsets_commit_timeout_ms
         self._config = config
         self._group_config = _group_config(config)
@@ -135,7 +136,6 @@ class Coordinators(Shards[GroupCoordinator]):
         self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
         self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
         self._ask_share_coordinators = change_state
-        self._slices = slices
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -149,24 +149,26 @@ class Coordinators(Shards[GroupCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(
-        self, machine: GroupCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
-    ) -> Iterable[Exception]:
-        for record in records:
-            try:
-                if header.is_control:
-                    marker = decode_control_record(record)
-                    if marker.type in (ControlType.COMMIT, ControlType.ABORT):
-                        machine.replay_end(header.producer_id, is_commit=marker.type == ControlType.COMMIT)
-                elif header.is_transactional:
-                    machine.replay_pending(header.producer_id, record.key, record.value)
-                else:
-                    machine.replay(record.key, record.value, record.offset)
-            except Exception as error:  # the error concerns one record, which is skipped
-                yield error
+    def _parse(self, key: Buffer | None, value: Buffer | None) -> object:
+        return parse(key, value)
+
+    def _replay_record(
+        self, machine: GroupCoordinator, header: BatchHeader, record: BatchRecord, parsed: object
+    ) -> None:
+        if header.is_control:
+            marker = decode_control_record(record)
+            if marker.type in (ControlType.COMMIT, ControlType.ABORT):
+                machine.replay_end(header.producer_id, is_commit=marker.type == ControlType.COMMIT)
+        elif header.is_transactional:
+            machine.replay_pending(header.producer_id, record.key, record.value)
+        else:
+            machine.replay(record.key, record.value, record.offset, parsed)
 
     def _replay_on(self, machine: GroupCoordinator) -> bool:
         return machine.replay_on()
+
+    def _restore_on(self, machine: GroupCoordinator) -> bool:
+        return machine.restore(self._monotonic(), self._clock.now())
 
     def reconcile(self) -> None:
         """Make sure there is a coordinator for each partition led here, and no other. All topics may have changed."""

@@ -15,7 +15,7 @@ from kraftpy.broker.handlers.table import served
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
 from kraftpy.config.quorum import Address, parse_address
-from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
+from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kraftpy.metadata.features import SUPPORTED
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
@@ -220,16 +220,23 @@ async def update_features(
 async def unregister_broker(
     broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
-    """Unregister a broker that has stopped; a live one would lose its place in the cluster, so it is refused."""
-    registered = broker.image.broker(BrokerId(request.broker_id))
-    if registered is not None and not registered.fenced:
-        return UnregisterBrokerResponse(
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"broker {request.broker_id} is alive; a live broker cannot be unregistered",
-        )
-    command = UnregisterBroker(broker_id=BrokerId(request.broker_id), time_ms=broker.clock.now())
-    try:
-        decision = await broker.metadata.submit(command)
-    except KafkaError as error:
-        return UnregisterBrokerResponse(error_code=error.code, error_message=shortened(error.message))
-    return UnregisterBrokerResponse(error_code=decision.error, error_message=shortened(decision.message))
+    """Unregister a broker that has stopped; a live one would lose its place in the cluster, so it is refused.
+
+    One with many partitions is unregistered in parts, unless it comes back meanwhile.
+    """
+    broker_id = BrokerId(request.broker_id)
+    while True:
+        registered = broker.image.broker(broker_id)
+        if registered is not None and not registered.fenced:
+            return UnregisterBrokerResponse(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=f"broker {request.broker_id} is alive; a live broker cannot be unregistered",
+            )
+        now = broker.clock.now()
+        command = UnregisterBroker(broker_id=broker_id, time_ms=now, max_partitions=PARTITIONS_AT_ONCE)
+        try:
+            decision = await broker.metadata.submit(command)
+        except KafkaError as error:
+            return UnregisterBrokerResponse(error_code=error.code, error_message=shortened(error.message))
+        if decision.result is None or not decision.result.is_partial:
+            return UnregisterBrokerResponse(error_code=decision.error, error_message=shortened(decision.message))

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata.auto_creation import found_or_created
-from kraftpy.broker.slicing import PIECE
+from kraftpy.broker.slicing import PIECE, cut
 from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.request_pieces import with_refused
 from kraftpy.groups.routing import partition_for_group
@@ -93,9 +94,15 @@ logger = logging.getLogger(__name__)
 _SLICE_UNITS = 1_000
 """Units spent on listing transactional ids before other requests are served: about 5 ms (`groups.patterns`)."""
 _IDS_PER_UNIT = 5
+_SORTED_AT_ONCE = 10_000
+"""More ids than this are sorted in a thread."""
 _HASHED_CHARACTERS = 50
 """How many characters of a transactional id are hashed in one unit of `slicing`."""
 _SHORT_ID = 250
+_TOPIC_UNITS = 2
+"""The cost of a topic of AddPartitionsToTxn, in addition to its partitions."""
+_TRANSACTION_UNITS = 20
+"""The cost of a transaction of AddPartitionsToTxn, in addition to its topics."""
 
 _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
@@ -120,9 +127,9 @@ async def add_partitions_to_txn(
     if context.api_version >= _FIRST_BATCHED_VERSION:
         if await who_asks(broker, context) is None:  # KIP-890: clients stay below it
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return await _add_batched(broker, request)
+        return await _add_batched(broker, request, is_long=context.is_long)
     topics = request.v3_and_below_topics
-    codes = _existing(broker, topics, are_internal_refused=True)
+    codes = await _existing(broker, topics, is_long=context.is_long, are_internal_refused=True)
     if not any(codes.values()):
         result = await broker.transactions.ask(
             AddPartitions(
@@ -133,13 +140,18 @@ async def add_partitions_to_txn(
             )
         )
         codes = dict.fromkeys(codes, fenced(result.error_code, context.api_version, _FIRST_FENCED_VERSION))
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
+    results = await _results(broker, topics, codes, is_long=context.is_long)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
-async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+async def _add_batched(
+    broker: Broker, request: AddPartitionsToTxnRequest, *, is_long: bool
+) -> AddPartitionsToTxnResponse:
     results = []
     for asked in {each.transactional_id: each for each in request.transactions}.values():
-        codes: Mapping[TopicPartition, ErrorCode] = _existing(broker, asked.topics)
+        if is_long:
+            await broker.slices.breathe(_TRANSACTION_UNITS)
+        codes: Mapping[TopicPartition, ErrorCode] = await _existing(broker, asked.topics, is_long=is_long)
         if not any(codes.values()):
             codes = await broker.transactions.add_or_verify(
                 asked.transactional_id,
@@ -150,14 +162,15 @@ async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> Ad
             )
         results.append(
             AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id, topic_results=_results(asked.topics, codes)
+                transactional_id=asked.transactional_id,
+                topic_results=await _results(broker, asked.topics, codes, is_long=is_long),
             )
         )
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _existing(
-    broker: Broker, topics: list[AddPartitionsToTxnTopic], *, are_internal_refused: bool = False
+async def _existing(
+    broker: Broker, topics: list[AddPartitionsToTxnTopic], *, is_long: bool, are_internal_refused: bool = False
 ) -> dict[TopicPartition, ErrorCode]:
     """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried.
 
@@ -166,32 +179,45 @@ def _existing(
     """
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
-        found = broker.image.topic(topic.name)
-        count = 0 if found is None else len(found.partitions)
         is_refused = are_internal_refused and is_internal(topic.name)
-        for index in topic.partitions:
-            code = ErrorCode.NONE if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            codes[TopicPartition(topic.name, index)] = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else code
-    if not any(codes.values()):
-        return codes
-    return {key: code or ErrorCode.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
+        for indexes in cut(topic.partitions):
+            if is_long:
+                await broker.slices.breathe(_TOPIC_UNITS + len(indexes))
+            found = broker.image.topic(topic.name)
+            count = 0 if found is None else len(found.partitions)
+            for index in indexes:
+                code = ErrorCode.NONE if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                codes[TopicPartition(topic.name, index)] = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else code
+    if any(codes.values()):
+        for partitions in cut(list(codes)):
+            if is_long:
+                await broker.slices.breathe(len(partitions))
+            for partition in partitions:
+                codes[partition] = codes[partition] or ErrorCode.OPERATION_NOT_ATTEMPTED
+    return codes
 
 
-def _results(
-    topics: list[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, ErrorCode]
+async def _results(
+    broker: Broker,
+    topics: list[AddPartitionsToTxnTopic],
+    codes: Mapping[TopicPartition, ErrorCode],
+    *,
+    is_long: bool,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
+    results = []
+    for topic in topics:
+        of_topic: list[AddPartitionsToTxnPartitionResult] = []
+        for indexes in cut(topic.partitions):
+            if is_long:
+                await broker.slices.breathe(_TOPIC_UNITS + len(indexes))
+            of_topic += [
                 AddPartitionsToTxnPartitionResult(
                     partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
                 )
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+                for index in indexes
+            ]
+        results.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=of_topic))
+    return results
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
@@ -413,7 +439,7 @@ async def list_transactions(
         try:
             async with broker.transactions.listing:
                 pattern = Pattern(request.transactional_id_pattern)
-                found = await _listed(known, request, pattern, broker.clock.now())
+                found = await _listed(broker, known, request, pattern)
         except PatternError as error:
             broker.complaints.write(
                 logger,
@@ -426,14 +452,15 @@ async def list_transactions(
             )
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     else:
-        found = await _listed(known, request, None, broker.clock.now())
+        found = await _listed(broker, known, request, None)
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
 
 
 async def _listed(
-    known: list[tuple[str, Transaction]], request: ListTransactionsRequest, pattern: Pattern | None, now: int
+    broker: Broker, known: list[tuple[str, Transaction]], request: ListTransactionsRequest, pattern: Pattern | None
 ) -> list[ListedTransaction]:
     """Return those that match the filters, sorted by id."""
+    now = broker.clock.now()
     states, producers = set(request.state_filters), set(request.producer_id_filters)
     found = []
     spent = 0 if pattern is None else pattern.compile_units
@@ -461,4 +488,8 @@ async def _listed(
                 transaction_state=value.state.value,
             )
         )
-    return sorted(found, key=lambda each: each.transactional_id)
+
+    def in_order() -> list[ListedTransaction]:
+        return sorted(found, key=attrgetter("transactional_id"))
+
+    return in_order() if len(found) <= _SORTED_AT_ONCE else await broker.slices.apart(in_order)

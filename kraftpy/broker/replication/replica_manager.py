@@ -144,8 +144,8 @@ class ReplicaManager:
         async with self.changing:
             self.replicas.image = image
             self._brokers = _eligible(image)
-            ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
             if self.directories.may_lack:
+                ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
                 self.offline.doubt(ours.difference(*(disk.partitions for disk in self.disks)))
             await self._apply_to_some([(topic.topic_id, number) for topic, number, _ in image.partitions()])
         known = {replica.topic_partition for replica in self.replicas} | {each.key for each in self.offline}
@@ -163,12 +163,15 @@ class ReplicaManager:
             self._is_stopped = True
         await self.failures.stop()
         is_clean = True
-        for replica in self.replicas:
-            await replica.operations.truncation_ended()
-            await replica.operations.end()  # from here on only the thread that closes the files uses them
+        async for some in in_slices(list(self.replicas), _APPLIED_AT_ONCE):
+            for replica in some:
+                await replica.operations.truncation_ended()
+                await replica.operations.end()  # from here on only the thread that closes the files uses them
         threads = max(1, min(THREADS_THAT_SYNC, self._descriptors.work_files // (FILES_WHILE_OPENING + 4)))
         with Threads(threads, thread_name_prefix="close-log") as pool:
-            closed = await asyncio.gather(*(_close(replica, pool) for replica in self.replicas))
+            closed: list[tuple[Replica, Exception | None]] = []
+            async for some in in_slices(list(self.replicas), _APPLIED_AT_ONCE):
+                closed += await asyncio.gather(*(_close(replica, pool) for replica in some))
         for replica, failure in closed:
             if failure is not None:
                 logger.critical("%s: cannot be closed cleanly: %s", replica.topic_partition, failure)
@@ -260,25 +263,26 @@ class ReplicaManager:
         known: list[Replica] = []
         configs: dict[str, TopicConfig] = {}
         alike: dict[tuple[tuple[str, str], ...], TopicConfig] = {}  # most topics have the same settings
-        for number in touched:
-            topic = image.topic_by_id(number[0])
-            if topic is None:  # deleted by a later record
-                continue
-            partition = topic.partitions[number[1]]
-            is_ours = self.broker_id in partition.replicas
-            self.offline.follow_metadata(number, partition)
-            replica = self.replicas.held_by_id(*number)
-            if replica is not None:
-                (known if is_ours else gone).append(replica)
-            elif is_ours:
-                if topic.name not in configs:
-                    overrides = tuple(image.topic_configs(topic.name).items())
-                    if overrides not in alike:
-                        alike[overrides] = self.topic_configs.of(topic.name)
-                    configs[topic.name] = alike[overrides]
-                wanted.append(Wanted(topic, number[1], configs[topic.name]))
-            else:
-                self.offline.gone(TopicPartition(topic.name, number[1]))
+        async for some in in_slices(list(touched), _APPLIED_AT_ONCE):
+            for number in some:
+                topic = image.topic_by_id(number[0])
+                if topic is None:  # deleted by a later record
+                    continue
+                partition = topic.partitions[number[1]]
+                is_ours = self.broker_id in partition.replicas
+                self.offline.follow_metadata(number, partition)
+                replica = self.replicas.held_by_id(*number)
+                if replica is not None:
+                    (known if is_ours else gone).append(replica)
+                elif is_ours:
+                    if topic.name not in configs:
+                        overrides = tuple(image.topic_configs(topic.name).items())
+                        if overrides not in alike:
+                            alike[overrides] = self.topic_configs.of(topic.name)
+                        configs[topic.name] = alike[overrides]
+                    wanted.append(Wanted(topic, number[1], configs[topic.name]))
+                else:
+                    self.offline.gone(TopicPartition(topic.name, number[1]))
         await self._take_roles(known)
         await self._close_and_delete(gone)
         await self._open(wanted)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from kraftpy.broker.containment import Incidents
 from kraftpy.broker.descriptors import Descriptors
@@ -23,6 +23,7 @@ from kraftpy.broker.replication.directory_failures import DirectoryFailures
 from kraftpy.broker.replication.host import ReplicaHost
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.broker.storage.disk import Disk, Disks
 from kraftpy.broker.storage.offline import Wanted
@@ -47,6 +48,10 @@ _CREATED_AT_ONCE = 100
 """New partitions created, and then usable, before the next ones are begun."""
 _THREADS_FOR_MANY = 3
 """Threads that create many partitions compete with the event loop for the interpreter, which delays the loop."""
+_TASKS = 64
+"""How many tasks open logs: more than there are threads, so that no thread waits for the event loop."""
+_LOOKED_AT_AT_ONCE = 1_000
+"""Partitions that are looked at before others get the event loop."""
 _ADDED_AT_ONCE = 500
 _PAUSES_SECONDS = (0.02, 0.1, 0.3)
 """Pauses between attempts to open a log while descriptors are short; after them it is offline and retried later."""
@@ -100,7 +105,9 @@ class ReplicaOpener:
 
         Yields the replicas in groups, as they become available; each has no role yet.
         """
-        wanted = [each for each in partitions if self._may_open(each)]
+        wanted: list[Wanted] = []
+        async for some in in_slices(partitions, _LOOKED_AT_AT_ONCE):
+            wanted += [each for each in some if self._may_open(each)]
         if wanted and self._checkpoints.lacks_a_deletion:
             try:
                 await self._checkpoints.write()
@@ -179,10 +186,14 @@ class ReplicaOpener:
         recovery_threads = self._config.num_recovery_threads_per_data_dir * len(self._disks)
         threads = max(1, min(recovery_threads, self._work_files // (FILES_WHILE_OPENING + 2)))
         with Opening(len(wanted), threads, recovery_threads, self._creators if creates else None) as opening:
-            placed = [(self._disk_for(each.key), each) for each in wanted]
+            placed: list[tuple[Disk, Wanted]] = []
+            async for some in in_slices(wanted, _LOOKED_AT_AT_ONCE):
+                placed += [(self._disk_for(each.key), each) for each in some]
+            pieces = (placed[first::jobs_at_most] for first in range(min(jobs_at_most, len(placed))))
+            # Few tasks take turns, however many logs there are: each would take the event loop's time when it starts.
             jobs = [
-                asyncio.ensure_future(self._open_in(opening, placed[first::jobs_at_most]))
-                for first in range(min(jobs_at_most, len(placed)))
+                asyncio.ensure_future(self._open_pieces(opening, pieces))
+                for _ in range(min(_TASKS, jobs_at_most, len(placed)))
             ]
             telling = asyncio.create_task(opening.tell())
             try:
@@ -190,14 +201,23 @@ class ReplicaOpener:
             finally:
                 telling.cancel()
             results: dict[TopicPartition, Replica | Exception] = {}
-            for some in done:
-                if isinstance(some, BaseException):
-                    raise some
-                results.update(some)
+            for found in done:
+                if isinstance(found, BaseException):
+                    raise found
+                results.update(found)
             replicas, failures = await self._add(wanted, results)
             if creates:
                 await self._sync_names()
         return replicas, failures
+
+    async def _open_pieces(
+        self, opening: Opening, pieces: Iterator[Sequence[tuple[Disk, Wanted]]]
+    ) -> dict[TopicPartition, Replica | Exception]:
+        """Open the logs of one piece after another, as long as there are any. Others take pieces, too."""
+        found: dict[TopicPartition, Replica | Exception] = {}
+        for piece in pieces:
+            found.update(await self._open_in(opening, piece))
+        return found
 
     async def _open_in(
         self, opening: Opening, placed: Sequence[tuple[Disk, Wanted]]
@@ -206,7 +226,8 @@ class ReplicaOpener:
         loop = asyncio.get_running_loop()
         found: dict[TopicPartition, Replica | Exception] = {}
         for pause in (0.0, *_PAUSES_SECONDS):
-            await asyncio.sleep(pause)
+            if pause:
+                await asyncio.sleep(pause)
             try:
                 found.update(await loop.run_in_executor(opening.pool, self._open_each, placed, opening))
             except OSError as error:  # no thread can be started

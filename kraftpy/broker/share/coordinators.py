@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -21,15 +21,16 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.share.state_requests import state_partition
+from kraftpy.broker.slicing import Slices
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.records import Record, TopicDeleted
-from kraftpy.ports import Clock
+from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import BatchHeader, encode_batch
 from kraftpy.protocol.record_batch import Record as BatchRecord
 from kraftpy.share.config import ShareCoordinatorConfig
-from kraftpy.share.coordinator import ShareCoordinator
+from kraftpy.share.coordinator import ShareCoordinator, ShareState, StateChange, parse
 from kraftpy.share.events import (
     Append,
     Appended,
@@ -68,8 +69,9 @@ class ShareCoordinators(Shards[ShareCoordinator]):
         tasks: Tasks,
         metadata: MetadataLog,
         replicas: Replicas,
+        slices: Slices,
     ) -> None:
-        super().__init__(clock, tasks, metadata, replicas)
+        super().__init__(clock, tasks, metadata, replicas, slices)
         self.commit_timeout_ms = config.share_coordinator_write_timeout_ms
         self._config = config
         self._machine_config = ShareCoordinatorConfig(
@@ -87,21 +89,24 @@ class ShareCoordinators(Shards[ShareCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(
-        self, machine: ShareCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
-    ) -> Iterable[Exception]:
-        if header.is_control:
-            return
-        for record in records:
-            try:
-                machine.replay(record.key, record.value, record.offset)
-            except Exception as error:  # skip only this record
-                yield error
+    def _parse(self, key: Buffer | None, value: Buffer | None) -> ShareState | StateChange | None:
+        return parse(key, value)
+
+    def _replay_record(
+        self,
+        machine: ShareCoordinator,
+        header: BatchHeader,
+        record: BatchRecord,
+        parsed: ShareState | StateChange | None,
+    ) -> None:
+        if not header.is_control:
+            machine.replay(record.key, record.value, record.offset, parsed)
 
     def _loaded(self, shard: Shard[ShareCoordinator]) -> None:
         super()._loaded(shard)
         image = self._metadata.image
-        gone = {key.topic_id for key in shard.machine.states if image.topic_by_id(key.topic_id) is None}
+        known = {key.topic_id for key in shard.machine.states}
+        gone = {topic_id for topic_id in known if image.topic_by_id(topic_id) is None}
         if gone:
             self._step(shard, TopicsDeleted(topic_ids=frozenset(gone)))
 

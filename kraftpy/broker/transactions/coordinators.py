@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -20,12 +20,12 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
-from kraftpy.broker.slicing import Slices
+from kraftpy.broker.slicing import PIECE, Slices, cut
 from kraftpy.broker.transactions.markers import MarkerSender, Marking
 from kraftpy.broker.transactions.producer_ids import ProducerIds
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.routing import partition_for_group
-from kraftpy.ports import Clock
+from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.add_partitions_to_txn import (
@@ -56,8 +56,8 @@ from kraftpy.transactions.events import (
 )
 from kraftpy.transactions.memory import Room
 from kraftpy.transactions.records import Record as TransactionRecord
-from kraftpy.transactions.records import by_topic
-from kraftpy.transactions.transaction import EPOCH_BUMPS, Transaction
+from kraftpy.transactions.records import by_topic, read_value
+from kraftpy.transactions.transaction import EPOCH_BUMPS, Transaction, TransactionValue
 from kraftpy.types import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ _COMMIT_TIMEOUT_MS = 15_000
 _ENCODED_AT_ONCE = 3_000
 """A record with more partitions is encoded in a thread."""
 _FIRST_BATCHED_VERSION = 4
+_NOT_KNOWN_TO_COORDINATOR = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED)
 _SHOWN_CHARACTERS = 100
 
 
@@ -87,14 +88,13 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         peers: Peers,
         slices: Slices,
     ) -> None:
-        super().__init__(clock, tasks, metadata, replicas)
+        super().__init__(clock, tasks, metadata, replicas, slices)
         self._config = config
         self._room = Room(config.kraftpy_transaction_coordinator_max_bytes, self._refused)
         self._machine_config = _transaction_config(config)
         self._producer_ids = producer_ids
         self._markers = markers
         self._peers = peers
-        self._slices = slices
         self._encoding: set[asyncio.Task[None]] = set()
         self.listing = asyncio.Lock()
         """Held while transactional ids are matched against a regular expression."""
@@ -107,16 +107,14 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(
-        self, machine: TransactionCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
-    ) -> Iterable[Exception]:
-        if header.is_control:
-            return
-        for record in records:
-            try:
-                machine.replay(record.key, record.value)
-            except Exception as error:  # skip only this record
-                yield error
+    def _parse(self, key: Buffer | None, value: Buffer | None) -> TransactionValue | None:
+        return None if key is None or value is None else read_value(value)
+
+    def _replay_record(
+        self, machine: TransactionCoordinator, header: BatchHeader, record: BatchRecord, parsed: TransactionValue | None
+    ) -> None:
+        if not header.is_control:
+            machine.replay(record.key, record.value, parsed)
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -238,16 +236,19 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if response.error_code != ErrorCode.NONE:
             return dict.fromkeys(partitions, ErrorCode.of(response.error_code))
-        codes = {
-            TopicPartition(each.name, part.partition_index): ErrorCode.of(part.partition_error_code)
-            for result in response.results_by_transaction
-            for each in result.topic_results
-            for part in each.results_by_partition
-        }
-        unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        if any(code in unknown for code in codes.values()):  # this broker leads them: the coordinator's image is behind
-            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return {partition: codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in partitions}
+        codes = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        is_behind = False
+        """The coordinator's image is: this broker leads the partitions."""
+        for each in (topic for result in response.results_by_transaction for topic in result.topic_results):
+            for parts in cut(each.results_by_partition):
+                if len(partitions) > PIECE:
+                    await self._slices.breathe(1 + len(parts))
+                for part in parts:
+                    partition, code = TopicPartition(each.name, part.partition_index), part.partition_error_code
+                    is_behind = is_behind or code in _NOT_KNOWN_TO_COORDINATOR
+                    if partition in codes:
+                        codes[partition] = ErrorCode.of(code)
+        return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE) if is_behind else codes
 
     async def add_or_verify(
         self,

@@ -16,14 +16,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from kraftpy.groups.memory import MEMBER_BYTES
 from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata
-from kraftpy.groups.subscription import subscribed_topics
+from kraftpy.groups.subscription import topics_of_all
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import Millis
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+READ_BYTES_AT_ONCE: Final = 1 << 16
+"""The bytes of subscriptions that are read on the spot: some milliseconds."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """A member's protocols with its metadata for each, in order of preference."""
@@ -110,6 +113,8 @@ class ClassicGroup:
     initial_delay_left_ms: int = 0
     assignment_in_flight: bool = False  # this generation's assignment is being written to the log
     members_weight: int = 0  # total weight of the members
+    awaiting_join: int = 0  # the members waiting at the join barrier
+    read: tuple[tuple[bytes, ...], frozenset[str] | None] | None = None  # subscriptions, and the topics in them
 
     # ---- state
 
@@ -131,6 +136,7 @@ class ClassicGroup:
         self.pending_members.discard(member.member_id)
         self.members[member.member_id] = member
         self.members_weight += member.weight
+        self.awaiting_join += member.join is not None
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
@@ -143,6 +149,7 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is not None:
             self.members_weight -= member.weight
+            self.awaiting_join -= member.join is not None
         if member is not None and member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
         if self.leader_id == member_id:
@@ -183,10 +190,10 @@ class ClassicGroup:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    @property
-    def awaiting_join(self) -> int:
-        """The number of members waiting at the join barrier."""
-        return sum(member.join is not None for member in self.members.values())
+    def wait_for_join(self, member: Member, join: Waiting | None) -> None:
+        """Let a member's request wait at the join barrier; None: it was answered."""
+        self.awaiting_join += (join is not None) - (member.join is not None)
+        member.join = join
 
     @property
     def all_joined(self) -> bool:
@@ -231,18 +238,30 @@ class ClassicGroup:
         return max(common, key=lambda name: votes[name])  # the first wins a tie
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics the members subscribe to; None if unknown or if they do not use the consumer protocol."""
+        """Return the topics the members subscribe to; None if unknown or if they do not use the consumer protocol.
+
+        Those of a large group should be read before (`must_be_read`).
+        """
         if not self.members and self.state is not State.PREPARING_REBALANCE:
             return frozenset()
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
             return None
-        topics: set[str] = set()
-        for member in self.members.values():
-            of_member = subscribed_topics(member.metadata(self.protocol_name))
-            if of_member is None:
-                return None
-            topics |= of_member
-        return frozenset(topics)
+        encoded = self.encoded_subscriptions()
+        if self.read is not None and self.read[0] == encoded:
+            return self.read[1]
+        return topics_of_all(encoded)
+
+    def encoded_subscriptions(self) -> tuple[bytes, ...]:
+        """Return the members' metadata for the group's protocol."""
+        return tuple(member.metadata(self.protocol_name) for member in self.members.values())
+
+    @property
+    def must_be_read(self) -> bool:
+        """True if `subscribed_topics` would take long."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
+            return False
+        is_large = self.members_weight - MEMBER_BYTES * len(self.members) > READ_BYTES_AT_ONCE
+        return is_large and (self.read is None or self.read[0] != self.encoded_subscriptions())
 
     # ---- the durable part
 
@@ -291,7 +310,7 @@ class ClassicGroup:
         self.state = self.previous_state = State.EMPTY
         self.current_state_timestamp = NO_TIMESTAMP
         self.protocol_type = self.protocol_name = self.leader_id = None
-        self.members, self.static_members, self.members_weight = {}, {}, 0
+        self.members, self.static_members, self.members_weight, self.awaiting_join = {}, {}, 0, 0
         self.pending_members, self.pending_sync = set(), set()
         self.assignment_in_flight = False
 
@@ -312,6 +331,7 @@ class ClassicGroup:
         """Assert the invariants. For tests and simulations."""
         members = self.members.values()
         assert self.members_weight == sum(member.weight for member in members)
+        assert self.awaiting_join == sum(member.join is not None for member in members)
         assert self.members or self.state in (State.EMPTY, State.DEAD, State.PREPARING_REBALANCE), self.state
         assert not self.members or self.state not in (State.EMPTY, State.DEAD), self.state
         assert (self.leader_id is None) == (not self.members)

@@ -203,7 +203,7 @@ class Membership:
         member.session_timeout_ms = joining.session_timeout_ms
         member.client_id = joining.client_id
         member.client_host = joining.client_host
-        self.rebalance.wait_for_join(member, joining.waiting, step)
+        self.rebalance.wait_for_join(group, member, joining.waiting, step)
         self.rebalance.touch(group, member, step)
 
     def _rejoin_static(self, joining: Joining, group: ClassicGroup, old_id: str, new_id: str, step: Step) -> None:

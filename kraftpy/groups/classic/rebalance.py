@@ -118,16 +118,18 @@ class Rebalance:
 
     # ---- answers to those who wait
 
-    def answer_join(self, member: Member, response: JoinGroupResponse, step: Step) -> None:
+    def answer_join(self, group: ClassicGroup, member: Member, response: JoinGroupResponse, step: Step) -> None:
         """Answer the member's waiting JoinGroup, if there is one."""
         if member.join is not None:
             step.reply(member.join.request_id, response)
-            member.join = None
+            group.wait_for_join(member, None)
 
-    def refuse_join(self, member: Member, error_code: ErrorCode, step: Step, member_id: str = "") -> None:
+    def refuse_join(
+        self, group: ClassicGroup, member: Member, error_code: ErrorCode, step: Step, member_id: str = ""
+    ) -> None:
         """Answer the member's waiting JoinGroup, if there is one, with an error."""
         if member.join is not None:
-            self.answer_join(member, join_error(member.join.api_version, member_id, error_code), step)
+            self.answer_join(group, member, join_error(member.join.api_version, member_id, error_code), step)
 
     def refuse_sync(self, member: Member, error_code: ErrorCode, step: Step) -> None:
         """Answer the member's waiting SyncGroup, if there is one, with an error."""
@@ -135,10 +137,10 @@ class Rebalance:
             step.reply(member.sync.request_id, SyncGroupResponse(error_code=error_code, assignment=b""))
             member.sync = None
 
-    def wait_for_join(self, member: Member, join: Waiting, step: Step) -> None:
+    def wait_for_join(self, group: ClassicGroup, member: Member, join: Waiting, step: Step) -> None:
         """Keep the request waiting at the barrier. An earlier request of the same member is refused."""
-        self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, step, member.member_id)
-        member.join = join
+        self.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS, step, member.member_id)
+        group.wait_for_join(member, join)
 
     def wait_for_sync(self, member: Member, sync: Waiting, step: Step) -> None:
         """Keep the request waiting for the assignment. An earlier request of the same member is refused."""
@@ -159,7 +161,7 @@ class Rebalance:
         """Remove a member or pending member and refuse its waiting requests. The group does not react yet."""
         member = group.members.get(member_id)
         if member is not None:
-            self.refuse_join(member, ErrorCode.UNKNOWN_MEMBER_ID, step)
+            self.refuse_join(group, member, ErrorCode.UNKNOWN_MEMBER_ID, step)
             self.refuse_sync(member, ErrorCode.UNKNOWN_MEMBER_ID, step)
         group.remove(member_id)
         self.forget_session(group, member_id)
@@ -176,7 +178,7 @@ class Rebalance:
     def replace_static(self, group: ClassicGroup, old_id: str, new_id: str, step: Step) -> Member:
         """Let a static member return under a new id and fence the old one (KIP-345)."""
         member = group.members[old_id]
-        self.refuse_join(member, ErrorCode.FENCED_INSTANCE_ID, step, old_id)
+        self.refuse_join(group, member, ErrorCode.FENCED_INSTANCE_ID, step, old_id)
         self.refuse_sync(member, ErrorCode.FENCED_INSTANCE_ID, step)
         self.forget_session(group, old_id)
         return group.rename(old_id, new_id)
@@ -246,7 +248,7 @@ class Rebalance:
         step.note(group, f"generation {group.generation_id} has {len(group.members)} members")
         for member in group.members.values():
             member.is_new = False
-            self.answer_join(member, join_answer(group, member, leads=member.member_id == group.leader_id), step)
+            self.answer_join(group, member, join_answer(group, member, leads=member.member_id == group.leader_id), step)
             self.touch(group, member, step)
         group.pending_sync = set(group.members)
         self.deadlines.set(Key(group.group_id, SYNC), Millis(step.now + group.rebalance_timeout_ms))
@@ -311,7 +313,7 @@ class Rebalance:
         if group.state is not State.STABLE or member is None or member.join is None:
             return
         if error_code is not ErrorCode.NONE:
-            self.refuse_join(member, group_error(error_code), step)
+            self.refuse_join(group, member, group_error(error_code), step)
             self.forget_session(group, purpose.member_id)
             group.revert_static(purpose.group_instance_id)
             self.touch(group, member, step)
@@ -322,7 +324,7 @@ class Rebalance:
         else:
             # A member that sees the leader's old id does not compute an assignment that would not be used.
             response = join_answer(group, member, leads=False, leader_id=purpose.leader_id)
-        self.answer_join(member, response, step)
+        self.answer_join(group, member, response, step)
 
     # ---- passing from one protocol to the other
 
@@ -333,7 +335,7 @@ class Rebalance:
         for member_id in sorted({*group.members, *group.pending_members}):
             member = group.members.get(member_id)
             if member is not None:
-                self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, step, member_id)
+                self.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS, step, member_id)
                 self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, step)
             self.forget_session(group, member_id)
         for kind in (JOIN, SYNC):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from kraftpy.groups.apart import Deciding
+from kraftpy.groups.apart import Deciding, Work
 from kraftpy.groups.appends import Answers, StoreConsumerGroup
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.classic.group import ClassicGroup, State
@@ -114,7 +114,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
                     self._touch_classic(group, draft, joined.member_id, step)
                 return joined
             case SyncGroupRequest():
-                synced = self._classic.sync(draft, message, step.timestamp)
+                synced = yield from self._classic.sync(draft, message, step.timestamp)
                 self._renew_classic_session(group, draft, message, synced.error_code, step)
                 if not synced.error_code:
                     self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, message.member_id))
@@ -163,7 +163,8 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
         A member from before the group became a classic one gets UNKNOWN_MEMBER_ID, so that it rejoins. Kafka sends
         GROUP_ID_NOT_FOUND, which clients consider final.
         """
-        problem = migration.why_not_upgraded(group, self._config)
+        units = migration.units(group)
+        problem: str | None = yield Work(units, lambda: migration.why_not_upgraded(group, self._config))
         if problem is not None:
             return heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, problem)
         if message.member_epoch != JOINING:  # it was removed when the group migrated back
@@ -176,7 +177,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {message.member_id} is not a member of group {group.group_id}."
             )
         upgraded = Draft(ConsumerGroup(group_id=group.group_id))
-        migration.upgrade(upgraded, group, self.protocol.topics)
+        yield Work(units, lambda: migration.upgrade(upgraded, group, self.protocol.topics))
         answer = yield from self.protocol.heartbeat(upgraded, event, message, step.timestamp)
         if not answer.error_code:
             step.note(group, f"migrates to the consumer protocol with {len(group.members)} members")
@@ -195,11 +196,12 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
             step.note(group, f"member {key.member_id} {why}")
             yield from self.protocol.remove(draft, key.member_id)
 
-    def _ends(self, draft: Draft, step: Step) -> bool:
+    def _ends(self, draft: Draft, step: Step) -> Deciding[bool]:
         """A group that has become a classic one takes no more decisions here."""
         if not migration.may_downgrade(draft.group, self._config):
             return False
-        migration.downgrade(draft, self.protocol.topics, step.timestamp)
+        units = len(draft.group.members) + len(draft.group.holders)
+        yield Work(units, lambda: migration.downgrade(draft, self.protocol.topics, step.timestamp))
         return True
 
     def _purpose(self, group: Group, draft: Draft, answers: Answers) -> StoreConsumerGroup:
@@ -213,14 +215,6 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
         )
 
     # ---- what is stored
-
-    def take_over(self, group: Group) -> bool:
-        """Make the draft whose records are in the log now the state of the group; False if they must be replayed."""
-        draft = group.stored
-        if not isinstance(draft, Draft) or not _is_of(self.of(group), draft.before):
-            return False
-        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
-        return True
 
     def _on_stored(self, group: Group, purpose: StoreConsumerGroup, step: Step) -> None:
         known = self.of(group)
@@ -292,8 +286,3 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
             assert isinstance(group.kind, ConsumerGroup), group
             expected.add(regexes)
         return expected
-
-
-def _is_of(known: ConsumerGroup | None, before: ConsumerGroup) -> bool:
-    """Return True if a draft began with the group as it is now."""
-    return known is before or (known is None and before.is_gone)

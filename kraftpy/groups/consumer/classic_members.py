@@ -12,7 +12,9 @@ Left out: `sync` and `join` barriers; members do not wait for each other.
 
 from __future__ import annotations
 
-from kraftpy.groups.apart import Deciding
+from typing import Final, NamedTuple
+
+from kraftpy.groups.apart import LIGHT, Deciding, Work
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE
 from kraftpy.groups.classic.membership import (
@@ -35,6 +37,9 @@ from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kraftpy.types import Millis, TopicPartition
 
+BYTES_PER_UNIT: Final = 16
+"""The bytes of an encoded subscription or assignment whose parts are read in a unit of work (`apart`)."""
+
 
 class ClassicMembers:
     """Decides for the classic members of consumer groups."""
@@ -52,7 +57,9 @@ class ClassicMembers:
         joining = Joining.of(event, message)
         member_id = joining.member_id
         try:
-            subscription = self._check_join(joining)
+            self._check_join(joining)
+            encoded = joining.protocols[0][1]
+            said: _Said = yield Work(len(encoded) // BYTES_PER_UNIT, lambda: self._read(joining, encoded))
             if member_id == UNKNOWN_MEMBER:
                 member_id = self._protocol.new_id()
                 must_ask_again = event.api_version >= FIRST_JOIN_WITH_MEMBER_ID_REQUIRED
@@ -61,9 +68,8 @@ class ClassicMembers:
             predecessor = self._admit(draft.group, joining, member_id)
         except KafkaError as error:
             return join_error(event.api_version, joining.member_id, error.code)
-        owned = to_ids(subscription.owned, self._protocol.topics)
-        updated = classic_member(joining, subscription)
-        _, after = yield from self._protocol.take_in(draft, member_id, updated, owned, timestamp, predecessor)
+        updated = said.member
+        _, after = yield from self._protocol.take_in(draft, member_id, updated, said.owned, timestamp, predecessor)
         assert updated.classic is not None
         return JoinGroupResponse(
             error_code=ErrorCode.NONE,
@@ -75,16 +81,21 @@ class ClassicMembers:
             members=[],
         )
 
-    def _check_join(self, joining: Joining) -> Subscription:
+    def _check_join(self, joining: Joining) -> None:
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= joining.session_timeout_ms <= high:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
         if joining.protocol_type != CONSUMER_PROTOCOL_TYPE or not joining.protocols:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def _read(self, joining: Joining, encoded: bytes) -> _Said:
+        """Read the member's subscription. Raises KafkaError if it is malformed."""
         try:
-            return decode_subscription(joining.protocols[0][1], joining.group_instance_id)
+            subscription = decode_subscription(encoded, joining.group_instance_id)
         except ProtocolError as error:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
+        owned = to_ids(subscription.owned, self._protocol.topics)
+        return _Said(classic_member(joining, subscription), owned)
 
     def _admit(self, group: ConsumerGroup, joining: Joining, member_id: str) -> str | None:
         """Check that the member may join. Returns the id of the static member that it replaces, if any."""
@@ -100,7 +111,7 @@ class ClassicMembers:
 
     # ---- SyncGroup
 
-    def sync(self, draft: Draft, message: SyncGroupRequest, timestamp: Millis) -> SyncGroupResponse:
+    def sync(self, draft: Draft, message: SyncGroupRequest, timestamp: Millis) -> Deciding[SyncGroupResponse]:
         """Return the partitions that a member which has joined may read."""
         try:
             classic = self._check_member(draft.group, message)
@@ -114,11 +125,16 @@ class ClassicMembers:
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         except KafkaError as error:
             return SyncGroupResponse(error_code=error.code, assignment=b"")
+
+        def encoded() -> bytes:
+            return encode_assignment(to_names(current.assigned, self._protocol.topics))
+
+        assignment: bytes = yield Work(len(current.assigned), encoded)
         return SyncGroupResponse(
             error_code=ErrorCode.NONE,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=classic.protocol_name,
-            assignment=encode_assignment(to_names(current.assigned, self._protocol.topics)),
+            assignment=assignment,
         )
 
     # ---- Heartbeat
@@ -130,7 +146,9 @@ class ClassicMembers:
         except KafkaError as error:
             return HeartbeatResponse(error_code=error.code)
         yield from self._protocol.look_at_topics(draft, timestamp)
-        must_join = self._must_join(draft.group, message.member_id, timestamp)
+        is_waiting = draft.group.current(message.member_id).state is MemberState.UNRELEASED_PARTITIONS
+        units = len(draft.group.target(message.member_id)) // LIGHT if is_waiting else 0
+        must_join: bool = yield Work(units, lambda: self._must_join(draft.group, message.member_id, timestamp))
         return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE)
 
     def _is_behind(self, group: ConsumerGroup, member_id: str, timestamp: Millis) -> bool:
@@ -191,6 +209,13 @@ class ClassicMembers:
             return ErrorCode.UNKNOWN_MEMBER_ID
         yield from self._protocol.remove(draft, member_id)
         return ErrorCode.NONE
+
+
+class _Said(NamedTuple):
+    """A member's JoinGroup: the member that it makes, and the partitions that the member owns."""
+
+    member: MemberValue
+    owned: Assignment
 
 
 def classic_member(joining: Joining, subscription: Subscription) -> MemberValue:

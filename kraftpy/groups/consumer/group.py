@@ -212,7 +212,7 @@ class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
         """Take over the contents of another draft of the same group. This one must still be empty."""
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
-        self._written = other._written
+        self._written, self.successor = other._written, other.successor
         self.cost += other.cost
 
     def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:

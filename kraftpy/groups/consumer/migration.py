@@ -18,7 +18,7 @@ from collections import Counter
 from kraftpy.groups.assignment import Assignment
 from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, Member, State
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer.classic_members import to_ids, to_names
+from kraftpy.groups.consumer.classic_members import BYTES_PER_UNIT, to_ids, to_names
 from kraftpy.groups.consumer.group import ConsumerGroup, Draft
 from kraftpy.groups.consumer.records import (
     ClassicMember,
@@ -53,6 +53,12 @@ _STANDARD_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 librdkafka copies the member's subscription user data there, with the sticky assignors if the member was in an earlier
 generation, but nothing reads it.
 """
+
+
+def units(group: ClassicGroup) -> int:
+    """Return the work of migrating a group: its members, and what their subscriptions and assignments may name."""
+    in_bytes = group.members_weight + sum(len(member.assignment or b"") for member in group.members.values())
+    return len(group.members) + in_bytes // BYTES_PER_UNIT
 
 
 def why_not_upgraded(group: ClassicGroup, config: GroupConfig) -> str | None:
@@ -148,6 +154,7 @@ def downgrade(draft: Draft, topics: Topics, timestamp: Millis) -> None:
     value = _as_classic(draft.group, topics, timestamp)
     draft.delete_all()
     draft.records.append(group_record(draft.group.group_id, value))
+    draft.successor = value
 
 
 def _as_classic(group: ConsumerGroup, topics: Topics, timestamp: Millis) -> GroupMetadataValue:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from kraftpy.groups.apart import UNITS_AT_ONCE, Deciding, Work
+from kraftpy.groups.apart import LIGHT, UNITS_AT_ONCE, Deciding, Work
 from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
@@ -138,10 +138,14 @@ class ConsumerProtocol:
         member_id = message.member_id or self.new_id()
         predecessor = self._admit(draft.group, member_id, message)
         known = draft.group.members.get(predecessor or member_id)
-        updated = _updated(known or MemberValue(), message, event)
         if message.subscribed_topic_regex and message.subscribed_topic_regex not in draft.group.regexes:
             self._check_regex(message.subscribed_topic_regex)
-        owned = None if message.topic_partitions is None else _assignment(message.topic_partitions)
+        updated: MemberValue = yield Work(
+            len(message.subscribed_topic_names or ()) // LIGHT, lambda: _updated(known or MemberValue(), message, event)
+        )
+        owned = None
+        if (partitions := message.topic_partitions) is not None:
+            owned = yield Work(_count(partitions) // LIGHT, partial(_assignment, partitions))
         before, after = yield from self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
         assignment: ConsumerGroupHeartbeatResponseAssignment | None = None
         if _must_tell(message, before, after):
@@ -178,12 +182,14 @@ class ConsumerProtocol:
         that it replaces.
         """
         if predecessor is not None:
-            _take_over(draft, predecessor, member_id)
+            units = len(draft.group.target(predecessor)) + 2 * len(draft.group.current(predecessor).assigned)
+            yield Work(units, partial(_take_over, draft, predecessor, member_id))
         known = draft.group.members.get(member_id)
         before = draft.group.current(member_id)
         resubscribed = _reads(known or MemberValue()) != _reads(updated)
         if known != updated:
-            draft.put(MemberKey(draft.group.group_id, member_id), updated)
+            key = MemberKey(draft.group.group_id, member_id)
+            yield Work(len(updated.subscribed_topic_names) // LIGHT, partial(draft.put, key, updated))
         is_first = draft.group.epoch == 0
         changed = resubscribed or is_first or (known is not None and known.server_assignor != updated.server_assignor)
         is_new = self._refresh(draft, timestamp, changed=changed)
@@ -225,12 +231,16 @@ class ConsumerProtocol:
         return result
 
     def _units(self, group: ConsumerGroup) -> int:
-        """Return the size of the group: its members, the topics they subscribe to, and the partitions of these."""
+        """Return the size of the group: its members, the topics they subscribe to, and the partitions of these.
+
+        Does not count on when it is known to be large.
+        """
         units = len(group.members) + len(group.holders)
-        for names in {member.subscribed_topic_names for member in group.members.values()}:
+        subscriptions = {id(names): names for names in (m.subscribed_topic_names for m in group.members.values())}
+        for names in (*subscriptions.values(), *(known.topics for known in group.regexes.values())):
+            if units > UNITS_AT_ONCE:
+                break
             units += self._size(names)
-        for known in group.regexes.values():
-            units += self._size(known.topics)
         return units
 
     def _size(self, names: tuple[str, ...]) -> int:
@@ -280,14 +290,16 @@ class ConsumerProtocol:
                 previous_member_epoch=LEAVING_FOR_NOW,  # requests sent before it left are too late
                 assigned=group.current(member_id).assigned,
             )
-            draft.put(CurrentKey(group.group_id, member_id), left)
+            yield Work(2 * len(left.assigned), partial(draft.put, CurrentKey(group.group_id, member_id), left))
         else:
             yield from self.remove(draft, member_id)
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=message.member_epoch)
 
     def remove(self, draft: Draft, member_id: str) -> Deciding[None]:
         """Remove a member and release its partitions. The next heartbeat of another member computes new targets."""
-        _erase(draft, member_id)
+        current = draft.group.current(member_id)
+        held = len(current.assigned) + len(current.pending_revocation)
+        yield Work(held // LIGHT, partial(_erase, draft, member_id))
         yield from self._begin_epoch_if(self._refresh(draft, Millis(0), changed=True), draft, changed=True)
 
     # ---- the group
@@ -462,6 +474,13 @@ def _assignment(topics: list[ConsumerGroupTopicPartitions]) -> Assignment:
     return frozenset(
         TopicIdPartition(TopicId(topic.topic_id), partition) for topic in topics for partition in topic.partitions
     )
+
+
+def _count(topics: list[ConsumerGroupTopicPartitions]) -> int:
+    """Return how many topics and partitions are named; if there are very many topics, only these."""
+    if len(topics) > UNITS_AT_ONCE:
+        return len(topics)
+    return len(topics) + sum(len(topic.partitions) for topic in topics)
 
 
 def _answer(assigned: Assignment) -> ConsumerGroupHeartbeatResponseAssignment:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
@@ -24,7 +26,7 @@ OF_THE_CLASSIC_PROTOCOL, OF_THE_CONSUMER_PROTOCOL = 0, 1
 
 
 def describe(
-    message: ConsumerGroupDescribeRequest, groups: dict[str, Group], protocol: ConsumerProtocol
+    message: ConsumerGroupDescribeRequest, groups: Mapping[str, Group], protocol: ConsumerProtocol
 ) -> ConsumerGroupDescribeResponse:
     """Describe the requested groups. A missing group, or one of the classic protocol, gets its own error."""
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED

@@ -11,9 +11,10 @@ A share group remains one from its first record until it is deleted: groups do n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from kraftpy.groups.apart import Deciding, Work
+from kraftpy.groups.apart import Deciding, Decision, Work
 from kraftpy.groups.appends import Answers, StoreShareGroup
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
@@ -38,6 +39,8 @@ from kraftpy.types import TopicId
 SHARE_SESSION = "share-session"
 STATE_CHANGED = "share-state-changed"
 TOPICS_GONE = "share-topics-gone"
+
+T = TypeVar("T")
 
 
 class _Asked:
@@ -90,15 +93,16 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         """Return the group as a share group."""
         return group.kind if isinstance(group.kind, ShareGroup) else None
 
-    def topics_deleted(self, groups: Mapping[str, Group], topic_ids: frozenset[TopicId], step: Step) -> None:
-        """Make groups forget deleted topics. The share coordinators do so on their own."""
-        for group_id, group in sorted(groups.items()):
-            if not isinstance(group.kind, ShareGroup) or group.is_dead:
-                continue
-            if topic_ids.isdisjoint(share_partitions.topic_ids(group.kind.partitions)):
-                continue
-            self._gone.setdefault(group_id, set()).update(topic_ids)
-            self.submit(group, Key(group_id, TOPICS_GONE), step)
+    def topics_deleted(self, group: Group, topic_ids: frozenset[TopicId], step: Step) -> None:
+        """Make a group forget deleted topics. The share coordinators do so on their own."""
+        if not isinstance(group.kind, ShareGroup) or group.is_dead:
+            return
+        partitions = group.kind.partitions
+        if any(not topic_ids.isdisjoint(of) for of in (partitions.initializing, partitions.initialized)) or (
+            not topic_ids.isdisjoint(partitions.deleting)
+        ):
+            self._gone.setdefault(group.group_id, set()).update(topic_ids)
+            self.submit(group, Key(group.group_id, TOPICS_GONE), step)
 
     def delete_state(self, group: Group, event: Request, step: Step) -> bool:
         """Start deleting an empty group's state. False if it has none; otherwise `event` is reconsidered afterwards."""
@@ -137,22 +141,26 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
     def _on_due(self, group: Group, draft: ShareDraft, key: Key, step: Step) -> Deciding[None]:
         if key.kind == STATE_CHANGED:
             asked = self._answered.pop(int(key.member_id))
-            failed = frozenset(each for each in asked.partitions if each in asked.failed)
-            for each in sorted(failed)[:1]:
-                error = asked.failed[each].name
+            failed = asked.partitions & frozenset(asked.failed)
+            if failed:
+                error = asked.failed[min(failed)].name
                 step.note(group, f"{len(failed)} partitions could not be initialized, the first because of {error}")
             done = asked.partitions - failed
 
             def record() -> None:
                 draft.put_partitions(share_partitions.asked(draft.group.partitions, done, failed))
 
-            yield Work(len(asked.partitions), record)
+            yield Work(len(asked.partitions) + draft.group.partitions.size, record)
         elif key.kind == TOPICS_GONE:
             gone = self._gone.pop(group.group_id, ())
-            draft.put_partitions(share_partitions.deleted(draft.group.partitions, gone))
+
+            def forget() -> None:
+                draft.put_partitions(share_partitions.deleted(draft.group.partitions, gone))
+
+            yield Work(draft.group.partitions.size, forget)
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
             step.note(group, f"member {key.member_id} {why}")
-            self.protocol.remove(draft, key.member_id)
+            yield from self.protocol.remove(draft, key.member_id)
 
     def _purpose(self, group: Group, draft: ShareDraft, answers: Answers) -> StoreShareGroup:
         return StoreShareGroup(
@@ -191,16 +199,51 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
     def _begin(self, group: Group, operation: Operation, step: Step) -> None:
         """Give the group to the operation until `_finish`."""
         draft = self._draft(group)
-        try:
-            change = operation.begin(draft, self._topics, step.timestamp)
-        except Exception as error:
-            self._abandon(group, operation, error, step)
-            return
+
+        def begin() -> Initialization | Deletion | None:
+            return operation.begin(draft, self._topics, step.timestamp)
+
+        def begun(change: Initialization | Deletion | None, now: Step) -> None:
+            if draft.records:
+                purpose = StoreShareGroup(group_id=group.group_id, operation=operation, change=change)
+                self._store_operation(group, draft, purpose, now)
+            else:
+                self._proceed(group, operation, change, now)
+
+        self._operate(group, operation, draft, begin, begun, step)
+
+    def _operate(
+        self,
+        group: Group,
+        operation: Operation,
+        draft: ShareDraft,
+        function: Callable[[], T],
+        then: Callable[[T, Step], None],
+        step: Step,
+    ) -> None:
+        """Do a part of an operation, apart if it is large, and go on with its result."""
         group.is_changing = True
-        if draft.records:
-            step.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation, change=change))
-        else:
-            self._proceed(group, operation, change, step)
+
+        def steps() -> Deciding[T | Exception]:
+            try:
+                result: T = yield Work(operation.size + draft.group.partitions.size, function)
+            except Exception as error:
+                return error
+            return result
+
+        def ended(result: T | Exception, now: Step) -> None:
+            group.is_changing = True  # as before it paused
+            if isinstance(result, Exception):
+                self._abandon(group, operation, result, now)
+            else:
+                then(result, now)
+
+        answers = [(operation.event, None)]
+        self._start(group, Decision(token=0, draft=draft, answers=answers, steps=steps(), step=step, then=ended))
+
+    def _store_operation(self, group: Group, draft: ShareDraft, purpose: StoreShareGroup, step: Step) -> None:
+        group.stored = draft
+        step.append(draft.records, purpose)
 
     def _abandon(self, group: Group, operation: Operation, error: Exception, step: Step) -> None:
         """End an operation after an unexpected error: its request fails, and the group continues."""
@@ -226,15 +269,18 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         self, group: Group, operation: Operation, failed: Mapping[TopicIdPartition, ErrorCode], step: Step
     ) -> None:
         draft = self._draft(group)
-        try:
+
+        def end() -> None:
             operation.end(draft, failed)
-        except Exception as error:
-            self._abandon(group, operation, error, step)
-            return
-        if draft.records:
-            step.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation))
-        else:
-            self._finish(group, operation, step)
+
+        def ended(_: None, now: Step) -> None:
+            if draft.records:
+                purpose = StoreShareGroup(group_id=group.group_id, operation=operation)
+                self._store_operation(group, draft, purpose, now)
+            else:
+                self._finish(group, operation, now)
+
+        self._operate(group, operation, draft, end, ended, step)
 
     def _finish(self, group: Group, operation: Operation, step: Step) -> None:
         """Finish the operation: answer it, or continue the request it was part of, ahead of everything in the queue."""
@@ -251,20 +297,13 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
 
     # ---- what is stored
 
-    def take_over(self, group: Group) -> bool:
-        """Make the draft whose records are in the log now the state of the group; False if they must be replayed."""
-        draft, known = group.stored, self.of(group)
-        if not isinstance(draft, ShareDraft) or not (known is draft.before or (known is None and draft.before.is_gone)):
-            return False
-        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
-        return True
-
     def stored(self, group: Group, purpose: StoreShareGroup, error_code: ErrorCode, step: Step) -> None:
         """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""
         operation = purpose.operation
         if operation is None:
             super().stored(group, purpose, error_code, step)
         elif error_code is ErrorCode.NONE:
+            group.stored = None
             self._proceed(group, operation, purpose.change, step)
         else:
             group.waiting.appendleft(operation.event)  # it is refused first

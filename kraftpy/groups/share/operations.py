@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+from kraftpy.groups.apart import UNITS_AT_ONCE
 from kraftpy.groups.assignment import TopicIdPartition
 from kraftpy.groups.events import Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.member_epochs import next_epoch
@@ -48,6 +49,9 @@ class Operation(ABC):
     def __init__(self, group_id: str, event: Request) -> None:
         self.group_id = group_id
         self.event = event
+        self.size = 0
+        """How many topics and partitions the request names. If there are very many topics, their partitions do not
+        count."""
 
     @abstractmethod
     def begin(self, draft: ShareDraft, topics: Topics, timestamp: Millis) -> Initialization | Deletion | None:
@@ -69,6 +73,9 @@ class Alteration(Operation):
     def __init__(self, event: Request, message: AlterShareGroupOffsetsRequest) -> None:
         super().__init__(message.group_id, event)
         self._message = message
+        topics = len(message.topics)
+        is_long = topics > UNITS_AT_ONCE
+        self.size = topics if is_long else topics + sum(len(topic.partitions) for topic in message.topics)
         self._start_offsets: dict[TopicIdPartition, int] = {}
         self._partitions: dict[TopicIdPartition, AlterShareGroupOffsetsResponsePartition] = {}
         self._response = AlterShareGroupOffsetsResponse()
@@ -119,7 +126,8 @@ class OffsetDeletion(Operation):
 
     def __init__(self, event: Request, message: DeleteShareGroupOffsetsRequest) -> None:
         super().__init__(message.group_id, event)
-        self._names = list(dict.fromkeys(topic.topic_name for topic in message.topics))
+        self._message = message
+        self.size = len(message.topics)
         self._topics: dict[TopicId, DeleteShareGroupOffsetsResponseTopic] = {}
         self._response = DeleteShareGroupOffsetsResponse()
 
@@ -131,13 +139,14 @@ class OffsetDeletion(Operation):
     def begin(self, draft: ShareDraft, topics: Topics, timestamp: Millis) -> Deletion | None:
         """Mark all partitions of these topics as being deleted."""
         partitions = draft.group.partitions
-        for name in self._names:
+        known = frozenset(share_partitions.topic_ids(partitions))
+        for name in dict.fromkeys(topic.topic_name for topic in self._message.topics):
             info = topics.topic(name)
             answer = DeleteShareGroupOffsetsResponseTopic(topic_name=name)
             self._response.responses.append(answer)
             if info is None:
                 _refuse(answer, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif info.topic_id not in share_partitions.topic_ids(partitions):
+            elif info.topic_id not in known:
                 _refuse(answer, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOTHING_TO_DELETE)
             else:
                 answer.topic_id = info.topic_id

@@ -15,10 +15,9 @@ Left out: racks, which Kafka's assignor ignores as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
-from kraftpy.groups.apart import Deciding, Work
+from kraftpy.groups.apart import LIGHT, UNITS_AT_ONCE, Deciding, Work
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
@@ -77,7 +76,7 @@ class ShareProtocol:
         try:
             _check(message)
             if message.member_epoch == LEAVING:
-                return self._leave(draft, message)
+                return (yield from self._leave(draft, message))
             return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
             return share_heartbeat_error(error.code, error.message)
@@ -88,22 +87,17 @@ class ShareProtocol:
         member_id, group_id = message.member_id, draft.group.group_id
         self._admit(draft.group, message)
         # Nothing is refused below this point.
-        known = draft.group.members.get(member_id)
         before = draft.group.current(member_id)
-        updated = _updated(known or ShareMemberValue(), message, event)
-        if known != updated:
-            draft.put(ShareMemberKey(group_id, member_id), updated)
-        resubscribed = known is None or known.subscribed_topic_names != updated.subscribed_topic_names
-        self._refresh(draft, changed=resubscribed or _is_assignment_pending(draft.group, self.topics))
+        named = len(message.subscribed_topic_names or ()) // LIGHT
+        resubscribed: bool = yield Work(named, lambda: self._update(draft, event, message))
+        yield from self._refresh(draft, changed=resubscribed)
         interval_ms = self.settings(group_id).share_assignment_interval_ms
         is_lacking = draft.group.epoch != draft.group.assignment_epoch
         if is_lacking and may_assign(draft.group.assigned_at, interval_ms, timestamp):
-            members, partitions = self._question(draft)
-            units = len(members) + len(partitions)
-            yield Work(units, lambda: self._retarget(draft, assign_simple(members, partitions), timestamp))
-        after = _reconciled(draft.group, member_id)
-        if after != before or member_id not in draft.group.currents:
-            draft.put(ShareCurrentKey(group_id, member_id), after)
+            yield Work(self._units(draft.group), lambda: self._retarget(draft, timestamp))
+        if not _is_reconciled(draft.group, member_id):
+            yield Work(len(draft.group.target(member_id)), lambda: _reconcile(draft, member_id))
+        after = draft.group.current(member_id)
         yield Work(self._lacking_units(draft.group), partial(self._initialize, draft, timestamp))
         is_late = message.member_epoch != before.member_epoch  # it joins, or the response with its epoch was lost
         assignment: ShareGroupHeartbeatResponseAssignment | None = None
@@ -115,6 +109,14 @@ class ShareProtocol:
             heartbeat_interval_ms=self.settings(group_id).share_heartbeat_interval_ms,
             assignment=assignment,
         )
+
+    def _update(self, draft: ShareDraft, event: Request, message: ShareGroupHeartbeatRequest) -> bool:
+        """Store what the heartbeat says of the member; return True if it is new or has subscribed to other topics."""
+        known = draft.group.members.get(message.member_id)
+        updated = _updated(known or ShareMemberValue(), message, event)
+        if known != updated:
+            draft.put(ShareMemberKey(draft.group.group_id, message.member_id), updated)
+        return known is None or known.subscribed_topic_names != updated.subscribed_topic_names
 
     def _admit(self, group: ShareGroup, message: ShareGroupHeartbeatRequest) -> None:
         """Check that the member may join or stay."""
@@ -133,34 +135,48 @@ class ShareProtocol:
 
     # ---- going
 
-    def _leave(self, draft: ShareDraft, message: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
+    def _leave(self, draft: ShareDraft, message: ShareGroupHeartbeatRequest) -> Deciding[ShareGroupHeartbeatResponse]:
         if draft.group.is_gone:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {draft.group.group_id} not found.")
         if message.member_id not in draft.group.members:
             raise unknown_member(message.member_id, draft.group.group_id)
-        self.remove(draft, message.member_id)
+        yield from self.remove(draft, message.member_id)
         return ShareGroupHeartbeatResponse(member_id=message.member_id, member_epoch=LEAVING)
 
-    def remove(self, draft: ShareDraft, member_id: str) -> None:
+    def remove(self, draft: ShareDraft, member_id: str) -> Deciding[None]:
         """Remove a member. The next heartbeat of another member computes new targets."""
         group_id = draft.group.group_id
         draft.put(ShareCurrentKey(group_id, member_id), None)
         draft.put(ShareTargetMemberKey(group_id, member_id), None)
         draft.put(ShareMemberKey(group_id, member_id), None)
-        self._refresh(draft, changed=True)
+        yield from self._refresh(draft, changed=True)
 
     # ---- the group
 
-    def _refresh(self, draft: ShareDraft, *, changed: bool) -> None:
-        """Start the group's next epoch if its members, their subscriptions or the topics have changed."""
+    def _refresh(self, draft: ShareDraft, *, changed: bool) -> Deciding[None]:
+        """Start the group's next epoch if its members, their subscriptions or the topics have changed, or if subscribed
+        partitions were initialized after the targets were computed."""
         group = draft.group
-        if not changed and group.topics_version == self.topics.version:
+        has_new_topics = changed or group.topics_version != self.topics.version
+        if has_new_topics or _may_lack_targets(group):
+            units = _subscribed_units(group) if has_new_topics else 0
+            units += 0 if changed or not _may_lack_targets(group) else group.partitions.size
+            yield Work(units, lambda: self._look_at_topics(draft, changed=changed))
+
+    def _look_at_topics(self, draft: ShareDraft, *, changed: bool) -> None:
+        group, version = draft.group, self.topics.version  # they may change while this runs
+        changed = changed or _is_assignment_pending(group, self.topics)
+        if not changed and group.topics_version == version:
             return
         hashed = hash_of_topics(group.subscribed_topics(), self.topics)
-        group.topics_version = self.topics.version
+        group.topics_version = version
         if changed or hashed != group.metadata_hash:
             value = ShareGroupValue(epoch=next_epoch(group.epoch), metadata_hash=hashed)
             draft.put(ShareGroupKey(group.group_id), value)
+
+    def _units(self, group: ShareGroup) -> int:
+        """Return the size of the group: its members, the topics they subscribe to, and the partitions with state."""
+        return len(group.members) + _subscribed_units(group) + group.partitions.size
 
     def _question(self, draft: ShareDraft) -> tuple[dict[str, ShareSubscriber], Assignment]:
         """Return the members as the assignor sees them, and the partitions that it may assign."""
@@ -177,9 +193,10 @@ class ShareProtocol:
         draft.cost += len(members) + len(partitions) + sum(map(len, subscriptions.values()))
         return members, partitions
 
-    def _retarget(self, draft: ShareDraft, targets: Mapping[str, Assignment], timestamp: Millis) -> None:
-        """Store the targets for the group's epoch."""
+    def _retarget(self, draft: ShareDraft, timestamp: Millis) -> None:
+        """Compute and store the targets for the group's epoch."""
         group = draft.group
+        targets = assign_simple(*self._question(draft))
         for member_id, target in sorted(targets.items()):
             if member_id not in group.targets or group.targets[member_id] != target:
                 draft.put(ShareTargetMemberKey(group.group_id, member_id), ShareTargetMemberValue(partitions=target))
@@ -188,11 +205,14 @@ class ShareProtocol:
         draft.group.assigned = draft.group.partitions
 
     def _lacking_units(self, group: ShareGroup) -> int:
-        """Return how many partitions are looked at to find those that lack state; 0 if none can."""
+        """Return how many partitions are looked at to find those that lack state, or how many topics if there are very
+        many; 0 if none can lack it."""
         if group.complete_for == (self.topics.version, group.epoch):
             return 0
+        if (topics := _subscribed_units(group)) > UNITS_AT_ONCE:
+            return topics
         infos = (self.topics.topic(name) for name in group.subscribed_topics())
-        return sum(info.partition_count for info in infos if info is not None)
+        return group.partitions.size + sum(info.partition_count for info in infos if info is not None)
 
     def _initialize(self, draft: ShareDraft, timestamp: Millis) -> None:
         """Request state for subscribed partitions that have none."""
@@ -244,19 +264,39 @@ def _updated(base: ShareMemberValue, message: ShareGroupHeartbeatRequest, event:
     )
 
 
-def _reconciled(group: ShareGroup, member_id: str) -> ShareCurrentValue:
+def _subscribed_units(group: ShareGroup) -> int:
+    """Return how many topics members subscribe to; those of members that subscribe to the same ones count once."""
+    counted = {id(names): len(names) for names in (member.subscribed_topic_names for member in group.members.values())}
+    return sum(counted.values())
+
+
+def _is_reconciled(group: ShareGroup, member_id: str) -> bool:
+    """Return True if the member has been assigned its target."""
+    current, target = group.currents.get(member_id), group.target(member_id)
+    if current is None or current.member_epoch != group.assignment_epoch:
+        return False
+    return current.assigned is target or current.assigned == target
+
+
+def _reconcile(draft: ShareDraft, member_id: str) -> None:
     """Assign the member its target."""
-    current, target = group.current(member_id), group.target(member_id)
-    if current.member_epoch == group.assignment_epoch and current.assigned == target:
-        return current
-    return ShareCurrentValue(
-        member_epoch=group.assignment_epoch, previous_member_epoch=current.member_epoch, assigned=target
+    group = draft.group
+    value = ShareCurrentValue(
+        member_epoch=group.assignment_epoch,
+        previous_member_epoch=group.current(member_id).member_epoch,
+        assigned=group.target(member_id),
     )
+    draft.put(ShareCurrentKey(group.group_id, member_id), value)
+
+
+def _may_lack_targets(group: ShareGroup) -> bool:
+    """Return True if partitions may have been initialized since the targets were computed."""
+    return group.epoch == group.assignment_epoch and bool(group.members) and group.assigned is not group.partitions
 
 
 def _is_assignment_pending(group: ShareGroup, topics: Topics) -> bool:
     """Return True if subscribed partitions were initialized after the targets were computed."""
-    if group.epoch != group.assignment_epoch or not group.members or group.assigned is group.partitions:
+    if not _may_lack_targets(group):
         return False
     infos = (topics.topic(name) for name in group.subscribed_topics())
     reads = frozenset(info.topic_id for info in infos if info is not None)

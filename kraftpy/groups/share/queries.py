@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.group import Group
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
@@ -20,7 +22,7 @@ from kraftpy.protocol.messages.share_group_describe import (
 
 
 def describe(
-    message: ShareGroupDescribeRequest, groups: dict[str, Group], protocol: ShareProtocol
+    message: ShareGroupDescribeRequest, groups: Mapping[str, Group], protocol: ShareProtocol
 ) -> ShareGroupDescribeResponse:
     """Describe the requested groups. A missing group, or one of another type, gets its own error."""
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
+from kraftpy.groups.apart import UNITS_AT_ONCE
 from kraftpy.groups.assignment import (
     NOTHING,
     Assignment,
@@ -160,6 +161,15 @@ class ShareStateValue:
     def is_nothing(self) -> bool:
         """True if there is no state, and no pending request can create any."""
         return not (self.initializing or self.initialized or self.deleting)
+
+    @property
+    def size(self) -> int:
+        """The number of topics and partitions. If there are very many topics, their partitions do not count."""
+        topics = len(self.initializing) + len(self.initialized) + len(self.deleting)
+        if topics > UNITS_AT_ONCE:
+            return topics
+        states = (*self.initializing.values(), *self.initialized.values())
+        return topics + sum(len(state.partitions) for state in states)
 
 
 ShareValue = (

@@ -100,8 +100,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             draft.group.volatile.is_delayed = False  # the next heartbeat has the targets computed
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
             step.note(group, f"member {key.member_id} {why}")
-            self.protocol.remove(draft, key.member_id)
-        yield from ()  # nothing here takes long
+            yield from self.protocol.remove(draft, key.member_id)
 
     def _purpose(self, group: Group, draft: StreamsDraft, answers: Answers) -> StoreStreamsGroup:
         return StoreStreamsGroup(
@@ -113,14 +112,6 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         )
 
     # ---- what is stored
-
-    def take_over(self, group: Group) -> bool:
-        """Make the draft whose records are in the log now the state of the group; False if they must be replayed."""
-        draft = group.stored
-        if not isinstance(draft, StreamsDraft) or not _is_of(self.of(group), draft.before):
-            return False
-        group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
-        return True
 
     def _on_stored(self, group: Group, purpose: StoreStreamsGroup, step: Step) -> None:
         if isinstance(group.kind, StreamsGroup):
@@ -167,8 +158,3 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         ):
             expected.add(delay)
         return expected
-
-
-def _is_of(known: StreamsGroup | None, before: StreamsGroup) -> bool:
-    """Return True if a draft began with the group as it is now."""
-    return known is before or (known is None and before.is_gone)

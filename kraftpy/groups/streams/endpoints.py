@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from kraftpy.groups.streams.group import StreamsGroup
-from kraftpy.groups.streams.records import TaskSet
+from kraftpy.groups.streams.records import TaskSet, by_subtopology
 from kraftpy.groups.topics import Topics
 from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, EndpointToPartitions, TopicPartitions
 
@@ -28,10 +30,10 @@ def endpoints(group: StreamsGroup, topics: Topics) -> list[EndpointToPartitions]
 
 def _partitions(group: StreamsGroup, tasks: TaskSet, topics: Topics) -> list[TopicPartitions]:
     sources = group.volatile.configured.sources if group.volatile.configured is not None else {}
-    numbers: dict[str, list[int]] = {}
-    for task in sorted(tasks):
-        for name in sources.get(task.subtopology_id, ()):
+    found: dict[str, set[int]] = {}
+    for subtopology_id, numbers in by_subtopology(tasks):
+        for name in sources.get(subtopology_id, ()):
             info = topics.topic(name)
-            if info is not None and task.partition < info.partition_count:
-                numbers.setdefault(name, []).append(task.partition)
-    return [TopicPartitions(topic=name, partitions=partitions) for name, partitions in sorted(numbers.items())]
+            if info is not None and (of_topic := numbers[: bisect_left(numbers, info.partition_count)]):
+                found.setdefault(name, set()).update(of_topic)
+    return [TopicPartitions(topic=name, partitions=sorted(partitions)) for name, partitions in sorted(found.items())]

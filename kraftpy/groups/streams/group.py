@@ -54,6 +54,7 @@ class Volatile:
     configured: Configured | None = None
     topics_version: int = NEVER  # the version of the topics it was configured with
     configured_for: Topology | None = None
+    topics_hash: int = 0  # of the topics it was configured with
     shutdown_by: str | None = None
     endpoint_epoch: int = 0
     is_delayed: bool = False  # the first assignment waits for more members

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from kraftpy.groups.apart import Deciding, Work
+from kraftpy.groups.apart import LIGHT, UNITS_AT_ONCE, Deciding, Work
 from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
@@ -53,11 +53,11 @@ from kraftpy.groups.streams.topology import (
     Configured,
     CopartitionGroup,
     InternalTopic,
-    NotLookedUp,
     Subtopology,
     Topology,
     configure,
     hash_of,
+    resolve,
 )
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NEVER, Topics
@@ -97,7 +97,7 @@ class StreamsProtocol:
         try:
             _check(message)
             if message.member_epoch == LEAVING:
-                return self._leave(draft, message)
+                return (yield from self._leave(draft, message))
             return (yield from self._join_or_stay(draft, event, message, timestamp))
         except KafkaError as error:
             return streams_error(error.code, error.message)
@@ -107,35 +107,64 @@ class StreamsProtocol:
     ) -> Deciding[StreamsGroupHeartbeatResponse]:
         member_id = message.member_id
         self._admit(draft.group, message)
-        topology = _topology(message.topology) if message.topology is not None else None
-        if topology is not None:
+        topology: Topology | None = None
+        if message.topology is not None:
+            topology = yield Work(_size(message.topology), partial(_read_topology, draft.group, message.topology))
             _check_topology(draft.group, topology, self.matches)
         # Nothing is refused below this point.
-        if message.member_epoch == JOINING and draft.group.current(member_id).assigned:
+        before = draft.group.current(member_id)
+        if message.member_epoch == JOINING and before.assigned:
             # It has no tasks, and may be another process by now.
             draft.put(StreamsCurrentKey(draft.group.group_id, member_id), StreamsCurrentValue())
-        before = draft.group.current(member_id)
+            before = draft.group.current(member_id)
         known = draft.group.members.get(member_id)
         is_first = not draft.group.members
-        updated = _updated(known or StreamsMemberValue(), message, event)
-        if known != updated:
-            draft.put(StreamsMemberKey(draft.group.group_id, member_id), updated)
+        tags = len(message.client_tags or ()) // LIGHT
+        updated: StreamsMemberValue = yield Work(tags, partial(self._update, draft, message, event))
         if topology is not None and _replaces(draft.group, topology, is_first=is_first):
-            draft.put(StreamsTopologyKey(draft.group.group_id), topology)
-        self._refresh(draft, changed=known != updated)
+            yield Work(topology.size, partial(draft.put, StreamsTopologyKey(draft.group.group_id), topology))
+        yield from self._refresh(draft, changed=known != updated)
         if is_first and self.settings(draft.group.group_id).streams_initial_rebalance_delay_ms > 0:
             self._delay(draft)
         interval_ms = self.settings(draft.group.group_id).streams_assignment_interval_ms
         if not draft.group.volatile.is_delayed and may_assign(draft.group.assigned_at, interval_ms, timestamp):
             yield from self._retarget(draft, timestamp)
-        owned = _owned(message)
+        owned: Tasks | None = yield Work(_reported(message) // LIGHT, partial(_owned, message))
         is_settled = before.state is StreamsState.STABLE and before.member_epoch == draft.group.assignment_epoch
-        units = 0 if is_settled else draft.group.task_count
-        after: StreamsCurrentValue = yield Work(units, partial(reconciled_tasks, draft.group, member_id, owned))
-        if after != before or member_id not in draft.group.currents:
-            draft.put(StreamsCurrentKey(draft.group.group_id, member_id), after)
-        self._remember(draft.group, message, before, after, known, updated)
-        return self._answer(draft.group, message, before, after)
+        units = 0 if is_settled else draft.group.task_count + len(draft.group.target(member_id))
+
+        def reconcile() -> StreamsCurrentValue:
+            found = reconciled_tasks(draft.group, member_id, owned)
+            if found != before or member_id not in draft.group.currents:
+                draft.put(StreamsCurrentKey(draft.group.group_id, member_id), found)
+            return found
+
+        after: StreamsCurrentValue = yield Work(units, reconcile)
+        has_moved = before.assigned is not after.assigned and before.assigned != after.assigned
+        yield Work(
+            _offset_count(message) // LIGHT,
+            lambda: self._remember(draft.group, message, known, updated, has_moved=has_moved),
+        )
+        says_tasks = message.member_epoch == JOINING or (message.rebalance_timeout_ms >= 0 and owned is not None)
+        says_tasks = says_tasks or has_moved
+        says_endpoints = message.endpoint_information_epoch != draft.group.volatile.endpoint_epoch
+        units = len(after.assigned) if says_tasks else 0
+        if says_endpoints and (configured := draft.group.volatile.configured) is not None:
+            units += draft.group.task_count + sum(map(len, configured.sources.values()))
+
+        def answer() -> StreamsGroupHeartbeatResponse:
+            return self._answer(draft.group, message, after, says_tasks=says_tasks, says_endpoints=says_endpoints)
+
+        answered: StreamsGroupHeartbeatResponse = yield Work(units, answer)
+        return answered
+
+    def _update(self, draft: StreamsDraft, message: StreamsGroupHeartbeatRequest, event: Request) -> StreamsMemberValue:
+        """Store what the heartbeat says of the member."""
+        known = draft.group.members.get(message.member_id)
+        updated = _updated(known or StreamsMemberValue(), message, event)
+        if known != updated:
+            draft.put(StreamsMemberKey(draft.group.group_id, message.member_id), updated)
+        return updated
 
     def _delay(self, draft: StreamsDraft) -> None:
         """Delay the first assignment. In the meantime members have an epoch whose targets are empty."""
@@ -159,17 +188,18 @@ class StreamsProtocol:
         self,
         group: StreamsGroup,
         message: StreamsGroupHeartbeatRequest,
-        before: StreamsCurrentValue,
-        after: StreamsCurrentValue,
         known: StreamsMemberValue | None,
         updated: StreamsMemberValue,
+        *,
+        has_moved: bool,
     ) -> None:
         """Remember what members report that is not stored."""
         volatile = group.volatile
         if message.shutdown_application:
             volatile.shutdown_by = message.member_id
-        moved = before.assigned != after.assigned and updated.user_endpoint is not None
-        if moved or (known is not None and known.user_endpoint != updated.user_endpoint):
+        if (has_moved and updated.user_endpoint is not None) or (
+            known is not None and known.user_endpoint != updated.user_endpoint
+        ):
             volatile.endpoint_epoch += 1
         for offsets, place in (
             (message.task_offsets, volatile.offsets),
@@ -182,8 +212,10 @@ class StreamsProtocol:
         self,
         group: StreamsGroup,
         message: StreamsGroupHeartbeatRequest,
-        before: StreamsCurrentValue,
         after: StreamsCurrentValue,
+        *,
+        says_tasks: bool,
+        says_endpoints: bool,
     ) -> StreamsGroupHeartbeatResponse:
         answer = StreamsGroupHeartbeatResponse(
             member_id=message.member_id,
@@ -194,14 +226,11 @@ class StreamsProtocol:
             status=self._status(group, message.member_id),  # an empty list, not null: clients keep what null omits
             endpoint_information_epoch=group.volatile.endpoint_epoch,
         )
-        says_everything = message.member_epoch == JOINING or (
-            message.rebalance_timeout_ms >= 0 and _owned(message) is not None
-        )
-        if says_everything or after.assigned != before.assigned:
+        if says_tasks:
             answer.active_tasks = task_ids(after.assigned.active)
             answer.standby_tasks = task_ids(after.assigned.standby)
             answer.warmup_tasks = task_ids(after.assigned.warmup)
-        if message.endpoint_information_epoch != group.volatile.endpoint_epoch:
+        if says_endpoints:
             answer.partitions_by_user_endpoint = endpoints(group, self.topics)
         return answer
 
@@ -234,15 +263,17 @@ class StreamsProtocol:
 
     # ---- going
 
-    def _leave(self, draft: StreamsDraft, message: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatResponse:
+    def _leave(
+        self, draft: StreamsDraft, message: StreamsGroupHeartbeatRequest
+    ) -> Deciding[StreamsGroupHeartbeatResponse]:
         if message.member_id not in draft.group.members:
             raise unknown_member(message.member_id, draft.group.group_id)
         if message.shutdown_application:
             draft.group.volatile.shutdown_by = message.member_id
-        self.remove(draft, message.member_id)
+        yield from self.remove(draft, message.member_id)
         return StreamsGroupHeartbeatResponse(member_id=message.member_id, member_epoch=LEAVING)
 
-    def remove(self, draft: StreamsDraft, member_id: str) -> None:
+    def remove(self, draft: StreamsDraft, member_id: str) -> Deciding[None]:
         """Remove a member and release its tasks. The next heartbeat of another member computes new targets."""
         group_id, volatile = draft.group.group_id, draft.group.volatile
         if draft.group.members[member_id].user_endpoint is not None:
@@ -255,55 +286,61 @@ class StreamsProtocol:
         if not draft.group.members:
             volatile.shutdown_by = None
             volatile.is_delayed = False
-        self._refresh(draft, changed=True)
+        yield from self._refresh(draft, changed=True)
 
     # ---- the group
 
-    def shown(self, group: StreamsGroup) -> Configured | None:
-        """Return the topology as it was last configured, for a description; None if it cannot be told.
+    def _look(self, group: StreamsGroup) -> Deciding[None]:
+        """Configure the topology for the topics that exist now, if there is one, and hash them.
 
-        Nothing is remembered: members' heartbeats must find out for themselves that topics have changed.
-        """
-        volatile = group.volatile
-        if group.topology is None or (volatile.configured is not None and volatile.configured_for is group.topology):
-            return None if group.topology is None else volatile.configured
-        try:
-            return configure(group.topology, self.topics, self.matches)
-        except NotLookedUp:
-            return None
-
-    def _look(self, group: StreamsGroup) -> Configured | None:
-        """Configure the topology for the topics that exist now; None if there is no topology.
 
         While its expressions are not fully resolved, the last result stands, and the next heartbeat resolves on.
         """
-        volatile = group.volatile
-        if group.topology is None:
-            return None
-        is_known = volatile.configured_for is group.topology and volatile.topics_version == self.topics.version
-        if volatile.configured is not None and is_known:
-            return volatile.configured
-        try:
-            volatile.configured = configure(group.topology, self.topics, self.matches)
-            volatile.topics_version = self.topics.version
-        except NotLookedUp:
-            if volatile.configured is None or volatile.configured_for is not group.topology:
-                volatile.configured = Configured(
-                    status=ASSIGNMENT_DELAYED,
-                    detail="Source topics are being resolved.",
-                )
-            volatile.topics_version = NEVER
-        volatile.configured_for = group.topology
-        return volatile.configured
+        volatile, topology, version = group.volatile, group.topology, self.topics.version
+        if topology is None:
+            volatile.topics_hash = 0
+            return
+        resolved = resolve(topology, self.matches)
+        if resolved is None:
+            if volatile.configured is None or volatile.configured_for is not topology:
+                detail = "Source topics are being resolved."
+                volatile.configured = Configured(status=ASSIGNMENT_DELAYED, detail=detail)
+            volatile.configured_for, volatile.topics_version = topology, NEVER
+            volatile.topics_hash = group.metadata_hash
+            return
 
-    def _refresh(self, draft: StreamsDraft, *, changed: bool) -> None:
+        def configured() -> tuple[Configured, int]:
+            return configure(topology, self.topics, resolved), hash_of(topology, self.topics, resolved)
+
+        units = topology.size + sum(map(len, resolved.values()))
+        volatile.configured, volatile.topics_hash = yield Work(units, configured)
+        volatile.configured_for, volatile.topics_version = topology, version
+
+    def configured(self, group: StreamsGroup) -> Configured | None:
+        """Return the topology as it was last configured, for a description; None if it cannot be told.
+
+        Nothing is remembered: members' heartbeats must find out for themselves that topics have changed. A large one
+        that no heartbeat has configured yet is not told.
+        """
+        volatile, topology = group.volatile, group.topology
+        if topology is None or (volatile.configured is not None and volatile.configured_for is topology):
+            return None if topology is None else volatile.configured
+        resolved = resolve(topology, self.matches) if topology.size <= UNITS_AT_ONCE else None
+        return None if resolved is None else configure(topology, self.topics, resolved)
+
+    def is_known(self, group: StreamsGroup) -> bool:
+        """Return True if the topology is configured for the topics that exist now, or there is none."""
+        volatile = group.volatile
+        return volatile.configured_for is group.topology and volatile.topics_version == self.topics.version
+
+    def _refresh(self, draft: StreamsDraft, *, changed: bool) -> Deciding[None]:
         """Start the group's next epoch if its members, its topology or its topics have changed."""
         group = draft.group
-        is_known = group.volatile.topics_version == self.topics.version
-        if not changed and is_known and group.volatile.configured_for is group.topology:
+        if not changed and self.is_known(group):
             return
-        configured = self._look(group)
-        hashed = self._hash(group)
+        if not self.is_known(group):
+            yield from self._look(group)
+        hashed, configured = group.volatile.topics_hash, group.volatile.configured
         is_valid = configured is not None and configured.is_ready and group.topology is not None
         validated = group.topology.epoch if is_valid and group.topology is not None else -1
         if changed or hashed != group.metadata_hash or validated != group.validated_topology_epoch:
@@ -312,43 +349,37 @@ class StreamsProtocol:
             )
             draft.put(StreamsGroupKey(group.group_id), value)
 
-    def _hash(self, group: StreamsGroup) -> int:
-        if group.topology is None:
-            return 0
-        try:
-            return hash_of(group.topology, self.topics, self.matches)
-        except NotLookedUp:
-            return group.metadata_hash
-
     def _retarget(self, draft: StreamsDraft, timestamp: Millis) -> Deciding[None]:
         """Compute targets for the group's epoch if there are none yet."""
-        group = draft.group
-        if group.epoch == group.assignment_epoch:
+        if draft.group.epoch == draft.group.assignment_epoch:
             return
-        configured = self._look(group)
+        if not self.is_known(draft.group):
+            yield from self._look(draft.group)
+        configured = draft.group.volatile.configured
+        tasks = sum(configured.tasks.values()) if configured is not None and configured.is_ready else 0
+        replicas = self.settings(draft.group.group_id).streams_num_standby_replicas
+        draft.cost += len(draft.group.members) + tasks
+        units = len(draft.group.members) + (1 + replicas) * tasks
+        yield Work(units, lambda: self._assign(draft, configured, replicas))
+        value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch, assigned_at=timestamp)
+        draft.put(StreamsTargetMetadataKey(draft.group.group_id), value)
+
+    def _assign(self, draft: StreamsDraft, configured: Configured | None, replicas: int) -> None:
+        group = draft.group
         tasks: list[Task] = []
         stateful: list[Task] = []
         if configured is not None and configured.is_ready and group.topology is not None:
             for each in group.topology.subtopologies:
-                numbers = range(configured.tasks[each.subtopology_id])
-                of_it = [Task(each.subtopology_id, number) for number in numbers]
+                of_it = [Task(each.subtopology_id, number) for number in range(configured.tasks[each.subtopology_id])]
                 tasks += of_it
                 stateful += of_it if each.has_state else []
         workers = {
             member_id: Worker(process_id=group.process(member_id), target=group.target(member_id))
             for member_id in group.members
         }
-        replicas = self.settings(group.group_id).streams_num_standby_replicas
-        draft.cost += len(workers) + len(tasks)
-
-        def compute() -> None:
-            for member_id, target in sorted(assign(workers, tasks, stateful, replicas).items()):
-                if member_id not in group.targets or group.targets[member_id] != target:
-                    draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
-
-        yield Work(len(workers) + len(tasks) + replicas * len(stateful), compute)
-        value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch, assigned_at=timestamp)
-        draft.put(StreamsTargetMetadataKey(group.group_id), value)
+        for member_id, target in sorted(assign(workers, tasks, stateful, replicas).items()):
+            if member_id not in group.targets or group.targets[member_id] != target:
+                draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))
 
 
 # ---- parts
@@ -381,30 +412,54 @@ def _check(message: StreamsGroupHeartbeatRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
+def _size(topology: wire.Topology) -> int:
+    """Return the number of a topology's parts; only of subtopologies if there are very many."""
+    found = len(topology.subtopologies)
+    if found > UNITS_AT_ONCE:
+        return found
+    for each in topology.subtopologies:
+        found += len(each.source_topics) + len(each.source_topic_regex) + len(each.repartition_sink_topics)
+        found += len(each.copartition_groups)
+        for topics in (each.state_changelog_topics, each.repartition_source_topics):
+            found += len(topics)
+    return found
+
+
+def _read_topology(group: StreamsGroup, said: wire.Topology) -> Topology:
+    """Return the group's own topology if a member has the same. Raises KafkaError if it contradicts itself."""
+    topology = _topology(said)
+    if group.topology is not None and group.topology == topology:
+        return group.topology
+    topology.check()
+    return topology
+
+
 def _check_topology(group: StreamsGroup, topology: Topology, matches: TopicMatches) -> None:
     known = group.topology
-    if known == topology:
+    if known is topology:
         return
-    topology.check(matches)
+    topology.check_expressions(matches)
     if known is None or topology.epoch < known.epoch or not group.members:
         return
     raise KafkaError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
 
 
 def _replaces(group: StreamsGroup, topology: Topology, *, is_first: bool) -> bool:
-    return group.topology is None or (is_first and group.topology != topology)
+    return group.topology is None or (is_first and group.topology is not topology)
 
 
 def _check_epoch(current: StreamsCurrentValue, message: StreamsGroupHeartbeatRequest) -> None:
     """Check the epoch: the member's, or its previous one if the response with the new one may have been lost."""
-    owned = _owned(message)
-    if current.state is StreamsState.UNKNOWN and (owned is None or owned):
+    roles = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
+    has_nothing = None not in roles and not any(each.partitions for role in roles for each in role or ())
+    if current.state is StreamsState.UNKNOWN and not has_nothing:
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The member's stored state is unreadable. It must rejoin.")
     if message.member_epoch == current.member_epoch:
         return
-    is_last = message.member_epoch == current.previous_member_epoch and owned is not None
-    if is_last and owned is not None and not owned - current.assigned:
-        return
+    if message.member_epoch == current.previous_member_epoch:
+        owned = _owned(message)
+        if owned is not None and not owned - current.assigned:
+            return
     raise fenced_member("streams", message.member_epoch, current.member_epoch)
 
 
@@ -445,6 +500,19 @@ def _updated(known: StreamsMemberValue, message: StreamsGroupHeartbeatRequest, e
         user_endpoint=base.user_endpoint if endpoint is None else (endpoint.host, endpoint.port),
         client_tags=base.client_tags if tags is None else tuple((tag.key, tag.value) for tag in tags),
     )
+
+
+def _reported(message: StreamsGroupHeartbeatRequest) -> int:
+    """Return how many tasks a member reports; of subtopologies, if there are very many."""
+    roles = (message.active_tasks or (), message.standby_tasks or (), message.warmup_tasks or ())
+    found = sum(map(len, roles))
+    if found > UNITS_AT_ONCE:
+        return found * LIGHT
+    return found + sum(len(each.partitions) for role in roles for each in role)
+
+
+def _offset_count(message: StreamsGroupHeartbeatRequest) -> int:
+    return len(message.task_offsets or ()) + len(message.task_end_offsets or ())
 
 
 def _owned(message: StreamsGroupHeartbeatRequest) -> Tasks | None:

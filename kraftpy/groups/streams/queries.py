@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from kraftpy.groups.group import Group
 from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
 from kraftpy.groups.streams.group import StreamsGroup, TaskOffsets
-from kraftpy.groups.streams.protocol import StreamsProtocol, task_ids
+from kraftpy.groups.streams.protocol import task_ids
 from kraftpy.groups.streams.records import Tasks
-from kraftpy.groups.streams.topology import InternalTopic, Subtopology
+from kraftpy.groups.streams.topology import Configured, InternalTopic, Subtopology
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.streams_group_describe import (
     DescribedStreamsGroup,
@@ -24,7 +24,9 @@ from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, KeyValue
 
 
 def describe(
-    message: StreamsGroupDescribeRequest, groups: Mapping[str, Group], protocol: StreamsProtocol
+    message: StreamsGroupDescribeRequest,
+    groups: Mapping[str, Group],
+    configured: Mapping[str, Configured | None],
 ) -> StreamsGroupDescribeResponse:
     """Describe the requested groups. A missing group, or one of another type, gets its own error."""
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
@@ -36,7 +38,7 @@ def describe(
         elif not isinstance(group.kind, StreamsGroup) or group.is_dead:
             described.append(_not_found(group_id, "is not a streams group"))
         else:
-            described.append(_describe(group.kind, protocol, operations))
+            described.append(_describe(group.kind, configured.get(group_id), operations))
     return StreamsGroupDescribeResponse(groups=described)
 
 
@@ -46,8 +48,7 @@ def _not_found(group_id: str, why: str) -> DescribedStreamsGroup:
     )
 
 
-def _describe(group: StreamsGroup, protocol: StreamsProtocol, operations: int) -> DescribedStreamsGroup:
-    configured = protocol.shown(group)
+def _describe(group: StreamsGroup, configured: Configured | None, operations: int) -> DescribedStreamsGroup:
     topology = None
     if group.topology is not None:
         counts = configured.internal if configured is not None and configured.is_ready else {}

@@ -16,7 +16,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import Final
 
+from kraftpy.groups.apart import UNITS_AT_ONCE
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import Topics
@@ -30,6 +34,9 @@ SHUTDOWN_APPLICATION = 4
 ASSIGNMENT_DELAYED = 5
 """Statuses of the group that a heartbeat response can report, by number."""
 _SHOWN_TOPICS = 3
+
+MOST_TASKS: Final = 100_000
+"""The most tasks of a topology. Those of topics that only one subtopology reads are no more than their partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +83,16 @@ class Topology:
     epoch: int
     subtopologies: tuple[Subtopology, ...] = ()
 
-    def check(self, matches: TopicMatches) -> None:
-        """Raise KafkaError if the topology contradicts itself, or an expression cannot be compiled (yet)."""
+    @property
+    def size(self) -> int:
+        """The number of its parts: subtopologies, topics and copartition groups; only of subtopologies if there are
+        very many."""
+        if len(self.subtopologies) > UNITS_AT_ONCE:
+            return len(self.subtopologies)
+        return len(self.subtopologies) + sum(map(_size, self.subtopologies))
+
+    def check(self) -> None:
+        """Raise KafkaError if the topology contradicts itself."""
         ids = [each.subtopology_id for each in self.subtopologies]
         problem = None
         if self.epoch < 0:
@@ -85,13 +100,35 @@ class Topology:
         elif len(set(ids)) < len(ids):
             problem = "A subtopology id occurs twice."
         for each in self.subtopologies:
-            problem = problem or _problem(each, matches)
+            problem = problem or _problem(each)
         problem = problem or _problem_of_sources(self)
         if problem is not None:
             raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, problem)
 
+    def check_expressions(self, matches: TopicMatches) -> None:
+        """Raise KafkaError if an expression cannot be compiled (yet)."""
+        for each in filter(_EXPRESSIONS, self.subtopologies):
+            for regex in each.source_topic_regex:
+                problem = _problem_of(regex, each.subtopology_id, matches)
+                if problem is not None:
+                    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, problem)
 
-def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
+
+_EXPRESSIONS = attrgetter("source_topic_regex")
+
+
+def _size(subtopology: Subtopology) -> int:
+    return (
+        len(subtopology.source_topics)
+        + len(subtopology.source_topic_regex)
+        + len(subtopology.state_changelog_topics)
+        + len(subtopology.repartition_sink_topics)
+        + len(subtopology.repartition_source_topics)
+        + len(subtopology.copartition_groups)
+    )
+
+
+def _problem(subtopology: Subtopology) -> str | None:
     name = subtopology.subtopology_id
     for topic in subtopology.state_changelog_topics:
         if topic.partitions != 0:
@@ -107,14 +144,17 @@ def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
         ):
             if any(not 0 <= place < len(there) for place in places):
                 return f"Subtopology {name} has a copartition group with a topic that it does not read."
-    for regex in subtopology.source_topic_regex:
-        if matches.is_overdrawn:
-            text = "Too many regular expressions are being compiled. Try again."
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
-        try:
-            matches.check(regex)
-        except PatternError as error:
-            return f"SourceTopicRegex {shown(regex)} of subtopology {name} is not a valid expression: {error}."
+    return None
+
+
+def _problem_of(regex: str, name: str, matches: TopicMatches) -> str | None:
+    if matches.is_overdrawn:
+        text = "Too many regular expressions are being compiled. Try again."
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
+    try:
+        matches.check(regex)
+    except PatternError as error:
+        return f"SourceTopicRegex {shown(regex)} of subtopology {name} is not a valid expression: {error}."
     return None
 
 
@@ -162,12 +202,24 @@ class _NotReady(Exception):
         self.status = status
 
 
-class NotLookedUp(Exception):
-    """The matches of one of the topology's expressions are not known yet: try again a little later."""
+Resolved = Mapping[str, tuple[str, ...]]
+"""The topics that match each expression of a topology."""
 
 
-def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Configured:
-    """Compare a topology that passed `check` with the existing topics. Raises NotLookedUp."""
+def resolve(topology: Topology, matches: TopicMatches) -> Resolved | None:
+    """Return the matches of all its expressions; None if they are not all known yet: try again a little later."""
+    resolved: dict[str, tuple[str, ...]] = {}
+    for regex in chain.from_iterable(map(_EXPRESSIONS, topology.subtopologies)):
+        if regex not in resolved:
+            found = matches.resolve(regex)
+            if found is None:
+                return None
+            resolved[regex] = found
+    return resolved
+
+
+def configure(topology: Topology, topics: Topics, matches: Resolved) -> Configured:
+    """Compare a topology that passed `check` with the existing topics."""
     try:
         sources = {each.subtopology_id: _sources(each, topics, matches) for each in topology.subtopologies}
         counts = _counts(topology, sources, topics, matches)
@@ -183,6 +235,12 @@ def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Conf
         for topic in each.state_changelog_topics:
             wanted[topic.name] = _with_partitions(topic, tasks[each.subtopology_id])
     internal = {name: topic.partitions for name, topic in sorted(wanted.items())}
+    if sum(tasks.values()) > MOST_TASKS:
+        return Configured(
+            internal=internal,
+            status=INCORRECTLY_PARTITIONED_TOPICS,
+            detail=f"The topology has {sum(tasks.values())} tasks, and there can be at most {MOST_TASKS}.",
+        )
     missing = []
     for name, topic in sorted(wanted.items()):
         there = topics.topic(name)
@@ -209,8 +267,8 @@ def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Conf
     return Configured(tasks=tasks, sources=read_by, internal=internal)
 
 
-def required_topics(topology: Topology, matches: TopicMatches) -> list[str]:
-    """Return every topic the topology depends on, in order: changes to these affect the group. Raises NotLookedUp."""
+def required_topics(topology: Topology, matches: Resolved) -> list[str]:
+    """Return every topic the topology depends on, in order: changes to these affect the group."""
     names: set[str] = set()
     for each in topology.subtopologies:
         names.update(each.source_topics)
@@ -219,11 +277,8 @@ def required_topics(topology: Topology, matches: TopicMatches) -> list[str]:
     return sorted(names)
 
 
-def hash_of(topology: Topology, topics: Topics, matches: TopicMatches) -> int:
-    """Hash the topics of the topology that exist, their ids and their partition counts.
-
-    Raises NotLookedUp.
-    """
+def hash_of(topology: Topology, topics: Topics, matches: Resolved) -> int:
+    """Hash the topics of the topology that exist, their ids and their partition counts."""
     digest = hashlib.blake2b(digest_size=8)
     for name in required_topics(topology, matches):
         info = topics.topic(name)
@@ -247,19 +302,12 @@ def _with_partitions(topic: InternalTopic, partitions: int) -> InternalTopic:
     )
 
 
-def _matching(subtopology: Subtopology, matches: TopicMatches) -> set[str]:
-    return {name for regex in subtopology.source_topic_regex for name in _resolved(regex, matches)}
+def _matching(subtopology: Subtopology, matches: Resolved) -> set[str]:
+    return {name for regex in subtopology.source_topic_regex for name in matches[regex]}
 
 
-def _resolved(regex: str, matches: TopicMatches) -> tuple[str, ...]:
-    found = matches.resolve(regex)
-    if found is None:
-        raise NotLookedUp
-    return found
-
-
-def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) -> tuple[str, ...]:
-    """Return the topics it reads other than internal ones. Raises _Misfit if one is missing, or NotLookedUp."""
+def _sources(subtopology: Subtopology, topics: Topics, matches: Resolved) -> tuple[str, ...]:
+    """Return the topics it reads other than internal ones. Raises _NotReady if one is missing."""
     missing = [name for name in subtopology.source_topics if topics.topic(name) is None]
     if missing:
         raise _NotReady(MISSING_SOURCE_TOPICS, f"Source topics {_some(sorted(missing))} are missing.")
@@ -267,9 +315,9 @@ def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) ->
 
 
 def _counts(
-    topology: Topology, sources: Mapping[str, tuple[str, ...]], topics: Topics, matches: TopicMatches
+    topology: Topology, sources: Mapping[str, tuple[str, ...]], topics: Topics, matches: Resolved
 ) -> dict[str, int]:
-    """Return the number of partitions that every source has or should have. Raises _Misfit or NotLookedUp."""
+    """Return the number of partitions that every source has or should have. Raises _NotReady."""
     counts: dict[str, int] = {}
     for read in sources.values():
         for name in read:
@@ -306,7 +354,7 @@ def _count_pending(
     reads = {key: {topic.name for topic in each.repartition_source_topics} for key, each in parts.items()}
     writes = {key: set(each.repartition_sink_topics) for key, each in parts.items()}
     readers, writers = _by_topic(reads), _by_topic(writes)
-    unknown = {key: len(names - counts.keys()) for key, names in reads.items()}
+    unknown = {key: sum(name not in counts for name in names) for key, names in reads.items()}
     unfinished = {name: len(writers.get(name, ())) for name in pending}
     largest = dict.fromkeys(pending, 0)
     finished = [key for key in parts if not unknown[key]]
@@ -341,12 +389,12 @@ def _copartition(
     group: CopartitionGroup,
     counts: dict[str, int],
     fixed: Mapping[str, int],
-    matches: TopicMatches,
+    matches: Resolved,
 ) -> None:
-    """Make the group's repartition topics as large as its other sources. Raises _Misfit if those differ."""
+    """Make the group's repartition topics as large as its other sources. Raises _NotReady if those differ."""
     given = [subtopology.source_topics[place] for place in group.source_topics]
     for place in group.source_topic_regex:
-        given += _resolved(subtopology.source_topic_regex[place], matches)
+        given += matches[subtopology.source_topic_regex[place]]
     made = [subtopology.repartition_source_topics[place].name for place in group.repartition_source_topics]
     bound = {name: counts[name] for name in [*given, *(name for name in made if name in fixed)]}
     if len(set(bound.values())) > 1:
