@@ -107,6 +107,8 @@ class StreamsProtocol:
     ) -> Deciding[StreamsGroupHeartbeatResponse]:
         member_id = message.member_id
         self._admit(draft.group, message)
+        if message.member_epoch != JOINING:
+            yield Work(_reported(message) // LIGHT, partial(_check_tasks, draft.group, message))
         topology: Topology | None = None
         if message.topology is not None:
             topology = yield Work(_size(message.topology), partial(_read_topology, draft.group, message.topology))
@@ -182,7 +184,6 @@ class StreamsProtocol:
                 raise group_is_full("streams", self.config.group_streams_max_size)
         elif message.member_epoch != JOINING:
             _check_epoch(group.current(message.member_id), message)
-            _check_tasks(group, message)
 
     def _remember(
         self,
