@@ -87,6 +87,39 @@ async def test_of_all_partitions_only_those_that_changed_are_told() -> None:
     assert await elected(made, None) == (0, {})
 
 
+async def test_of_all_partitions_every_topic_is_listed() -> None:
+    made = three()
+    made.topic("t", (1, 2))
+    made.topic("u", (2, 3))
+    request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None, timeout_ms=1000)
+    answer = await leaders.elect_leaders(made.broker(1), request, context(ApiKey.ELECT_LEADERS, 2))
+    assert [(topic.topic, topic.partition_result) for topic in answer.replica_election_results] == [
+        ("t", []),
+        ("u", []),
+    ]
+
+
+async def test_a_partition_or_a_move_that_is_named_twice_counts_once() -> None:
+    made = three()
+    made.topic("t", (1, 2))
+    named = TopicPartitions(topic="t", partitions=[0, 0])
+    request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=[named, named], timeout_ms=1000)
+    answer = await leaders.elect_leaders(made.broker(1), request, context(ApiKey.ELECT_LEADERS, 2))
+    (topic,) = answer.replica_election_results
+    assert [(part.partition_id, part.error_code) for part in topic.partition_result] == [
+        (0, ErrorCode.ELECTION_NOT_NEEDED)
+    ]
+    same = alter.ReassignablePartition(partition_index=0, replicas=[2, 3])
+    other = alter.ReassignablePartition(partition_index=0, replicas=[3, 2])
+    for moves, errors in (([same, same], [0]), ([same, other], [ErrorCode.INVALID_REQUEST] * 2)):
+        moved_request = alter.AlterPartitionReassignmentsRequest(
+            topics=[alter.ReassignableTopic(name="t", partitions=moves)], timeout_ms=1000
+        )
+        asked = context(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+        (of_topic,) = (await leaders.alter_partition_reassignments(made.broker(1), moved_request, asked)).responses
+        assert [part.error_code for part in of_topic.partitions] == errors
+
+
 async def test_an_unclean_election_is_held_only_on_request() -> None:
     made = three()
     made.topic("t", (1, 2))

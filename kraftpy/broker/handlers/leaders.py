@@ -95,6 +95,10 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
                     partition_id=result.partition, error_code=result.error, error_message=shortened(result.message)
                 )
             )
+    if request.topic_partitions is None:  # as in Kafka: the other topics are listed without partitions
+        async for names in in_slices([topic.name for topic in broker.image.topics()], _AT_ONCE):
+            for name in names:
+                _topic_of(results, name)
     return ElectLeadersResponse(replica_election_results=list(results.values()))
 
 
