@@ -13,6 +13,7 @@ from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST
 from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.groups.patterns import MAX_CHARACTERS, MAX_MEMORY_BYTES
+from kraftpy.groups.streams.topology import MOST_TASKS
 from kraftpy.protocol.records import MAX_RECORD_HEADERS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
@@ -38,6 +39,7 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "settings of a resource in a request": f"{MAX_SETTINGS_PER_RESOURCE:,}",
         "length of a regular expression": f"{MAX_CHARACTERS:,} characters",
         "memory of a regular expression": f"{MAX_MEMORY_BYTES // 1024} KiB",
+        "tasks of a streams group": f"{MOST_TASKS:,}",
     }
     for what, value in fixed.items():
         assert f"| {what} | fixed | {value} |" in PAGE
