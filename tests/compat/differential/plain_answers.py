@@ -59,6 +59,7 @@ class Names:
         self._moments: set[int] = set()
         self._request = 0
         self._varying = SOME_NUMBER
+        self._is_internal = False
 
     def begin(self, now: int) -> None:
         """Forget the ids of other scenarios."""
@@ -95,11 +96,11 @@ class Names:
         name = next((name for each in TOPIC_NAMES if isinstance(name := getattr(message, each, None), str)), "")
         if not name.startswith("__"):
             return self._fields(kind, message, version)
-        before, self._varying = self._varying, self._varying | OF_INTERNAL_TOPICS
+        self._is_internal = True
         try:
             return self._fields(kind, message, version)
         finally:
-            self._varying = before
+            self._is_internal = False
 
     def _fields(self, kind: Any, message: Struct, version: int) -> dict[str, Plain]:
         told = {
@@ -126,7 +127,7 @@ class Names:
         if isinstance(value, bool | float) or value is None:
             return value
         if name == "records":
-            return "<records>" if value and self._varying >= OF_INTERNAL_TOPICS else self._records(value)
+            return "<records>" if self._is_internal else self._records(value)
         if isinstance(value, bytes | bytearray | memoryview):
             return self._bytes(name, bytes(value))
         return self._number(name, value)
@@ -140,7 +141,7 @@ class Names:
             return self._symbol("producer", value)
         if name == "port":
             return self._ports.get(value, value)
-        if name in self._varying and (value > 0 or (name in OF_INTERNAL_TOPICS and value == 0)):
+        if (name in self._varying and value > 0) or (self._is_internal and name in OF_INTERNAL_TOPICS and value >= 0):
             return "<number>"
         return value if "offset" in name else self._time(value)
 
