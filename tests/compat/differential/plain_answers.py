@@ -13,6 +13,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from peer_clusters import CLUSTER_ID
+
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import iter_records, split_batches
 from kraftpy.protocol.schema import ZERO_UUID, Struct, fields
@@ -152,6 +154,8 @@ class Names:
         return "<clock>" if abs(distance) < THESE_DAYS_MS else value
 
     def _text(self, text: str) -> str:
+        if text == CLUSTER_ID:
+            return text
         for found, name in self._in_text:
             text = text.replace(found, name)
         text = A_TIME.sub(lambda match: str(self._time(int(match[0]))), text)
