@@ -83,6 +83,8 @@ class Names:
             if producer_id >= 0:
                 self._producers.add(producer_id)
                 self._symbol("producer", producer_id)
+        if isinstance(member_id := getattr(message, "member_id", None), str):
+            self._text(member_id)
         for topic in getattr(message, "topics", None) or ():
             topic_id, name = getattr(topic, "topic_id", None), getattr(topic, "name", None)
             if isinstance(topic_id, bytes) and topic_id != ZERO_UUID and name and not topic.error_code:
