@@ -13,6 +13,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from peer_clusters import CLUSTER_ID
+
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import iter_records, split_batches
 from kraftpy.protocol.schema import ZERO_UUID, Struct, fields
@@ -59,6 +61,7 @@ class Names:
         self._moments: set[int] = set()
         self._request = 0
         self._varying = SOME_NUMBER
+        self._is_internal = False
 
     def begin(self, now: int) -> None:
         """Forget the ids of other scenarios."""
@@ -80,6 +83,8 @@ class Names:
             if producer_id >= 0:
                 self._producers.add(producer_id)
                 self._symbol("producer", producer_id)
+        if isinstance(member_id := getattr(message, "member_id", None), str):
+            self._text(member_id)
         for topic in getattr(message, "topics", None) or ():
             topic_id, name = getattr(topic, "topic_id", None), getattr(topic, "name", None)
             if isinstance(topic_id, bytes) and topic_id != ZERO_UUID and name and not topic.error_code:
@@ -95,11 +100,11 @@ class Names:
         name = next((name for each in TOPIC_NAMES if isinstance(name := getattr(message, each, None), str)), "")
         if not name.startswith("__"):
             return self._fields(kind, message, version)
-        before, self._varying = self._varying, self._varying | OF_INTERNAL_TOPICS
+        self._is_internal = True
         try:
             return self._fields(kind, message, version)
         finally:
-            self._varying = before
+            self._is_internal = False
 
     def _fields(self, kind: Any, message: Struct, version: int) -> dict[str, Plain]:
         told = {
@@ -126,7 +131,7 @@ class Names:
         if isinstance(value, bool | float) or value is None:
             return value
         if name == "records":
-            return "<records>" if value and self._varying >= OF_INTERNAL_TOPICS else self._records(value)
+            return "<records>" if self._is_internal else self._records(value)
         if isinstance(value, bytes | bytearray | memoryview):
             return self._bytes(name, bytes(value))
         return self._number(name, value)
@@ -140,7 +145,7 @@ class Names:
             return self._symbol("producer", value)
         if name == "port":
             return self._ports.get(value, value)
-        if name in self._varying and (value > 0 or (name in OF_INTERNAL_TOPICS and value == 0)):
+        if (name in self._varying and value > 0) or (self._is_internal and name in OF_INTERNAL_TOPICS and value >= 0):
             return "<number>"
         return value if "offset" in name else self._time(value)
 
@@ -151,6 +156,8 @@ class Names:
         return "<clock>" if abs(distance) < THESE_DAYS_MS else value
 
     def _text(self, text: str) -> str:
+        if text == CLUSTER_ID:
+            return text
         for found, name in self._in_text:
             text = text.replace(found, name)
         text = A_TIME.sub(lambda match: str(self._time(int(match[0]))), text)

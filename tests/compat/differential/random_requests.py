@@ -84,7 +84,9 @@ def _sample(kind: Any, version: int, rng: Random, pool: Pool, depth: int) -> dic
     for field in fields(kind):
         if version not in field.versions:
             continue
-        needed = field.default is REQUIRED or field.name in ESSENTIAL or field.name == "records"
+        needed = (
+            field.default is REQUIRED or field.name in ESSENTIAL or field.name in CHOICES or field.name == "records"
+        )
         if needed or isinstance(field.wire, Array) or rng.random() >= 0.15:
             body[field.name] = _value(field, version, rng, pool, depth)
     return body
