@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_server_s_properties(tmp_path: Path) -> None:
 def test_the_properties_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "server.properties"
     monkeypatch.setattr(container, "PROPERTIES", file)
-    monkeypatch.setattr(container.os, "environ", {})
+    monkeypatch.setattr(os, "environ", {})
     file.write_bytes(MARK + b"node.id=7\n")
     assert container.configure().node_id == 7
     file.write_bytes(b"node.id=7\n# caf\xe9\n")
@@ -85,7 +86,7 @@ def test_files_that_values_refer_to(in_container: bool, tmp_path: Path, monkeypa
         if not in_container:
             return load(text, read_file=lambda path: read_text(Path(path))).config
         monkeypatch.setattr(container, "PROPERTIES", tmp_path / "server.properties")
-        monkeypatch.setattr(container.os, "environ", {})
+        monkeypatch.setattr(os, "environ", {})
         container.PROPERTIES.write_text(text)
         return container.configure()
 

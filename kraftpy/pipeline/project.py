@@ -12,6 +12,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from kraftpy.config import ConfigError
+from kraftpy.config.texts import text_of
+
 SPEC = "spark-pipeline.yml"
 CONF = "conf"
 _TRANSFORMATIONS = Path("transformations")
@@ -76,7 +79,10 @@ def check(place: Path) -> None:
     spec = place / SPEC
     if not spec.is_file():
         raise ProjectError(f"{place} is not a pipeline: it has no {SPEC} (kraftpy pipeline init NAME creates one)")
-    found = _STORAGE.search(spec.read_text(encoding="utf-8"))
+    try:
+        found = _STORAGE.search(text_of(spec.read_bytes(), str(spec)))
+    except ConfigError as error:
+        raise ProjectError(str(error)) from None
     wanted = _storage(place.resolve())
     if found is not None and found.group(1) != wanted and not Path(found.group(1).removeprefix("file://")).exists():
         raise ProjectError(

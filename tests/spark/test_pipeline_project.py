@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from kraftpy.cli import cli
-from kraftpy.pipeline.project import ProjectError, check, create
+from kraftpy.pipeline.project import SPEC, ProjectError, check, create
 
 _ADDRESSES = {"bootstrap_servers": "one:9092,two:9092", "source_topic": "flights", "target_topic": "delays"}
 
@@ -83,6 +83,13 @@ def test_a_project_that_was_moved_says_what_to_change(tmp_path: Path) -> None:
     (tmp_path / "hourly").rename(tmp_path / "daily")
     with pytest.raises(ProjectError, match="was the project moved"):
         check(tmp_path / "daily")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_project_that_is_no_utf_8_says_so(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / SPEC).write_text("storage: é", encoding=encoding)
+    with pytest.raises(ProjectError, match=f"^{tmp_path / SPEC} is (encoded in UTF-16|not UTF-8)"):
+        check(tmp_path)
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A command line of one of Kafka's tools: which there are, how one is run and compared, and the files they are given."""
+"""A command line of one of Kafka's tools: which there are, how one is run and compared, and the files they get."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ RECORDS = (
     Line("consumer-perf-test --topic producing --num-records 200 --timeout 20000", masks=(r"\d[\d.]*",)),
     Line("consumer-perf-test --topic lines --num-records 999 --timeout 3000", masks=(r"\d[\d.]*",)),
     Line("e2e-latency --topic producing --num-records 20 --producer-acks 1 --record-size 20", masks=(r"\d[\d.]*",)),
-    Line("replica-verification --topics-include lines --report-interval-ms 500", seconds=4, are_repeated=True),
+    Line("replica-verification --topics-include lines --report-interval-ms 200", seconds=10, are_repeated=True),
     Line(
         "transactional-copier --input-topic copies --input-partition 0 --output-topic in.transactions "
         "--max-messages 5 --consumer-group copying --transaction-size 2 --transactional-id copier",

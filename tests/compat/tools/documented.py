@@ -46,5 +46,8 @@ def read() -> list[Documented]:
 
 def differing_lines(kafka: list[str], here: list[str]) -> list[str]:
     """Return the lines that only one side prints, marked with `-` for Kafka and `+` for kraftpy, in order."""
-    compared = difflib.unified_diff(kafka, here, lineterm="", n=0)
-    return [line for line in compared if not line.startswith(("---", "+++", "@@"))]
+    found = []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, kafka, here, autojunk=False).get_opcodes():
+        if tag != "equal":
+            found += [f"-{line}" for line in kafka[i:j]] + [f"+{line}" for line in here[k:m]]
+    return found
