@@ -2,16 +2,23 @@ package kraftpy.compat;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.util.Collection;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.protocol.Errors;
+import org.apache.kafka.common.requests.ApiError;
 import org.apache.kafka.common.requests.MetadataResponse;
 import org.apache.kafka.common.requests.MetadataResponse.PartitionMetadata;
 import org.apache.kafka.common.requests.MetadataResponse.TopicMetadata;
+import org.apache.kafka.controller.Controller;
+import org.apache.kafka.controller.ResultOrError;
 import org.apache.kafka.image.MetadataImage;
 import org.apache.kafka.metadata.KRaftMetadataCache;
 import org.apache.kafka.metadata.LeaderAndIsr;
@@ -20,7 +27,7 @@ import org.apache.kafka.server.common.OffsetAndEpoch;
 import org.mockito.Mockito;
 import org.mockito.invocation.InvocationOnMock;
 
-/** In the place of a broker's metadata cache: what the broker answers to Metadata and DescribeQuorum, asked each time. */
+/** In the place of what a node knows of the cluster: what brokers answer to Metadata and DescribeQuorum, each time. */
 final class MetadataStandIn {
     /** The answer to Metadata does not tell it. */
     private static final int UNKNOWN_PARTITION_EPOCH = -1;
@@ -55,6 +62,31 @@ final class MetadataStandIn {
             case "currentImage", "getImage" -> image(node);
             default -> StandIns.otherwise(call, "metadata cache of broker " + node.id());
         };
+    }
+
+    /** In the place of a controller: it knows topics' ids, of which it asks a broker. */
+    static Controller controller(Supplier<List<ServerProcess>> brokers) {
+        return Mockito.mock(Controller.class, call -> switch (call.getMethod().getName()) {
+            case "findAllTopicIds" -> CompletableFuture.completedFuture(ids(brokers));
+            case "findTopicIds" -> {
+                Map<String, Uuid> known = ids(brokers);
+                Collection<String> names = call.getArgument(1);
+                yield CompletableFuture.completedFuture(
+                    names.stream().collect(Collectors.toMap(name -> name, name -> idOrError(known.get(name)))));
+            }
+            default -> StandIns.otherwise(call, "controller");
+        });
+    }
+
+    private static Map<String, Uuid> ids(Supplier<List<ServerProcess>> brokers) throws IOException {
+        return all(brokers.get().get(0)).topicMetadata().stream()
+            .collect(Collectors.toMap(TopicMetadata::topic, TopicMetadata::topicId));
+    }
+
+    private static ResultOrError<Uuid> idOrError(Uuid id) {
+        return id == null
+            ? new ResultOrError<>(new ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION))
+            : new ResultOrError<>(id);
     }
 
     private static LeaderAndIsr leaderAndIsr(PartitionMetadata found) {

@@ -34,11 +34,16 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
     private static final String CONTROLLER = "CONTROLLER";
     private final ServerProcess controller;
     private final Path directory;
-    private final List<ServerProcess> started = new ArrayList<>();
+    private final List<ServerProcess> brokers;
 
-    private ProcessQuorum(QuorumTestHarness harness, ServerProcess controller, Path directory, String clusterId) {
+    private ProcessQuorum(
+        QuorumTestHarness harness,
+        ServerProcess controller,
+        List<ServerProcess> brokers,
+        Path directory,
+        String clusterId) {
         super(
-            StandIns.controller(controller, clusterId),
+            StandIns.controller(controller, clusterId, () -> running(brokers)),
             harness.faultHandlerFactory(),
             directory.toFile(),
             CompletableFuture.completedFuture(
@@ -47,7 +52,12 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
             harness,
             harness.faultHandler());
         this.controller = controller;
+        this.brokers = brokers;
         this.directory = directory;
+    }
+
+    private static List<ServerProcess> running(List<ServerProcess> brokers) {
+        return brokers.stream().filter(ServerProcess::isAlive).toList();
     }
 
     /** Start the controller, with these settings of the test. */
@@ -71,7 +81,7 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
             settings.put("log.segment.delete.delay.ms", "1000");
             format(settings, clusterId);
             ServerProcess controller = new ServerProcess(Integer.parseInt(id), settings, directory);
-            ProcessQuorum quorum = new ProcessQuorum(harness, controller, directory, clusterId);
+            ProcessQuorum quorum = new ProcessQuorum(harness, controller, new ArrayList<>(), directory, clusterId);
             controller.start();
             controller.awaitListening();
             return quorum;
@@ -89,7 +99,7 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
         try {
             format(settings, clusterId());
             ServerProcess node = new ServerProcess(config.nodeId(), settings, directory);
-            started.add(node);
+            brokers.add(node);
             KafkaBroker broker = StandIns.broker(node, config, clusterId(), () -> FromOutside.awaitKnown(List.of(node)));
             if (isStarted) {
                 broker.startup();
@@ -103,7 +113,7 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
     /** Stop all processes, look through their logs, and delete what is not the test's own. */
     @Override
     public void shutdown() {
-        List<ServerProcess> all = new ArrayList<>(started);
+        List<ServerProcess> all = new ArrayList<>(brokers);
         all.add(controller);
         all.forEach(ServerProcess::tellToStop);
         all.forEach(ServerProcess::stop);

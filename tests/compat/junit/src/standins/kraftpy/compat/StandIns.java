@@ -1,7 +1,9 @@
 package kraftpy.compat;
 
 import java.util.HashMap;
+import java.util.List;
 import java.util.Properties;
+import java.util.function.Supplier;
 import kafka.network.SocketServer;
 import kafka.raft.KafkaRaftManager;
 import kafka.server.BrokerServer;
@@ -60,8 +62,9 @@ public final class StandIns {
         });
     }
 
-    /** Return a controller that is in this process. */
-    public static ControllerServer controller(ServerProcess node, String clusterId) {
+    /** Return a controller that is in this process, of a cluster whose running brokers can be asked for. */
+    public static ControllerServer controller(
+        ServerProcess node, String clusterId, Supplier<List<ServerProcess>> brokers) {
         KafkaConfig config = config(node);
         SocketServer socketServer = socketServer(node);
         return Mockito.mock(ControllerServer.class, call -> switch (call.getMethod().getName()) {
@@ -79,6 +82,7 @@ public final class StandIns {
             case "clusterId" -> clusterId;
             case "config" -> config;
             case "raftManager" -> raftManager(node);
+            case "controller" -> MetadataStandIn.controller(brokers);
             case "authorizerPlugin" -> Option.empty();
             default -> otherwise(call, "controller " + node.id());
         });

@@ -109,7 +109,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
             if (!processes.containsKey(id)) {
                 processes.put(id, new ServerProcess(id, properties.of(id), directory));
             }
-            controllers.put(id, StandIns.controller(processes.get(id), nodes.clusterId()));
+            controllers.put(id, StandIns.controller(processes.get(id), nodes.clusterId(), this::runningBrokers));
         }
     }
 
@@ -215,7 +215,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
     }
 
     public Controller waitForActiveController() {
-        throw new LooksInside("Controller");
+        return controllers.values().iterator().next().controller();
     }
 
     public TestKitNodes nodes() {
