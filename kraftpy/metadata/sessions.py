@@ -11,9 +11,10 @@ it may be another process with an empty disk.
 A new controller gives every broker a fresh session. A broker counts as dead after `first_contact_ms` if the controller
 never had a connection to it, after twice that if it is connected but silent, and after the grace if its connection was
 lost just before. A broker is unfenced when it has applied the log up to its own registration and wants to be unfenced.
-A broker that wants to stop is put into controlled shutdown by a command. It may stop, and is fenced, when every active
-broker has applied that command and therefore knows that this one no longer leads (guarantees, rule 21). Any partition
-that it still leads has no other possible leader.
+A broker that wants to stop is put into controlled shutdown by a command. It is fenced when every active broker has
+applied that command and therefore knows that this one no longer leads (guarantees, rule 21), and may stop once that is
+decided: if its node is the active controller, nobody would decide it afterwards, and clients would be sent to it until
+its session ended. Any partition that it still leads has no other possible leader, and has none from then on.
 
 The caller passes in every heartbeat, connection and disconnection, calls `tick` at `next_deadline` and after each
 heartbeat, and proposes the commands that `tick` returns. It also makes sure that a broker sends a heartbeat as soon as
@@ -180,7 +181,7 @@ class Sessions:
         return HeartbeatReply(
             is_caught_up=session.applied_index >= broker.registered_index,
             is_fenced=broker.fenced,
-            should_shut_down=session.may_stop,
+            should_shut_down=session.may_stop and broker.fenced,
         )
 
     def decided_in_part(self, broker_id: BrokerId, now: int) -> None:

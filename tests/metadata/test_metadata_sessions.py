@@ -347,22 +347,27 @@ def test_rule_21_controlled_shutdown_is_granted_when_all_know_that_others_lead()
     assert not controller.heartbeat(1, wants_shutdown=True).should_shut_down, "3 has yet to hear of it"
     controller.heartbeat(3)
     assert controller.settle() == []
-    assert controller.heartbeat(1, wants_shutdown=True).should_shut_down
+    assert not controller.heartbeat(1, wants_shutdown=True).should_shut_down, "its fencing is not decided yet"
     assert controller.settle() == ["fence 1"]
-    controller.heartbeat(1, wants_shutdown=True)
+    assert controller.heartbeat(1, wants_shutdown=True).should_shut_down
     assert controller.settle() == []
 
 
-def test_who_is_alone_may_stop_at_once() -> None:
+def test_who_is_alone_stops_when_it_leads_nothing() -> None:
     controller = Controller(brokers=1)
     controller.all_active()
     controller.create((1,))
     controller.heartbeat(1, wants_shutdown=True)
     assert controller.settle() == ["stop 1"]
-    assert controller.heartbeat(1, wants_shutdown=True).should_shut_down
+    assert not controller.heartbeat(1, wants_shutdown=True).should_shut_down
     partition = controller.machine.image.partition("t", 0)
     assert partition is not None
     assert partition.leader == 1, "nobody else can lead: it does so until it is fenced"
+    assert controller.settle() == ["fence 1"]
+    partition = controller.machine.image.partition("t", 0)
+    assert partition is not None
+    assert partition.leader == -1
+    assert controller.heartbeat(1, wants_shutdown=True).should_shut_down
 
 
 def test_who_is_fenced_may_stop_at_once() -> None:
