@@ -53,11 +53,7 @@ async def describe_quorum(
         partitions = [
             _state(described)
             if topic.topic_name == METADATA_TOPIC and number == 0
-            else QuorumPartitionState(
-                partition_index=number,
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                error_message=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.meaning,
-            )
+            else QuorumPartitionState(partition_index=number, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             for number in numbers
         ]
         topics.append(QuorumTopicState(topic_name=topic.topic_name, partitions=partitions))

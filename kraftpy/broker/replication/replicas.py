@@ -58,7 +58,7 @@ class Replicas:
         raise self._not_here(topic, partition, replica)
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID if no topic has that id)."""
+        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID if no topic has the id)."""
         replica = self._by_id.get((topic_id, partition))
         if replica is not None and replica.leading is not None:
             return replica
@@ -120,10 +120,7 @@ class Replicas:
         if topic is None and replica is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
         name = topic.name if topic is not None else replica.topic_partition.topic if replica is not None else ""
-        error = self._not_here(name, partition, replica)
-        if topic is None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, error.message)
-        return error
+        return self._not_here(name, partition, replica)
 
     # --- for the replica manager -------------------------------------------------------------
 
