@@ -219,12 +219,7 @@ async def describe_topic_partitions(
     if start[1] < 0:
         return DescribeTopicPartitionsResponse(
             topics=[
-                DescribeTopicPartitionsResponseTopic(
-                    error_code=ErrorCode.INVALID_REQUEST,
-                    name=name,
-                    partitions=[],
-                    topic_authorized_operations=TOPIC_OPERATIONS,
-                )
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name, partitions=[])
                 for name in names[:limit]
             ]
         )
