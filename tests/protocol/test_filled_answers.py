@@ -25,6 +25,7 @@ NEVER_FILLED = {
     ("PartitionData", "snapshot_id"): "only the metadata quorum of Kafka fetches snapshots with Fetch (KIP-630)",
     ("SnapshotId", "end_offset"): "see snapshot_id",
     ("SnapshotId", "epoch"): "see snapshot_id",
+    ("QuorumPartitionState", "error_message"): "the only error there is of a partition without a quorum says it all",
     ("ReplicaState", "replica_directory_id"): "voters have no directory ids (docs/differences.toml)",
     ("DescribedStreamsMember", "is_classic"): "streams groups have no members of the classic protocol yet (KIP-1071)",
 }

@@ -245,7 +245,6 @@ async def describe_topic_partitions(
                     error_code=ErrorCode.INVALID_REQUEST,
                     name=topic.name,
                     partitions=[],
-                    topic_authorized_operations=TOPIC_OPERATIONS,
                 )
                 for topic in request.topics
             ]

@@ -120,10 +120,7 @@ class Replicas:
         if topic is None and replica is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
         name = topic.name if topic is not None else replica.topic_partition.topic if replica is not None else ""
-        error = self._not_here(name, partition, replica)
-        if topic is None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, error.message)
-        return error
+        return self._not_here(name, partition, replica)
 
     # --- for the replica manager -------------------------------------------------------------
 
