@@ -14,7 +14,7 @@ from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Config
 from kraftpy.config.broker import DYNAMIC_ONLY
 from kraftpy.config.broker_settings import INTERNAL_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS, GroupSettings
-from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, NO_EFFECT_ON_GROUPS
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS, why_ignored
 from kraftpy.config.settings import parse_table, render
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
@@ -84,7 +84,6 @@ def test_every_topic_and_group_setting_of_kafka_is_there() -> None:
     assert TOPIC_SETTINGS.keys() - OURS == kafkas("topic").keys()
     assert GROUP_SETTINGS.keys() == kafkas("group").keys()
     assert TOPIC_SETTINGS.keys() >= NO_EFFECT
-    assert GROUP_SETTINGS.keys() >= NO_EFFECT_ON_GROUPS
 
 
 @pytest.mark.parametrize(
@@ -313,7 +312,7 @@ def test_the_topic_settings_said_to_have_no_effect_are_those_nobody_reads() -> N
 def test_every_group_setting_is_read() -> None:
     source = _broker_source()
     read = {name for name, setting in GROUP_SETTINGS.items() if re.search(rf"\.{setting.attribute}\b", source)}
-    assert GROUP_SETTINGS.keys() - read == NO_EFFECT_ON_GROUPS
+    assert read == GROUP_SETTINGS.keys()
 
 
 def test_what_is_behind_a_group_setting_are_broker_settings_with_its_default() -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kraftpy.config.broker import BROKER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS, BrokerConfig, Origin
 from kraftpy.config.broker_settings import CHAINS, INTERNAL_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS, group_default_values
-from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, NO_EFFECT_ON_GROUPS
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.listeners import Listener
 from kraftpy.config.settings import ConfigType, Setting, render
 from kraftpy.config.topic import TOPIC_SETTINGS, topic_default_values
@@ -272,10 +272,8 @@ def _documentation(setting: Setting) -> str:
         return ""
     if TOPIC_SETTINGS.get(setting.name) is setting:
         has_none = setting.name in NO_EFFECT
-    elif setting.name in GROUP_SETTINGS:
-        has_none = setting.name in NO_EFFECT_ON_GROUPS
     else:
-        has_none = setting.name not in BROKER_SETTINGS
+        has_none = setting.name not in BROKER_SETTINGS and setting.name not in GROUP_SETTINGS
     if has_none:
         return f"{setting.meaning} (No effect in this broker.)"
     return setting.meaning

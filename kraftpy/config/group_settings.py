@@ -120,8 +120,3 @@ BROKER_SETTINGS_BEHIND = {
     ),
 }
 """By name of the group's setting; a setting that is not here has its default from the table, and no bounds."""
-
-NO_EFFECT_ON_GROUPS = frozenset(
-    {"consumer.assignment.interval.ms", "share.assignment.interval.ms", "streams.assignment.interval.ms"}
-)
-"""Settings of groups that are stored and described, but have no effect here."""

@@ -140,12 +140,17 @@ class ConsumerProtocol:
         known = draft.group.members.get(predecessor or member_id)
         if message.subscribed_topic_regex and message.subscribed_topic_regex not in draft.group.regexes:
             self._check_regex(message.subscribed_topic_regex)
-        updated: MemberValue = yield Work(
-            len(message.subscribed_topic_names or ()) // LIGHT, lambda: _updated(known or MemberValue(), message, event)
-        )
-        owned = None
+        named = len(message.subscribed_topic_names or ()) // LIGHT
+        update = partial(_updated, known or MemberValue(), message, event)
+        updated: MemberValue = update() if named <= UNITS_AT_ONCE else (yield Work(named, update))
+        owned: Assignment | None = None
         if (partitions := message.topic_partitions) is not None:
-            owned = yield Work(_count(partitions) // LIGHT, partial(_assignment, partitions))
+            units = _count(partitions) // LIGHT
+            owned = (
+                _assignment(partitions)
+                if units <= UNITS_AT_ONCE
+                else (yield Work(units, partial(_assignment, partitions)))
+            )
         before, after = yield from self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
         assignment: ConsumerGroupHeartbeatResponseAssignment | None = None
         if _must_tell(message, before, after):

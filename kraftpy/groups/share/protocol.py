@@ -89,8 +89,10 @@ class ShareProtocol:
         # Nothing is refused below this point.
         before = draft.group.current(member_id)
         named = len(message.subscribed_topic_names or ()) // LIGHT
-        resubscribed: bool = yield Work(named, lambda: self._update(draft, event, message))
-        yield from self._refresh(draft, changed=resubscribed)
+        update = partial(self._update, draft, event, message)
+        resubscribed: bool = update() if named <= UNITS_AT_ONCE else (yield Work(named, update))
+        if resubscribed or self._may_have_changed(draft.group):
+            yield from self._refresh(draft, changed=resubscribed)
         interval_ms = self.settings(group_id).share_assignment_interval_ms
         is_lacking = draft.group.epoch != draft.group.assignment_epoch
         if is_lacking and may_assign(draft.group.assigned_at, interval_ms, timestamp):
@@ -98,7 +100,8 @@ class ShareProtocol:
         if not _is_reconciled(draft.group, member_id):
             yield Work(len(draft.group.target(member_id)), lambda: _reconcile(draft, member_id))
         after = draft.group.current(member_id)
-        yield Work(self._lacking_units(draft.group), partial(self._initialize, draft, timestamp))
+        if draft.group.complete_for != (self.topics.version, draft.group.epoch):
+            yield Work(self._lacking_units(draft.group), partial(self._initialize, draft, timestamp))
         is_late = message.member_epoch != before.member_epoch  # it joins, or the response with its epoch was lost
         assignment: ShareGroupHeartbeatResponseAssignment | None = None
         if is_late or message.subscribed_topic_names is not None or after.assigned != before.assigned:
@@ -163,6 +166,9 @@ class ShareProtocol:
             units += 0 if changed or not _may_lack_targets(group) else group.partitions.size
             yield Work(units, lambda: self._look_at_topics(draft, changed=changed))
 
+    def _may_have_changed(self, group: ShareGroup) -> bool:
+        return group.topics_version != self.topics.version or _may_lack_targets(group)
+
     def _look_at_topics(self, draft: ShareDraft, *, changed: bool) -> None:
         group, version = draft.group, self.topics.version  # they may change while this runs
         changed = changed or _is_assignment_pending(group, self.topics)
@@ -206,9 +212,7 @@ class ShareProtocol:
 
     def _lacking_units(self, group: ShareGroup) -> int:
         """Return how many partitions are looked at to find those that lack state, or how many topics if there are very
-        many; 0 if none can lack it."""
-        if group.complete_for == (self.topics.version, group.epoch):
-            return 0
+        many."""
         if (topics := _subscribed_units(group)) > UNITS_AT_ONCE:
             return topics
         infos = (self.topics.topic(name) for name in group.subscribed_topics())

@@ -122,31 +122,35 @@ class StreamsProtocol:
         known = draft.group.members.get(member_id)
         is_first = not draft.group.members
         tags = len(message.client_tags or ()) // LIGHT
-        updated: StreamsMemberValue = yield Work(tags, partial(self._update, draft, message, event))
+        updated: StreamsMemberValue
+        if tags <= UNITS_AT_ONCE:
+            updated = self._update(draft, message, event)
+        else:
+            updated = yield Work(tags, partial(self._update, draft, message, event))
         if topology is not None and _replaces(draft.group, topology, is_first=is_first):
             yield Work(topology.size, partial(draft.put, StreamsTopologyKey(draft.group.group_id), topology))
-        yield from self._refresh(draft, changed=known != updated)
+        if known != updated or not self.is_known(draft.group):
+            yield from self._refresh(draft, changed=known != updated)
         if is_first and self.settings(draft.group.group_id).streams_initial_rebalance_delay_ms > 0:
             self._delay(draft)
         interval_ms = self.settings(draft.group.group_id).streams_assignment_interval_ms
-        if not draft.group.volatile.is_delayed and may_assign(draft.group.assigned_at, interval_ms, timestamp):
+        is_lacking = draft.group.epoch != draft.group.assignment_epoch and not draft.group.volatile.is_delayed
+        if is_lacking and may_assign(draft.group.assigned_at, interval_ms, timestamp):
             yield from self._retarget(draft, timestamp)
-        owned: Tasks | None = yield Work(_reported(message) // LIGHT, partial(_owned, message))
+        reported = _reported(message) // LIGHT
+        owned: Tasks | None
+        owned = _owned(message) if reported <= UNITS_AT_ONCE else (yield Work(reported, partial(_owned, message)))
         is_settled = before.state is StreamsState.STABLE and before.member_epoch == draft.group.assignment_epoch
-        units = 0 if is_settled else draft.group.task_count + len(draft.group.target(member_id))
-
-        def reconcile() -> StreamsCurrentValue:
-            found = reconciled_tasks(draft.group, member_id, owned)
-            if found != before or member_id not in draft.group.currents:
-                draft.put(StreamsCurrentKey(draft.group.group_id, member_id), found)
-            return found
-
-        after: StreamsCurrentValue = yield Work(units, reconcile)
+        after = before
+        if not is_settled or member_id not in draft.group.currents:
+            units = draft.group.task_count + len(draft.group.target(member_id))
+            after = yield Work(units, partial(_reconcile, draft, member_id, owned))
         has_moved = before.assigned is not after.assigned and before.assigned != after.assigned
-        yield Work(
-            _offset_count(message) // LIGHT,
-            lambda: self._remember(draft.group, message, known, updated, has_moved=has_moved),
-        )
+        remember = partial(self._remember, draft.group, message, known, updated, has_moved=has_moved)
+        if (units := _offset_count(message) // LIGHT) <= UNITS_AT_ONCE:
+            remember()
+        else:
+            yield Work(units, remember)
         says_tasks = message.member_epoch == JOINING or (message.rebalance_timeout_ms >= 0 and owned is not None)
         says_tasks = says_tasks or has_moved
         says_endpoints = message.endpoint_information_epoch != draft.group.volatile.endpoint_epoch
@@ -154,9 +158,11 @@ class StreamsProtocol:
         if says_endpoints and (configured := draft.group.volatile.configured) is not None:
             units += draft.group.task_count + sum(map(len, configured.sources.values()))
 
-        def answer() -> StreamsGroupHeartbeatResponse:
-            return self._answer(draft.group, message, after, says_tasks=says_tasks, says_endpoints=says_endpoints)
-
+        answer = partial(
+            self._answer, draft.group, message, after, says_tasks=says_tasks, says_endpoints=says_endpoints
+        )
+        if units <= UNITS_AT_ONCE:
+            return answer()
         answered: StreamsGroupHeartbeatResponse = yield Work(units, answer)
         return answered
 
@@ -411,6 +417,15 @@ def _check(message: StreamsGroupHeartbeatRequest) -> None:
         problem = "Topology can only be provided when (re-)joining."
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+
+
+def _reconcile(draft: StreamsDraft, member_id: str, owned: Tasks | None) -> StreamsCurrentValue:
+    """Move a member towards its target. Returns its tasks."""
+    before = draft.group.current(member_id)
+    after = reconciled_tasks(draft.group, member_id, owned)
+    if after != before or member_id not in draft.group.currents:
+        draft.put(StreamsCurrentKey(draft.group.group_id, member_id), after)
+    return after
 
 
 def _size(topology: wire.Topology) -> int:
