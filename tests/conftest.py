@@ -37,6 +37,7 @@ LONGEST = (
     "tests/cluster/test_cluster_transactions.py",
     "tests/cluster/test_cluster.py",
     "tests/compat/test_clients.py",
+    "tests/compat/differential/test_recorded_answers.py",
     "tests/compat/test_public_consumer_protocol.py",
     "tests/cluster/test_quorum_nodes.py",
     "tests/cluster/test_damaged_copy.py",

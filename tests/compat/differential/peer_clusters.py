@@ -21,6 +21,9 @@ sys.path.insert(0, str(HERE.parent))
 
 from maven import JavaProject  # noqa: E402
 
+from kraftpy.broker.storage.format import format_directories  # noqa: E402
+from kraftpy.config.sources import load  # noqa: E402
+
 ROOT = HERE.parents[2]
 
 Kind = Literal["kafka", "kraftpy"]
@@ -91,6 +94,8 @@ class PeerCluster:
             if kind == "kafka":
                 formatting = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file))
                 subprocess.run(self._java(*formatting), check=True, stdout=subprocess.DEVNULL)
+            else:
+                format_directories(load("".join(lines)).config, CLUSTER_ID)
 
     def _java(self, *arguments: str) -> list[str]:
         return ["java", *HEAP, "-server", "-XX:+UseG1GC", "-cp", self._path, *arguments]
@@ -113,11 +118,8 @@ class PeerCluster:
             file = str(self.directory / f"{node}.properties")
             python = [sys.executable, "-m", "kraftpy", "server", file]
             command = self._java("kafka.Kafka", file) if self.kind == "kafka" else python
-            environment = {**os.environ, "KRAFTPY_CLUSTER_ID": CLUSTER_ID}
             with (self.directory / f"{node}.out").open("ab") as log:
-                self._processes[node] = subprocess.Popen(
-                    command, stdout=log, stderr=log, cwd=self.directory, env=environment
-                )
+                self._processes[node] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory)
         deadline = time.monotonic() + START_SECONDS
         while not all(answers(self.ports[node - 1]) for node in nodes):
             ended = [node for node in self._processes if not self.is_running(node)]
