@@ -70,6 +70,8 @@ def test_an_address_is_given_where_it_belongs(cluster: ToolCluster) -> None:
         ("group.coordinator.new.enable", ["group.coordinator.new.enable"]),
         ("! java.lang.E: x\n! \tat a.B.<init>(B.java:1)\n! \t... 3 more\n", ["! java.lang.E: x"]),
         ('Voters: [{"id": 2}, {"id": 1}]', ['Voters: [{"id": 1}, {"id": 2}]']),
+        ('{"time": 1790000000000, "a": 1}', ['{"a": 1, "time": TIME}']),
+        ('! {"b": broken', ['! {"b": broken']),
         ("exit status 1", ["exit status 1"]),
     ],
 )

@@ -83,6 +83,7 @@ public final class Tools {
             CURRENT.set(this);
             try {
                 Class.forName(tool).getMethod("main", String[].class).invoke(null, (Object) arguments);
+                awaitThreads();
                 interrupt();
                 end(0);
             } catch (InvocationTargetException error) {
@@ -91,12 +92,23 @@ public final class Tools {
                     error.getCause().printStackTrace();
                 }
                 end(1);
+            } catch (InterruptedException error) {
+                end(STILL_RUNNING);
             } catch (ReflectiveOperationException error) {
                 System.err.println("no such tool: " + error);
                 end(1);
             } finally {
                 over.countDown();
             }
+        }
+
+        /** Waits for the threads that would keep the tool's process alive. */
+        private void awaitThreads() throws InterruptedException {
+            Thread[] threads = new Thread[64];
+            int count = thread.getThreadGroup().enumerate(threads);
+            for (int i = 0; i < count; i++)
+                if (threads[i] != thread && !threads[i].isDaemon())
+                    threads[i].join();
         }
 
         /** Runs what the tool wants to be run when its process ends. */
@@ -186,7 +198,6 @@ public final class Tools {
 
     private static void start(Run run) {
         run.thread = new Thread(new ThreadGroup(run.tool), run, "main");
-        run.thread.setDaemon(true);
         run.thread.start();
     }
 

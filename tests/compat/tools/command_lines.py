@@ -96,6 +96,7 @@ TOPICS = (
     Line("topics --create --topic compacted --replica-assignment 1:2:3 --config cleanup.policy=compact"),
     Line("topics --create --topic in.transactions --replica-assignment 1:2:3"),
     Line("topics --create --topic copies --replica-assignment 1:2:3"),
+    Line("topics --create --topic small --replica-assignment 1:2:3 --config max.message.bytes=2000"),
     Line("topics --create --topic compat --replica-assignment 1:2:3"),
     Line("topics --create --topic producing --replica-assignment 1:2:3"),
     Line("topics --create --topic shared --replica-assignment 1:2:3"),
@@ -230,7 +231,7 @@ RECORDS = (
         "console-producer --topic lines --reader-property parse.key=true --reader-property key.separator=:",
         given="no\n",
     ),
-    Line("console-producer --topic lines --sync", given="x" * 3000 + "\n"),
+    Line("console-producer --topic small --sync", given="x" * 3000 + "\n"),
     Line("console-producer --topic 'not allowed' --sync --max-block-ms 5000", given="x\n"),
     Line("console-producer --topic lines --sync --request-required-acks 5", given="x\n"),
     Line("console-producer --topic compacted --sync", given="without a key\n"),
@@ -434,7 +435,7 @@ SHARE = (
     Line(
         "verifiable-share-consumer --topic shared --group-id sharing-more --max-messages 5 "
         "--offset-reset-strategy earliest --verbose",
-        masks=(r"\"count\":(\d+)", r"offsets_acknowledged.*", r"records_consumed.*"),
+        masks=(r"\"count\": ?(\d+)", r"offsets_acknowledged.*", r"records_consumed.*"),
     ),
     Line("share-consumer-perf-test --topic shared --num-records 5 --group perf --timeout 4000", masks=(r"\d[\d.]*",)),
     Line("share-groups --delete-offsets --group sharing --topic shared"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from command_line import CommandLine
@@ -27,7 +28,8 @@ def even(printed: str, command: CommandLine, cluster: ToolCluster) -> list[str]:
     """Return the lines to compare."""
     if not command.is_compared:
         return []
-    text = printed.replace(str(cluster.directory.resolve()), "DIRECTORY").replace(str(cluster.directory), "DIRECTORY")
+    text = "\n".join(_with_json(line, _named) for line in printed.splitlines())
+    text = text.replace(str(cluster.directory.resolve()), "DIRECTORY").replace(str(cluster.directory), "DIRECTORY")
     for node, port in cluster.ports.items():
         text = re.sub(rf"127\.0\.0\.1:{port}\b", f"broker-{node}:PORT", text)
         text = re.sub(rf"\b127\.0\.0\.1( +){port}\b", f"broker-{node} PORT", text)
@@ -51,13 +53,24 @@ def _even_line(line: str, command: CommandLine) -> str:
     line = " ".join(line.split())
     if line.startswith("exit status"):
         return line
-    begun = _JSON.search(line)
-    if begun is not None:
-        with contextlib.suppress(ValueError):
-            line = line[: begun.start()] + json.dumps(_sorted(json.loads(line[begun.start() :])), sort_keys=True)
+    line = _with_json(line, _sorted)
     for mask in command.masks:
         line = re.sub(mask, _hidden, line)
     return line
+
+
+def _with_json(line: str, ordered: Callable[[Any], Any]) -> str:
+    """Return the line with the JSON in it, if there is any, in an order that does not depend on the JVM."""
+    begun = _JSON.search(line)
+    if begun is not None:
+        with contextlib.suppress(ValueError):
+            return line[: begun.start()] + json.dumps(ordered(json.loads(line[begun.start() :])), sort_keys=True)
+    return line
+
+
+def _named(value: Any) -> Any:
+    """Return JSON as it is; its lists can be sorted only once what is in them is even."""
+    return value
 
 
 def _hidden(found: re.Match[str]) -> str:
