@@ -11,6 +11,7 @@ import org.apache.kafka.clients.admin.UpdateFeaturesOptions;
 import org.apache.kafka.common.metadata.FeatureLevelRecord;
 import org.apache.kafka.metadata.bootstrap.BootstrapMetadata;
 import org.apache.kafka.server.common.ApiMessageAndVersion;
+import org.apache.kafka.server.common.Feature;
 import org.apache.kafka.server.common.KRaftVersion;
 import org.apache.kafka.server.common.MetadataVersion;
 
@@ -27,13 +28,22 @@ public final class Features {
         }
     }
 
-    /** Give the running cluster the levels that the bootstrap metadata names. */
+    /**
+     * Give the running cluster the levels that the bootstrap metadata names, except those that come with the metadata
+     * version: a cluster of kraftpy begins with the highest that it has.
+     */
     public static void apply(BootstrapMetadata bootstrap, Admin admin) {
         for (ApiMessageAndVersion record : bootstrap.records()) {
-            if (record.message() instanceof FeatureLevelRecord feature && !isQuorumFeature(feature.name())) {
+            if (record.message() instanceof FeatureLevelRecord feature
+                && !isQuorumFeature(feature.name())
+                && feature.featureLevel() != usual(feature.name(), bootstrap.metadataVersion())) {
                 apply(feature.name(), feature.featureLevel(), admin);
             }
         }
+    }
+
+    private static short usual(String name, MetadataVersion version) {
+        return Feature.featureFromName(name).defaultLevel(version);
     }
 
     private static boolean isQuorumFeature(String name) {

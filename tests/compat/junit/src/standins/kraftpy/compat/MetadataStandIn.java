@@ -58,6 +58,7 @@ final class MetadataStandIn {
                 .filter(found -> found.topicId().equals(call.getArgument(0))).map(TopicMetadata::topic).findFirst();
             case "getLeaderAndIsr" -> partition(node, call.getArgument(0), call.getArgument(1))
                 .map(MetadataStandIn::leaderAndIsr);
+            case "getAliveBrokerNodes" -> List.copyOf(FromOutside.metadata(node, List.of()).brokers());
             case "hasAliveBroker" -> brokers(node).contains(call.<Integer>getArgument(0));
             case "currentImage", "getImage" -> image(node);
             default -> StandIns.otherwise(call, "metadata cache of broker " + node.id());
