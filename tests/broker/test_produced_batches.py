@@ -95,7 +95,11 @@ CODECS = pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.n
 
 
 @CODECS
-@pytest.mark.parametrize("max_timestamp", [-1, 0, -5, NOW - 1, NOW + 10 * HOUR, 1 << 62])
+@pytest.mark.parametrize(
+    "max_timestamp",
+    [-1, 0, -5, NOW - 1, NOW + 10 * HOUR, 1 << 62],
+    ids=["-1", "0", "-5", "before", "hours later", "2^62"],
+)
 def test_a_largest_timestamp_that_cannot_be_right_is_set_right(
     connection: socket.socket, codec: Compression, max_timestamp: int
 ) -> None:
@@ -108,7 +112,7 @@ def test_a_largest_timestamp_that_cannot_be_right_is_set_right(
     assert [topic.at(NOW), topic.at(NOW + 7), topic.at(NOW + 8), topic.at(-3)] == [0, 1, -1, 1]
 
 
-@pytest.mark.parametrize("max_timestamp", [NOW + 5, NOW, NOW - 5, -1])
+@pytest.mark.parametrize("max_timestamp", [NOW + 5, NOW, NOW - 5, -1], ids=["later", "now", "before", "-1"])
 @pytest.mark.parametrize("delta", [0, 1, -1, 64, -65, 5_000_000])
 def test_the_largest_timestamp_of_a_single_record_is_its_own(
     connection: socket.socket, delta: int, max_timestamp: int

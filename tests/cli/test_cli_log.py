@@ -19,7 +19,6 @@ from kraftpy.share.records import (
     ShareKey,
     ShareSnapshotValue,
     ShareUpdateValue,
-    to_batches,
     write_key,
     write_value,
 )
@@ -82,7 +81,7 @@ def test_dump_tells_of_every_record(segment: Path) -> None:
 
 def test_dump_knows_the_state_of_share_groups(tmp_path: Path) -> None:
     key = ShareKey("g", TopicId(bytes(16)), 3)
-    batches = to_batches([StateBatch(5, 9, DeliveryState.ACKNOWLEDGED, 1)])
+    batches = [StateBatch(5, 9, DeliveryState.ACKNOWLEDGED, 1)]
     snapshot = ShareSnapshotValue(
         snapshot_epoch=1,
         state_epoch=2,
@@ -90,12 +89,11 @@ def test_dump_knows_the_state_of_share_groups(tmp_path: Path) -> None:
         start_offset=4,
         create_timestamp=0,
         write_timestamp=0,
-        state_batches=batches,
     )
-    update = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1, state_batches=batches)
+    update = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1)
     said = [
-        (write_key(SNAPSHOT, key), write_value(snapshot)),
-        (write_key(UPDATE, key), write_value(update)),
+        (write_key(SNAPSHOT, key), write_value(snapshot, batches)),
+        (write_key(UPDATE, key), write_value(update, batches)),
         (write_key(SNAPSHOT, key), None),
         (b"something", b"else"),
     ]
