@@ -7,8 +7,8 @@
 
 Needs a JDK, Maven and a repository that has Apache Kafka. The tests come from Kafka's test jars. Those run that get a
 cluster by `@ClusterTest`, `KafkaClusterTestKit` or `QuorumTestHarness`: classes of `junit/src/standins` stand in the
-class path before Kafka's and start processes of `kraftpy server` in place of brokers inside the JVM. Each test class has
-a JVM of its own; `--jobs` run at a time, by default as many as have cores and memory.
+class path before Kafka's and start processes of `kraftpy server` in place of brokers inside the JVM. Each test class
+has a JVM of its own; `--jobs` run at a time, by default as many as have cores and memory.
 
 `junit/cannot_pass.toml` names the tests that cannot pass, with reasons. The exit status is 1 if another one does not
 pass, if one of those passes, or if a node logs a traceback. Reports, and the logs of nodes that tell of errors, are
