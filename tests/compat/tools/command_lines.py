@@ -23,7 +23,7 @@ _QUORUM = (
 """What depends on the leader of the quorum, and on how long it has led."""
 _GENERATED = (r"(?:console|perf|share)-(?:share-)?consumer-(\d+)",)
 """Names of groups that tools make up."""
-_TRIES = (r"tries=(\d+)", r"after (\d+) attempt", r"missing-0(?: on leader)?: (.*)")
+_TRIES = (r"tries=(\d+)", r"after (\d+) attempt", r"missing-0(?: on leader| error)?: (.*)")
 """What a tool says of a call that timed out: it depends on where the call was when its time was over."""
 _SIZE = (r"\"size\": (\d+)",)
 _TRANSACTION = (r"^(\d) (?:perf|open) ", r"(?:perf|open) (\d+ \d+) ", r"TIME (\d+)(?: |$)")
