@@ -89,8 +89,9 @@ def test_dump_knows_the_state_of_share_groups(tmp_path: Path) -> None:
         start_offset=4,
         create_timestamp=0,
         write_timestamp=0,
+        state_batches=[],
     )
-    update = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1)
+    update = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1, state_batches=[])
     said = [
         (write_key(SNAPSHOT, key), write_value(snapshot, batches)),
         (write_key(UPDATE, key), write_value(update, batches)),
