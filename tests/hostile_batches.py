@@ -13,9 +13,19 @@ from kraftpy.protocol.records import encode_varint
 NOW = 1_700_000_000_000
 
 
-def record(offset_delta: int = 0, *, headers: int = 0, key: bytes = b"k", value: bytes = b"v") -> bytes:
+def record(
+    offset_delta: int = 0, *, headers: int = 0, key: bytes = b"k", value: bytes = b"v", timestamp_delta: int = 0
+) -> bytes:
     """One record with so many empty headers."""
-    body = b"\0\0" + encode_varint(offset_delta) + encode_varint(len(key)) + key + encode_varint(len(value)) + value
+    body = (
+        b"\0"
+        + encode_varint(timestamp_delta)
+        + encode_varint(offset_delta)
+        + encode_varint(len(key))
+        + key
+        + encode_varint(len(value))
+        + value
+    )
     body += encode_varint(headers) + bytes(2 * headers)
     return encode_varint(len(body)) + body
 
@@ -23,7 +33,7 @@ def record(offset_delta: int = 0, *, headers: int = 0, key: bytes = b"k", value:
 def batch_of(
     *records: bytes, codec: Compression = Compression.ZSTD, base_offset: int = 0, max_timestamp: int = NOW
 ) -> bytearray:
-    """A batch of encoded records, all of the time NOW, even if its header says otherwise."""
+    """A batch of encoded records, whose times count from NOW."""
     return bytearray(
         encode_payload(
             b"".join(records),
@@ -41,10 +51,14 @@ def bomb(headers: int = 8_000_000) -> bytearray:
     return batch_of(record(headers=headers))
 
 
-def many_records(count: int, codec: Compression = Compression.ZSTD, max_timestamp: int = NOW) -> bytearray:
-    """A legal batch of records that say next to nothing."""
-    records = [record(number, value=b"") for number in range(count)]
-    return batch_of(*records, codec=codec, max_timestamp=max_timestamp)
+def many_records(
+    count: int, codec: Compression = Compression.ZSTD, *, last_after_ms: int = 0, max_timestamp: int | None = None
+) -> bytearray:
+    """A batch of records that say next to nothing, the last of them so much later than the others."""
+    records = [record(number, value=b"") for number in range(count - 1)]
+    records.append(record(count - 1, value=b"", timestamp_delta=last_after_ms))
+    latest = NOW + last_after_ms if max_timestamp is None else max_timestamp
+    return batch_of(*records, codec=codec, max_timestamp=latest)
 
 
 def empty_members(codec: Compression, size: int = 1 << 20) -> bytearray:
