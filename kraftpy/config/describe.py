@@ -184,7 +184,7 @@ def render_differing_defaults() -> str:
 
 
 class _Sources(NamedTuple):
-    """What was set of a broker: its own dynamic settings, those of all brokers, and what it was started with."""
+    """A broker's settings by origin: its own dynamic ones, those of all brokers, and those it was started with."""
 
     own: Mapping[str, str]
     cluster: Mapping[str, str]

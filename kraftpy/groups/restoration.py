@@ -95,7 +95,7 @@ class Restoration:
 
 
 def in_order(groups: Mapping[str, Group]) -> list[str]:
-    """Return the ids of all groups, sorted, unless they are so many that sorting would take long."""
+    """Return the ids of all groups, sorted unless sorting would take long."""
     return sorted(groups) if len(groups) <= _SORTED else list(groups)
 
 

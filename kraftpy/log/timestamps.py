@@ -1,4 +1,4 @@
-"""The timestamps of a producer's batch: what its header says of them, and what its records say.
+"""The timestamps of a producer's batch: those in its header, checked against those of its records.
 
 Kafka reads every record of a batch on append, and sets the header's largest timestamp right. A broker in Python cannot
 afford that for every batch, so the header is believed, unless it cannot be right, would have the batch refused, comes
@@ -49,7 +49,7 @@ def _is_in_range(header: BatchHeader, config: TopicConfig, now: Millis) -> bool:
 
 
 class Trust:
-    """What is known of the headers that one client sends. A client that sets them right does so always.
+    """The record of one client's headers: a client that sets them right always does.
 
     It is trusted after a batch whose largest timestamp was right and not the first one's, too, or after many in which
     all were the same; and never again after one that was wrong.

@@ -53,7 +53,7 @@ class CorruptBatch(KafkaError):
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record of a refused batch (KIP-467)."""
+    """The problem with one record of a refused batch (KIP-467)."""
 
     batch_index: int
     """Its place in the batch."""

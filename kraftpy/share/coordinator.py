@@ -97,7 +97,7 @@ class ShareState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """What an update says of a share partition."""
+    """The changes that an update makes to a share partition."""
 
     leader_epoch: int
     start_offset: int = NO_OFFSET
@@ -119,7 +119,7 @@ class _InFlight:
 
     key: ShareKey
     said: ShareState | StateChange | None
-    """What the record says; None if it deletes the share partition."""
+    """The content of the record; None if it deletes the share partition."""
     request: Request | None
 
 

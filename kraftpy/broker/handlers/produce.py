@@ -404,7 +404,7 @@ def _check_verified(
     if header.producer_id < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
     if found is None or found.replica is not replica or found.leadership != replica.leadership:
-        # What was verified concerns the log as another leadership had it, and the client can ask again at once.
+        # The check was of the log under another leadership; the client can ask again at once.
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership changed while the coordinator was asked")
     code = found.code
     is_adding = context.api_version >= _FIRST_ADDING_VERSION

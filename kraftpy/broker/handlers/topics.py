@@ -81,7 +81,7 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
             await asyncio.sleep(0)
         may_be_new = times[topic.name] == 1 and broker.image.topic(topic.name) is None
         may_be_new = may_be_new and topic.name != METADATA_TOPIC and topic_name_problem(topic.name) is None
-        # What is wrong with a name is told first, by the metadata log.
+        # The metadata log reports a wrong name first.
         problem = _problem_of(topic, broker) if may_be_new else None
         if problem is None:
             topics.append(_new_topic(topic))

@@ -108,7 +108,7 @@ _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
 _FIRST_BUMPING_VERSION = 5
 _FIRST_ABORTABLE_VERSION = 4
-"""Of TxnOffsetCommit: clients from before Kafka 3.8 do not know TRANSACTION_ABORTABLE."""
+"""In TxnOffsetCommit: clients from before Kafka 3.8 do not know TRANSACTION_ABORTABLE."""
 
 
 def fenced(error_code: ErrorCode, version: int, first_version: int) -> ErrorCode:

@@ -24,7 +24,7 @@ from kraftpy.protocol.errors import ErrorCode
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """What is being read of one group, and who waits for it."""
+    """The subscriptions of one group that are being read, and the requests that wait for them."""
 
     token: int
     encoded: tuple[bytes, ...]

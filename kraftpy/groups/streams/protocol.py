@@ -324,7 +324,7 @@ class StreamsProtocol:
         volatile.configured_for, volatile.topics_version = topology, version
 
     def configured(self, group: StreamsGroup) -> Configured | None:
-        """Return the topology as it was last configured, for a description; None if it cannot be told.
+        """Return the topology as it was last configured, for a description; None if that is not known.
 
         Nothing is remembered: members' heartbeats must find out for themselves that topics have changed. A large one
         that no heartbeat has configured yet is not told.
