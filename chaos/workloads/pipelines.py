@@ -1,7 +1,7 @@
 """Producers that keep several batches in flight to one partition, as real ones do, also while some of them fail.
 
 Every record is an operation of its own, by a process of its own, because the outcome of one says nothing about the
-others. What is promised between them is their order: `PRODUCER` and `SENT` beside the operation's value name the
+others. Only their order is promised: `PRODUCER` and `SENT` beside the operation's value name the
 idempotent producer and the record's place among all that it sent. A client goes on with its producer after an error, as
 applications do, and sometimes dies and comes back as another.
 

@@ -16,7 +16,7 @@ from typing import Final
 from kraftpy.ports import Buffer
 
 MOST_TOPICS: Final = 100_000
-"""Twice as many as a cluster has by default. What names more is taken to read everything."""
+"""Twice as many as a cluster has by default. A request that names more is taken to read everything."""
 
 
 def topics_of_all(encoded: Iterable[bytes]) -> frozenset[str] | None:

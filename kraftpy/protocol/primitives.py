@@ -96,7 +96,7 @@ def _string(buffer: Buffer, position: int, length: int) -> tuple[str, int]:
 
 
 def _mended(data: Buffer) -> str:
-    """Return the text of bytes that are not all UTF-8. What stands for one takes three, so the text may be too long."""
+    """Return the text of bytes that are not all UTF-8. A replacement takes three, so the text may be too long."""
     text = str(data, "utf-8", "replace")
     if len(text.encode()) > MAX_STRING_BYTES:
         raise ProtocolError(f"a string of {len(data)} bytes that are not UTF-8")

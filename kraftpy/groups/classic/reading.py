@@ -1,9 +1,9 @@
 """Reads what the members of large classic groups subscribe to, apart from the coordinator.
 
-A broker needs it only for deleting and expiring offsets, and reads it then. What members say may be megabytes long: it
-is read in a thread, and what needs it is attempted again afterwards. If the members have changed by then, it is read
-again. The result is kept for a while, since deletions come in pieces, but only for one group of the whole node
-(`memory.Room`): it takes many times the memory of what was read.
+A broker needs them only for deleting and expiring offsets, and reads them then. Subscriptions may be megabytes long, so
+they are read in a thread, and the request is attempted again afterwards. If the members have changed by then, they are
+read again. The result is kept for a while, since deletions come in pieces, but only for one group of the whole node
+(`memory.Room`): it takes many times the memory of the subscriptions.
 """
 
 from __future__ import annotations
