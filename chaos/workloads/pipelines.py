@@ -32,7 +32,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
 from kraftpy.types import Millis
 
-FIRST_PROCESS: Final = 700_000
+FIRST_PROCESS: Final = 2_000_000
 CLIENTS: Final = 2
 KEYS: Final[tuple[Key, ...]] = ("t0-0", "t0-1")
 _FIRST_VALUE: Final = 700_000_000
@@ -149,9 +149,11 @@ def refusals() -> Iterator[None]:
     ) -> AppendResult:
         process = current.get()
         assert process is not None
-        is_of_producer = origin is Origin.CLIENT and len(records) >= HEADER_BYTES and header is None
-        if is_of_producer and read_header(records).producer_id >= 0 and process.random.random() < _REFUSED:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "refused by the workload")
+        if origin is Origin.CLIENT and len(records) >= HEADER_BYTES:
+            found = header or read_header(records)
+            is_of_producer = found.producer_id >= 0 and not found.is_transactional
+            if is_of_producer and process.random.random() < _REFUSED:
+                raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "refused by the workload")
         return append(self, records, origin, now, batch, header)
 
     with mock.patch.object(Replica, "append", refused):

@@ -19,6 +19,7 @@ def of_bundles(outcome: simulation.Outcome, kind: Type) -> list[Op]:
 
 def bundled(faults: list[Fault]) -> simulation.Outcome:
     drawn = replace(draw(SEED), workload="log", with_bundles=True, with_compaction=False, with_topics=False, load=1.0)
+    drawn = replace(drawn, with_pipelines=False)
     outcome = simulation.run(SEED, 0.25, drawn=drawn, faults=faults, calm_seconds=2.0)
     assert outcome.problems == []
     assert {verdict.checker: dict(verdict.counts) for verdict in outcome.verdicts if not verdict.valid} == {}

@@ -178,7 +178,7 @@ def test_an_answer_of_nothing_new_takes_its_time(query_of: Callable[..., Query],
     end = planner.latestOffset(planner.initialOffset(), limit)
     begin = time.monotonic()
     assert planner.latestOffset(end, limit) == end
-    assert time.monotonic() - begin >= 0.3
+    assert time.monotonic() - begin >= 0.299  # clients count whole milliseconds
     planner.stop()
 
 
