@@ -13,13 +13,14 @@ from collections.abc import Generator
 from typing import Final
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, TimestampType
 from kraftpy.protocol.records import MOST_NAMED, BadRecords, RecordError, record_times, zigzag
 from kraftpy.types import Millis
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
+_CODEC_BITS: Final = 0x07
+_APPEND_TIME_BIT: Final = 0x08
 _ENOUGH: Final = 100
 _NEVER: Final = -(1 << 62)
 _ANY_AGE: Final = (1 << 63) - 1
@@ -44,8 +45,9 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> N
 
 
 def _is_in_range(header: BatchHeader, config: TopicConfig, now: Millis) -> bool:
-    oldest, newest = _range(config, now)
-    return all(each < 0 or oldest <= each <= newest for each in (header.base_timestamp, header.max_timestamp))
+    oldest, newest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
+    first, largest = header.base_timestamp, header.max_timestamp
+    return (first < 0 or oldest <= first <= newest) and (largest < 0 or oldest <= largest <= newest)
 
 
 class Trust:
@@ -80,17 +82,18 @@ def are_doubtful(
 
     That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed.
     """
-    if stamps_append_time(config):
+    if config.message_timestamp_type == _LOG_APPEND_TIME:
         return False
-    if header.records_count > 1 and (
-        (trust is not None and not trust.is_enough) or config.message_timestamp_before_max_ms < _ANY_AGE
-    ):
+    count, first, largest, attributes = (
+        header.records_count, header.base_timestamp, header.max_timestamp, header.attributes,
+    )  # fmt: skip
+    if count > 1 and ((trust is not None and not trust.is_enough) or config.message_timestamp_before_max_ms < _ANY_AGE):
         return True
-    if header.max_timestamp < header.base_timestamp or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if largest < first or attributes & _APPEND_TIME_BIT:
         return True
-    if header.records_count == 1 and header.compression is Compression.NONE:
+    if count == 1 and not attributes & _CODEC_BITS:
         delta = _first_delta(batch)
-        if delta is not None and header.base_timestamp + delta != header.max_timestamp:
+        if delta is not None and first + delta != largest:
             return True
     return not _is_in_range(header, config, now)
 
