@@ -192,7 +192,7 @@ def _between_operations(history: History, known: Versions, findings: Findings) -
 
 
 def _reordered(known: Versions, findings: Findings) -> None:
-    """Whatever becomes of a batch, those that its producer sent after it come after it, or not at all (KIP-98)."""
+    """Batches stand in the order in which their producer sent them; those that failed are missing (KIP-98)."""
     streams: dict[tuple[Any, Key], list[tuple[int, Value, Op]]] = {}
     for op in known.ops:
         if PRODUCER in op.extra and op.type is not Type.FAIL:

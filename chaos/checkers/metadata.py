@@ -5,7 +5,7 @@
     not-converged            in the end, brokers' images differ
     image-falls              a broker went back to an earlier image without a restart
     two-controllers          two nodes are seen as the controller of one epoch, or decided in it
-    controller-epoch-falls   a node went back to the controller of an earlier epoch without a restart
+    controller-epoch-falls   a node went back to an earlier controller epoch without a restart
 
 Read from: `create-topic` {topic, partitions}, `delete-topic` {topic}, `alter-topic` {topic, config}, `reassign`
 {topic, replicas} and `describe-topic` {topic, exists, partitions, config, replicas}, a read that goes through the
@@ -307,9 +307,7 @@ def _controllers(history: History, findings: Findings) -> None:
         if first != controller:
             text = f"{first} and {controller} are both the controller of epoch {epoch}"
             findings.add("two-controllers", text, (witness, op), epoch=epoch, controllers=[first, controller])
-    # A node that knows no controller may have had to forget the epoch: it could not write it down, its disk was full.
-    led = [op for op in seen if op.value["controller"] is not None]
-    readings = ((op, (op.value["node"], op.extra.get("incarnation")), op.value["epoch"]) for op in led)
+    readings = ((op, (op.value["node"], op.extra.get("incarnation")), op.value["epoch"]) for op in seen)
     for fall in falls(history, readings):
         text = f"a node went from controller epoch {fall.high} back to {fall.low}"
         findings.add("controller-epoch-falls", text, (fall.earlier, fall.later), epochs=[fall.high, fall.low])

@@ -177,7 +177,7 @@ mutant.
 _NOT_CAUGHT = """
 ## Not caught so far
 
-Of these nothing is shown yet. The last column says how many seeds were tried, of the 300 in which each is to be caught.
+No seed has shown these yet. The last column says how many seeds were tried, of the 300 in which each is to be caught.
 
 | mutant | what it breaks | rule | seeds tried |
 |---|---|---|---|

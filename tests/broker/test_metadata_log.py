@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -236,9 +237,15 @@ async def test_without_a_majority_nothing_is_decided_and_it_is_said(nodes: Nodes
     await nodes.start(1, 2, 3)
     leader = await nodes.leader()
     others = [node for node in nodes.all.values() if node is not leader]
+    source, epoch = leader.metadata._source, leader.metadata.leader_epoch
+    assert source is not None
     for node in others:
         await node.stop(is_clean=False)
     await until(lambda: not leader.metadata.is_leader)
+    await until(lambda: source.leader_id is None)
+    with mock.patch.object(type(source), "term", epoch + 5):
+        leader.metadata._on_change()
+        assert (leader.metadata.leader_id, leader.metadata.leader_epoch) == (None, epoch), "no controller's term yet"
     assert leader.offices[0][0]
     assert not leader.offices[-1][0]
     object.__setattr__(leader.config, "request_timeout_ms", 300)

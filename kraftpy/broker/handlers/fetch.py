@@ -4,7 +4,7 @@ At least one batch is returned, however small the limits are, so that a consumer
 answer waits for `min_bytes`, at most `max_wait_ms`, and only if no partition has news of another kind: an error, or a
 diverging epoch. A partition that does not exist when the request arrives neither delays nor hurries the answer, as in
 Kafka: clients keep asking for deleted topics, and would ask in a tight loop. Fetch sessions: KIP-227. Epoch checks and
-diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516; a session is told if its topic was made anew.
+diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516; a session whose topic was recreated is refused.
 Isolation levels: KIP-98.
 
 Followers' fetches (a `replica_id` of 0 or more) are in `replica_fetch`. A consumer may read from a follower, up to the
@@ -120,7 +120,7 @@ class _Reader:
         return found
 
     def _deleted(self, partition: FetchedPartition) -> KafkaError:
-        """Return why a topic that this session has read is unknown now: it was deleted, or made anew."""
+        """Return why a topic that this session has read is unknown now: it was deleted, or recreated."""
         topic = partition.found_name
         if self.broker.image.topic(topic) is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {topic} was deleted")

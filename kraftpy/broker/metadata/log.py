@@ -146,7 +146,7 @@ class MetadataLog:
 
     @property
     def leader_epoch(self) -> int:
-        """The quorum's term, which is the controller's epoch."""
+        """The controller's epoch: the term of the newest known leader; -1 before there is one, or on a full disk."""
         return self._leader[1]
 
     @property
@@ -356,6 +356,9 @@ class MetadataLog:
         else:
             self._take_changes(source.applied_index)
         leader = (source.leader_id, source.term)
+        if leader[0] is None and source.term >= 0:
+            # A term without a leader has no controller, and may be forgotten: a full disk cannot keep it.
+            leader = (None, self._leader[1])
         if leader != self._leader:
             self._leader = leader
             if leader[0] is not None:
