@@ -142,7 +142,7 @@ class Demands:
     ) -> Demand | None:
         """Return the demands on this batch, whose header may be doubtful; it has not been checked yet."""
         demand = self.of(config)
-        if demand is None and are_doubtful(header, memoryview(batch), config, now, trust):
+        if demand is None and are_doubtful(header, batch, config, now, trust):
             return TIMES
         return demand
 
@@ -262,13 +262,15 @@ def stored_form(
     """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields.
 
     `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since. `header` is
-    that of the batch in `records`, if the caller has read it.
+    that of the batch in `records`, if the caller has read it; without `batch`, its timestamps have been judged.
     """
     demand = demands.of(config)
     if batch is not None and batch.demand == (demand or TIMES):
         return batch.header, batch.batch
+    is_judged = batch is None and header is not None
     header, data = checked(records, config, limits, header)
-    demand = demands.on(header, data, config, now)
+    if not is_judged:
+        demand = demands.on(header, data, config, now)
     if demand is None:
         return header, data
     batch = finish(prepared(header, data, demand, config, limits, now))

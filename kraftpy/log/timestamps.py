@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import Final
 
 from kraftpy.config.topic import TopicConfig
+from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, TimestampType
 from kraftpy.protocol.records import MOST_NAMED, BadRecords, RecordError, record_times, zigzag
@@ -76,7 +77,7 @@ class Trust:
 
 
 def are_doubtful(
-    header: BatchHeader, batch: memoryview, config: TopicConfig, now: Millis, trust: Trust | None = None
+    header: BatchHeader, batch: Buffer, config: TopicConfig, now: Millis, trust: Trust | None = None
 ) -> bool:
     """Return whether the records must be read, because the header's timestamps may be wrong or are out of range.
 
@@ -91,28 +92,29 @@ def are_doubtful(
         return True
     if largest < first or attributes & _APPEND_TIME_BIT:
         return True
-    if count == 1 and not attributes & _CODEC_BITS:
-        delta = _first_delta(batch)
-        if delta is not None and first + delta != largest:
-            return True
+    if count == 1 and not attributes & _CODEC_BITS and _has_other_delta(batch, largest - first):
+        return True
     return not _is_in_range(header, config, now)
 
 
-def _first_delta(batch: memoryview) -> int | None:
-    """Return the timestamp delta of the first record, which is not compressed; None if it is cut short."""
+def _has_other_delta(batch: Buffer, delta: int) -> bool:
+    """Return whether an uncompressed batch's first record has another timestamp delta; False if it is cut short."""
     position = HEADER_BYTES
     try:
         while batch[position] & 0x80:  # its length
             position += 1
         position += 2  # and its attributes
+        byte = batch[position]
+        if byte < 0x80:
+            return delta != (byte >> 1 ^ -(byte & 1))
         value = shift = 0
         while (byte := batch[position]) & 0x80 and shift < 63:
             value |= (byte & 0x7F) << shift
             shift += 7
             position += 1
     except IndexError:
-        return None
-    return zigzag(value | byte << shift)
+        return False
+    return delta != zigzag(value | byte << shift)
 
 
 def refuse_type(header: BatchHeader, config: TopicConfig) -> None:
