@@ -224,8 +224,7 @@ class PartitionLog:
         Clients and coordinators append one batch, which gets the next offsets and `leader_epoch`. A replica appends any
         number, unchanged, up to the first whose leader epoch is above `leader_epoch`; that one and all that follow are
         left out (KAFKA-18723). `batch` is the result of `prepare` for a client's batch; without it the batch is
-        prepared right here. `header` is that of a client's batch, if the caller has read it and `is_prepared`, asked in
-        the same step, found nothing to do, or if there is a `batch`.
+        prepared right here. `header` is that of a client's batch whose caller has read it and asked `is_prepared`.
 
         Raises KafkaError with the codes of `validate_batch`, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
         INVALID_TIMESTAMP, FENCED_LEADER_EPOCH and the producer's errors (`ProducerStates.check`), and
