@@ -153,7 +153,7 @@ def _refused(history: History, inits: dict[str, list[Op]], findings: Findings) -
     asked = [op for op in history.ops if op.f == "init" and op.type is Type.INVOKE]
     for op in history.completed("txn", "process"):
         name = op.extra.get("transactional_id")
-        if "INVALID_TXN_STATE" not in str(op.extra.get("error", "")):
+        if name is None or "INVALID_TXN_STATE" not in str(op.extra.get("error", "")):
             continue
         invoked = history.invocation(op)
         own = [init for init in inits.get(name, ()) if init.process == op.process and init.index < invoked.index]
