@@ -10,7 +10,7 @@ meaning of old ones alone, because every replay of a journal decides its command
 number stops (`NewerSchemaError`); if it skipped the command, its image would diverge from the others' permanently.
 Schema 2 decides differently from schema 1 only through features, and a cluster formatted by schema 1 has none. Schema 3
 decides differently only for replicas marked as offline, and only its own `ChangeReplicas` marks them. Schema 4 decides
-differently only commands with `max_partitions`.
+differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -27,7 +27,7 @@ from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpac
 from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId
 
-SCHEMA = 4
+SCHEMA = 5
 """The newest command schema that this code understands."""
 PARTITIONS_AT_ONCE: Final = 1_000
 """The most partitions that one entry of the log moves when a broker comes or goes: some 15 ms on every node."""
@@ -256,6 +256,20 @@ class SetConfigs:
 
 
 @frozen
+class SetControllerDefaults:
+    """The active controller's own static settings on which elections depend; one that is not named has its default.
+
+    A controller issues it when its term begins, if the last one had other settings: every node decides elections by
+    these values, and none by those of its own file.
+    """
+
+    configs: tuple[ConfigValue, ...]
+    time_ms: Millis
+    controller_epoch: int = -1
+    """The controller's term; the command is refused in any other. -1 skips the check."""
+
+
+@frozen
 class AllocateProducerIds:
     """Allocate a block of 1000 producer ids for a broker to hand out (KIP-730)."""
 
@@ -412,6 +426,7 @@ Command = (
     | AlterReassignments
     | UpdateFeatures
     | ChangeReplicas
+    | SetControllerDefaults
 )
 
 
@@ -435,6 +450,7 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     AlterReassignments: 13,
     UpdateFeatures: 14,
     ChangeReplicas: 15,
+    SetControllerDefaults: 16,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 

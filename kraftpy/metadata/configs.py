@@ -2,7 +2,7 @@
 
 Changes to one resource are accepted or refused together, by validating the settings that would result. Validation uses
 the tables of `kraftpy.config` and Kafka's defaults, never the deciding broker's own settings, because every node must
-reach the same decision. If the default of the broker that received the request matters (appending to a list that is not
+reach the same decision. The active controller's static settings for elections are in the image: it puts them there. If the default of the broker that received the request matters (appending to a list that is not
 set), the command carries it.
 
 Left out: loggers and client metrics as resources (INVALID_REQUEST). The broker that receives the request checks whether
@@ -23,11 +23,12 @@ from kraftpy.metadata.commands import (
     ConfigOperationType,
     ConfigResourceType,
     SetConfigs,
+    SetControllerDefaults,
 )
 from kraftpy.metadata.decision import ConfigResult, Decision, Refused
 from kraftpy.metadata.elections import PartitionUpdate, Rules, change_records, next_state
-from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, Image
-from kraftpy.metadata.records import ConfigChanged, Record
+from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, Image, Topic
+from kraftpy.metadata.records import ConfigChanged, ControllerDefaultsChanged, PartitionChanged, Record
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import BrokerId
 
@@ -79,9 +80,32 @@ def _partition_changes(decided: Sequence[Record], image: Image) -> list[Record]:
             _apply(change, cluster)
     rules = Rules(image, topic_configs=topics, cluster_configs=cluster)
     concerned = image.topics() if cluster != image.cluster_configs() else [image.topic(name) for name in sorted(topics)]
+    return [*_decided_again(concerned, rules)]
+
+
+def set_controller_defaults(command: SetControllerDefaults, image: Image) -> Decision[None]:
+    """Take over the settings for elections of a new active controller, and decide by them what they change."""
+    defaults: dict[str, str] = {}
+    for config in command.configs:
+        if config.name not in _FOR_ELECTIONS or config.value is None:
+            message = f"{config.name} is not a setting of elections, or has no value"
+            return Decision(error=ErrorCode.INVALID_REQUEST, message=message)
+        defaults[config.name] = config.value
+    if problem := _problem(ConfigResourceType.BROKER, tuple(sorted(defaults.items()))):
+        return Decision(error=ErrorCode.INVALID_CONFIG, message=problem)
+    if defaults == image.controller_defaults:
+        return Decision()
+    rules = Rules(image, controller_defaults=defaults)
+    return Decision(
+        records=(ControllerDefaultsChanged(configs=command.configs), *_decided_again(image.topics(), rules))
+    )
+
+
+def _decided_again(topics: Sequence[Topic | None], rules: Rules) -> list[PartitionChanged]:
+    """Return the changes to partitions of these topics that follow from other rules alone."""
     return [
         record
-        for topic in concerned
+        for topic in topics
         if topic is not None
         for number, partition in enumerate(topic.partitions)
         for record in change_records(
