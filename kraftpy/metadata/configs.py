@@ -2,8 +2,9 @@
 
 Changes to one resource are accepted or refused together, by validating the settings that would result. Validation uses
 the tables of `kraftpy.config` and Kafka's defaults, never the deciding broker's own settings, because every node must
-reach the same decision. The active controller's static settings for elections are in the image: it puts them there. If the default of the broker that received the request matters (appending to a list that is not
-set), the command carries it.
+reach the same decision. The active controller's static settings for elections are in the image: it puts them there. If
+the default of the broker that received the request matters (appending to a list that is not set), the command carries
+it.
 
 Left out: loggers and client metrics as resources (INVALID_REQUEST). The broker that receives the request checks whether
 a setting can change without a restart, and a group's settings against its own bounds.

@@ -185,7 +185,8 @@ class MetadataStateMachine:
 
 def _other_term(command: Command, term: int) -> Decision[Any] | None:
     """Refuse a controller's own command outside its term, since a new controller may know better."""
-    if isinstance(command, ChangeBroker | BalanceLeaders | SetControllerDefaults) and command.controller_epoch not in (-1, term):
+    own = ChangeBroker | BalanceLeaders | SetControllerDefaults
+    if isinstance(command, own) and command.controller_epoch not in (-1, term):
         message = (
             f"The command was issued by the controller of term {command.controller_epoch}; the term is now {term}."
         )

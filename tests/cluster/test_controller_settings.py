@@ -48,4 +48,3 @@ def test_an_unclean_election_is_the_controller_s_to_allow(is_allowed: bool) -> N
     with Cluster(brokers=2, controllers=1, settings=SETTINGS, node_settings=files, keep_on_failure=True) as cluster:
         lose_the_only_copy(cluster)
         assert cluster.leader_of("t") == (2 if is_allowed else None)
-

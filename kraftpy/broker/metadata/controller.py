@@ -1,8 +1,9 @@
 """The active controller: the tasks that the leader of the metadata quorum performs without being asked.
 
 While this node leads, it tracks the brokers' sessions (`metadata.sessions`), proposes the resulting commands (fencing,
-unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Before all else it puts its own static
-settings for elections into the metadata. Every such command carries the controller's term, and is refused in any other.
+unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Before all else it puts its own
+static settings for elections into the metadata. Every such command carries the controller's term, and is refused in any
+other.
 
 Heartbeats arrive over links, and from this node's own broker through a call. A broker whose link breaks has the
 disconnect grace, not the session timeout, to return: kill -9 closes a connection, a pause does not.
