@@ -120,7 +120,7 @@ final class MetadataStandIn {
             .filter(found -> found.error() == Errors.NONE).findFirst();
     }
 
-    private static Optional<PartitionMetadata> partition(ServerProcess node, String name, int number)
+    static Optional<PartitionMetadata> partition(ServerProcess node, String name, int number)
         throws IOException {
         return topic(node, name).flatMap(found -> found.partitionMetadata().stream()
             .filter(each -> each.partition() == number).findFirst());

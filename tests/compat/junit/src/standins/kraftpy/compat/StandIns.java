@@ -2,14 +2,20 @@ package kraftpy.compat;
 
 import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
 import java.util.Properties;
 import java.util.function.Supplier;
 import kafka.network.SocketServer;
 import kafka.raft.KafkaRaftManager;
 import kafka.server.BrokerServer;
 import kafka.server.ControllerServer;
+import kafka.server.KafkaApis;
 import kafka.server.KafkaConfig;
 import kafka.server.SharedServer;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.coordinator.group.GroupConfig;
+import org.apache.kafka.coordinator.group.GroupConfigManager;
 import org.apache.kafka.coordinator.group.GroupCoordinator;
 import org.apache.kafka.image.loader.MetadataLoader;
 import org.apache.kafka.metadata.BrokerState;
@@ -55,6 +61,10 @@ public final class StandIns {
             case "clusterId" -> clusterId;
             case "config" -> config;
             case "metadataCache" -> MetadataStandIn.cache(node);
+            case "dataPlaneRequestProcessor" -> requestProcessor(node);
+            case "logManager" -> LogStandIn.logManager(node);
+            case "replicaManager" -> LogStandIn.replicaManager(node);
+            case "groupConfigManager" -> groupConfigManager(node);
             case "sharedServer" -> sharedServer(node);
             case "groupCoordinator" -> groupCoordinator(config);
             case "authorizerPlugin" -> Option.empty();
@@ -92,6 +102,26 @@ public final class StandIns {
         return Mockito.mock(SocketServer.class, call -> switch (call.getMethod().getName()) {
             case "boundPort" -> node.port(call.getArgument(0));
             default -> otherwise(call, "listeners of node " + node.id());
+        });
+    }
+
+    /** Knows the settings of groups, which it asks the broker for. */
+    private static GroupConfigManager groupConfigManager(ServerProcess node) {
+        return Mockito.mock(GroupConfigManager.class, call -> switch (call.getMethod().getName()) {
+            case "groupConfig" -> {
+                ConfigResource group = new ConfigResource(ConfigResource.Type.GROUP, call.getArgument(0));
+                Map<String, String> own = FromOutside.ownSettings(node, group);
+                yield own.isEmpty() ? Optional.empty() : Optional.of(new GroupConfig(own));
+            }
+            default -> otherwise(call, "settings of groups of broker " + node.id());
+        });
+    }
+
+    /** Knows what the broker knows of the cluster. */
+    private static KafkaApis requestProcessor(ServerProcess node) {
+        return Mockito.mock(KafkaApis.class, call -> switch (call.getMethod().getName()) {
+            case "metadataCache" -> MetadataStandIn.cache(node);
+            default -> otherwise(call, "request processor of broker " + node.id());
         });
     }
 
