@@ -10,7 +10,8 @@ meaning of old ones alone, because every replay of a journal decides its command
 number stops (`NewerSchemaError`); if it skipped the command, its image would diverge from the others' permanently.
 Schema 2 decides differently from schema 1 only through features, and a cluster formatted by schema 1 has none. Schema 3
 decides differently only for replicas marked as offline, and only its own `ChangeReplicas` marks them. Schema 4 decides
-differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`.
+differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
+`SetConfigs` with `rules`.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -38,6 +39,7 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
@@ -248,11 +250,13 @@ class ConfigChange:
 
 @frozen
 class SetConfigs:
-    """Change settings of topics, brokers and groups, each resource independently."""
+    """Change settings of topics, brokers, groups and client metrics, each resource independently."""
 
     changes: tuple[ConfigChange, ...]
     time_ms: Millis
     validate_only: bool = False
+    rules: int = 0
+    """0 knows no client metrics, and no settings of brokers that have no effect: earlier versions refuse them."""
 
 
 @frozen

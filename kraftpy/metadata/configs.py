@@ -6,8 +6,9 @@ reach the same decision. The active controller's static settings for elections a
 the default of the broker that received the request matters (appending to a list that is not set), the command carries
 it.
 
-Left out: loggers and client metrics as resources (INVALID_REQUEST). The broker that receives the request checks whether
-a setting can change without a restart, and a group's settings against its own bounds.
+Left out: loggers as resources, which belong to one process (INVALID_REQUEST). The broker that receives the request
+checks whether a setting can change without a restart, a group's settings against its own bounds, and the patterns of
+client metrics, which another version of Python may judge otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, topic_config
+from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS, UnknownOrOutOfRange, check_client_metrics
+from kraftpy.config.dynamic import WITHOUT_EFFECT, dynamic_settings
 from kraftpy.config.group import GROUP_SETTINGS, parse_group_setting
 from kraftpy.metadata.commands import (
     ConfigChange,
@@ -37,6 +40,7 @@ _KAFKA_DEFAULTS = BrokerConfig()
 _SETTINGS = {
     ConfigResourceType.TOPIC: TOPIC_SETTINGS,
     ConfigResourceType.BROKER: BROKER_SETTINGS,
+    ConfigResourceType.CLIENT_METRICS: CLIENT_METRICS_SETTINGS,
     ConfigResourceType.GROUP: GROUP_SETTINGS,
 }
 _FOR_ELECTIONS = (MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION)
@@ -52,11 +56,13 @@ def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResul
         try:
             if times_named[change.resource_type, change.resource_name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            resource_type = _existing(change, image)
+            resource_type = _existing(change, image, command.rules)
             if change.replace:
-                records += _replacement_records(resource_type, change, image)
+                records += _replacement_records(resource_type, change, image, command.rules)
             else:
-                records += config_records(resource_type, change.resource_name, change.operations, image)
+                records += config_records(
+                    resource_type, change.resource_name, change.operations, image, rules=command.rules
+                )
         except Refused as refused:
             error, message = refused.error, refused.message
         results.append(
@@ -123,7 +129,12 @@ def _apply(change: ConfigChanged, configs: dict[str, str]) -> None:
 
 
 def config_records(
-    resource_type: ConfigResourceType, name: str, operations: Sequence[ConfigOperation], image: Image
+    resource_type: ConfigResourceType,
+    name: str,
+    operations: Sequence[ConfigOperation],
+    image: Image,
+    *,
+    rules: int = 0,
 ) -> list[Record]:
     """Return the changes these operations make to a resource that exists or is being created. Raises `Refused`."""
     if any(times > 1 for times in Counter(operation.name for operation in operations).values()):
@@ -137,17 +148,19 @@ def config_records(
             after.pop(operation.name, None)
         else:
             after[operation.name] = value
-    return _difference(resource_type, name, before, after, image)
+    return _difference(resource_type, name, before, after, image, rules)
 
 
-def _replacement_records(resource_type: ConfigResourceType, change: ConfigChange, image: Image) -> list[Record]:
+def _replacement_records(
+    resource_type: ConfigResourceType, change: ConfigChange, image: Image, rules: int
+) -> list[Record]:
     _refuse_nulls(change.operations)
     after = {operation.name: operation.value or "" for operation in change.operations}
     before = image.configs(resource_type, change.resource_name)
-    return _difference(resource_type, change.resource_name, before, after, image)
+    return _difference(resource_type, change.resource_name, before, after, image, rules)
 
 
-def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
+def _existing(change: ConfigChange, image: Image, rules: int) -> ConfigResourceType:
     """Return the type of an existing resource. Raises `Refused` if the client named one that does not exist."""
     name = change.resource_name
     match change.resource_type:
@@ -165,6 +178,10 @@ def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
             if not name:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
             return ConfigResourceType.GROUP
+        case ConfigResourceType.CLIENT_METRICS if rules:
+            if not name:
+                raise Refused(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+            return ConfigResourceType.CLIENT_METRICS
         case _:
             raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {int(change.resource_type)}")
 
@@ -198,10 +215,17 @@ def _items(text: str | None) -> list[str]:
 
 
 def _difference(
-    resource_type: ConfigResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str], image: Image
+    resource_type: ConfigResourceType,
+    name: str,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    image: Image,
+    rules: int,
 ) -> list[Record]:
     """Return one record for each setting that differs, by name. Raises `Refused` if `after` is not valid."""
-    if problem := _problem(resource_type, tuple(sorted(after.items()))):
+    if resource_type is ConfigResourceType.CLIENT_METRICS:
+        _check_client_metrics(after)
+    elif problem := _problem(resource_type, tuple(sorted(after.items())), rules):
         raise Refused(ErrorCode.INVALID_CONFIG, problem)
     if resource_type is ConfigResourceType.BROKER and image.has_eligible_leader_replicas:
         _check_min_insync_replicas(name, before, after)
@@ -226,8 +250,17 @@ def _check_min_insync_replicas(name: str, before: Mapping[str, str], after: Mapp
         )
 
 
+def _check_client_metrics(settings: Mapping[str, str]) -> None:
+    try:
+        check_client_metrics(settings, with_patterns=False)
+    except UnknownOrOutOfRange as error:
+        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
+    except ConfigError as error:
+        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
 @lru_cache(maxsize=256)
-def _problem(resource_type: ConfigResourceType, configs: tuple[tuple[str, str], ...]) -> str | None:
+def _problem(resource_type: ConfigResourceType, configs: tuple[tuple[str, str], ...], rules: int = 0) -> str | None:
     """Describe the first invalid setting in one line, or return None. Cached, since most topics share settings."""
     try:
         if resource_type is ConfigResourceType.TOPIC:
@@ -238,9 +271,12 @@ def _problem(resource_type: ConfigResourceType, configs: tuple[tuple[str, str], 
                 parse_group_setting(name, text)
             return None
         for name, text in configs:
-            if name not in BROKER_SETTINGS:
+            if name in BROKER_SETTINGS:
+                BROKER_SETTINGS[name].parse(text)
+            elif rules and name in WITHOUT_EFFECT:
+                dynamic_settings()[name].parse(text)
+            else:
                 return f"{name} is not a broker setting"
-            BROKER_SETTINGS[name].parse(text)
     except ConfigError as error:
         return str(error)
     return None

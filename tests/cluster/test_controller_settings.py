@@ -1,6 +1,6 @@
 """Settings in the file of the active controller decide elections if no dynamic setting does, as in Kafka.
 
-The brokers' files say the opposite, and hold copies of the metadata: the file of the node that decides counts alone.
+The brokers' files say the opposite, so each test has its own cluster: the file of the node that decides counts alone.
 """
 
 from __future__ import annotations

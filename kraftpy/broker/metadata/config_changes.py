@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
-from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
+from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
+from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS, UnknownOrOutOfRange, check_client_metrics
+from kraftpy.config.dynamic import CLUSTER_SETTINGS, DYNAMIC_SETTINGS, check_settings
 from kraftpy.config.group import check_group_settings
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
@@ -63,11 +64,23 @@ class ConfigRoom:
             self._held_bytes -= added_bytes
 
 
-def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> None:
-    """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them."""
+def check_change(change: ConfigChange, config: BrokerConfig, image: Image, static: BrokerConfig | None = None) -> None:
+    """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them.
+
+    `config` are the settings in force, `static` those of this broker's file, if they are others.
+    """
     _check_name(change, config, image)
     if change.resource_type == ConfigResourceType.BROKER:
-        _check_broker_settings(change, image)
+        _check_broker_settings(change, image, config, static or config)
+        return
+    if change.resource_type == ConfigResourceType.CLIENT_METRICS:
+        _check_lengths(change)
+        try:
+            check_client_metrics(settings_after(change, image))
+        except UnknownOrOutOfRange as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
         return
     if change.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
         return  # refused by the metadata log
@@ -122,7 +135,9 @@ def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
         if operation.operation is ConfigOperationType.DELETE:
             after.pop(operation.name, None)
         elif operation.operation is ConfigOperationType.APPEND and operation.value is not None:
-            setting = TOPIC_SETTINGS.get(operation.name)
+            is_of_client_metrics = change.resource_type == ConfigResourceType.CLIENT_METRICS
+            settings = CLIENT_METRICS_SETTINGS if is_of_client_metrics else TOPIC_SETTINGS
+            setting = settings.get(operation.name)
             if setting is None or setting.type is not ConfigType.LIST:
                 continue  # refused by the metadata log
             known = filter(None, (after.get(operation.name) or operation.inherited or "").split(","))
@@ -155,9 +170,17 @@ def _bytes(change: ConfigChange, settings: Mapping[str, str]) -> int:
     return sum(config_bytes(change.resource_name, name, value) for name, value in settings.items())
 
 
-def _check_broker_settings(change: ConfigChange, image: Image) -> None:
+def _check_lengths(change: ConfigChange) -> None:
+    try:
+        for operation in change.operations:
+            check_length(operation.value or "")
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerConfig, static: BrokerConfig) -> None:
     """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka)."""
-    allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
+    allowed = DYNAMIC_SETTINGS - CLUSTER_SETTINGS if change.resource_name else DYNAMIC_SETTINGS
     for operation in change.operations:
         if operation.name not in allowed:
             name = shortened(operation.name)
@@ -173,8 +196,8 @@ def _check_broker_settings(change: ConfigChange, image: Image) -> None:
             check_length(operation.value or "")
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        if operation.value is not None and operation.operation is ConfigOperationType.SET:
-            try:
-                BROKER_SETTINGS[operation.name].parse(operation.value)
-            except ConfigError as error:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    after = {name: value for name, value in settings_after(change, image).items() if name in allowed}
+    try:
+        check_settings(after, config, static)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error

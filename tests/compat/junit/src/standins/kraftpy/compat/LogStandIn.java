@@ -93,10 +93,10 @@ final class LogStandIn {
     }
 
     private static Option<UnifiedLog> log(ServerProcess node, TopicPartition partition, boolean isFuture) {
-        return Option.apply(directory(node, partition, isFuture).map(found -> log(node, partition, found)).orElse(null));
+        return Option.apply(directory(node, partition, isFuture).map(found -> logIn(node, partition, found)).orElse(null));
     }
 
-    private static UnifiedLog log(ServerProcess node, TopicPartition partition, File directory) {
+    private static UnifiedLog logIn(ServerProcess node, TopicPartition partition, File directory) {
         return Mockito.mock(UnifiedLog.class, call -> {
             try {
                 return answer(node, partition, directory, call);
