@@ -6,12 +6,14 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.ConfigResource;
@@ -35,6 +37,7 @@ import org.apache.kafka.common.requests.MetadataRequest;
 import org.apache.kafka.common.requests.MetadataResponse;
 import org.apache.kafka.common.requests.OffsetsForLeaderEpochRequest;
 import org.apache.kafka.common.requests.OffsetsForLeaderEpochResponse;
+import org.apache.kafka.raft.LeaderAndEpoch;
 import org.apache.kafka.server.IntegrationTestUtils;
 
 /**
@@ -151,9 +154,29 @@ public final class FromOutside {
     /** Read no records of a partition on this broker: the answer tells where the log begins and what is committed. */
     static FetchResponseData.PartitionData fetchNothing(ServerProcess broker, TopicPartition partition)
         throws IOException {
+        FetchResponseData.PartitionData found = fetchNothing(broker, partition, 0);
+        return found.errorCode() == Errors.OFFSET_OUT_OF_RANGE.code()
+            ? fetchNothing(broker, partition, startOfLog(broker, partition))
+            : found;
+    }
+
+    /** Return where the log of a partition begins, on its leader. */
+    private static long startOfLog(ServerProcess broker, TopicPartition partition) {
+        try (Admin admin = admin(broker)) {
+            return admin.listOffsets(Map.of(partition, OffsetSpec.earliest())).partitionResult(partition).get().offset();
+        } catch (ExecutionException error) {
+            throw new IllegalStateException(error.getCause());
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException(error);
+        }
+    }
+
+    private static FetchResponseData.PartitionData fetchNothing(
+        ServerProcess broker, TopicPartition partition, long offset) throws IOException {
         Uuid id = metadata(broker, List.of(partition.topic())).topicMetadata().iterator().next().topicId();
         Map<TopicPartition, FetchRequest.PartitionData> asked =
-            Map.of(partition, new FetchRequest.PartitionData(id, 0, -1, 0, Optional.empty()));
+            Map.of(partition, new FetchRequest.PartitionData(id, offset, -1, 0, Optional.empty()));
         FetchResponse answer = IntegrationTestUtils.connectAndReceive(
             FetchRequest.Builder.forConsumer(ApiKeys.FETCH.latestVersion(), 0, 0, asked).build(), broker.port());
         return answer.data().responses().get(0).partitions().get(0);
@@ -183,15 +206,32 @@ public final class FromOutside {
             .collect(Collectors.toMap(ConfigEntry::name, ConfigEntry::value));
     }
 
-    /** Return the settings that the resource has of its own. */
+    /** Return the settings that a topic or a group has of its own. */
     static Map<String, String> ownSettings(ServerProcess broker, ConfigResource resource) {
         return described(broker, resource).stream()
-            .filter(each -> each.source() == ConfigEntry.ConfigSource.DYNAMIC_GROUP_CONFIG)
+            .filter(each -> each.source() == ConfigEntry.ConfigSource.DYNAMIC_GROUP_CONFIG
+                || each.source() == ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG)
             .collect(Collectors.toMap(ConfigEntry::name, ConfigEntry::value));
     }
 
+    private static Admin admin(ServerProcess broker) {
+        return Admin.create(Map.of("bootstrap.servers", "localhost:" + broker.port()));
+    }
+
+    /** Return the leader of the quorum as this node knows it. */
+    static LeaderAndEpoch leader(ServerProcess node) {
+        try {
+            DescribeQuorumResponseData.PartitionData quorum = quorum(node);
+            return quorum.leaderId() < 0
+                ? LeaderAndEpoch.UNKNOWN
+                : new LeaderAndEpoch(OptionalInt.of(quorum.leaderId()), quorum.leaderEpoch());
+        } catch (IOException error) {
+            return LeaderAndEpoch.UNKNOWN;
+        }
+    }
+
     private static Collection<ConfigEntry> described(ServerProcess broker, ConfigResource resource) {
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", "localhost:" + broker.port()))) {
+        try (Admin admin = admin(broker)) {
             return admin.describeConfigs(List.of(resource)).all().get().get(resource).entries();
         } catch (ExecutionException error) {
             throw new IllegalStateException(error.getCause());

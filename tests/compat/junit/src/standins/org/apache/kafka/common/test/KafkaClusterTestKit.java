@@ -18,7 +18,6 @@ import kafka.server.BrokerServer;
 import kafka.server.ControllerServer;
 import kraftpy.compat.Features;
 import kraftpy.compat.FromOutside;
-import kraftpy.compat.LooksInside;
 import kraftpy.compat.Missing;
 import kraftpy.compat.ServerLogs;
 import kraftpy.compat.ServerProcess;
@@ -211,7 +210,8 @@ public final class KafkaClusterTestKit implements AutoCloseable {
     }
 
     public Map<Integer, KafkaRaftManager<ApiMessageAndVersion>> raftManagers() {
-        throw new LooksInside("KafkaRaftManager");
+        return processes.values().stream().filter(node -> controllers.containsKey(node.id()))
+            .collect(Collectors.toMap(ServerProcess::id, StandIns::raftManager));
     }
 
     public Controller waitForActiveController() {
