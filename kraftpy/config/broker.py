@@ -199,6 +199,7 @@ class BrokerConfig:
     group_consumer_max_size: int = _default("group.consumer.max.size")
     kraftpy_group_regex_cache_bytes: int = _default("kraftpy.group.regex.cache.bytes")
     group_consumer_migration_policy: str = _default("group.consumer.migration.policy")
+    group_coordinator_rebalance_protocols: tuple[str, ...] = _default("group.coordinator.rebalance.protocols")
     group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
     group_consumer_max_heartbeat_interval_ms: int = _default("group.consumer.max.heartbeat.interval.ms")
     group_consumer_max_session_timeout_ms: int = _default("group.consumer.max.session.timeout.ms")

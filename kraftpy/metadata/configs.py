@@ -7,8 +7,8 @@ the default of the broker that received the request matters (appending to a list
 it.
 
 Left out: loggers as resources, which belong to one process (INVALID_REQUEST). The broker that receives the request
-checks whether a setting can change without a restart, a group's settings against its own bounds, and the patterns of
-client metrics, which another version of Python may judge otherwise.
+checks whether the broker or controller exists, whether a setting can change without a restart, a group's settings
+against its own bounds, and the patterns of client metrics, which another version of Python may judge otherwise.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _existing(change: ConfigChange, image: Image, rules: int) -> ConfigResourceT
         case ConfigResourceType.BROKER:
             if name and (not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name):
                 raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as a base 10 number.")
-            if name and image.broker(BrokerId(int(name))) is None:
+            if name and not rules and image.broker(BrokerId(int(name))) is None:
                 raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")
             return ConfigResourceType.BROKER
         case ConfigResourceType.GROUP:  # settings may precede the group

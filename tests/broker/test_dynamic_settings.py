@@ -19,6 +19,8 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import describe_configs as describing
 from kraftpy.protocol.messages import incremental_alter_configs as altering
 from kraftpy.protocol.messages import list_config_resources as listing
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.protocol.record_batch import encode_batch
 
 TOPIC, BROKER, LOGGERS, METRICS = 2, 4, 8, 16
@@ -222,3 +224,12 @@ def test_client_metrics_are_kept_and_listed(start_broker: StartBroker) -> None:
             assert change(connection, METRICS, "mine", name, None, DELETE)[0] == ErrorCode.NONE
         assert listed() == []
         assert described(connection, METRICS, "mine")["interval.ms"].value == "300000"
+
+
+def test_protocols_of_groups_that_the_broker_does_not_serve(start_broker: StartBroker) -> None:
+    broker = start_broker(settings={"group.coordinator.rebalance.protocols": "classic"})
+    consumer = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, topic_partitions=[])
+    streams = StreamsGroupHeartbeatRequest(group_id="s", member_id="m", member_epoch=0)
+    with connect(broker.bootstrap) as connection:
+        for key, request in ((ApiKey.CONSUMER_GROUP_HEARTBEAT, consumer), (ApiKey.STREAMS_GROUP_HEARTBEAT, streams)):
+            assert ask(connection, key, 0, request).error_code == ErrorCode.UNSUPPORTED_VERSION

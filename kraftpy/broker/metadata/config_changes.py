@@ -111,7 +111,7 @@ def _check_name(change: ConfigChange, config: BrokerConfig, image: Image) -> Non
         if number < 0:
             problem = f"Node id must be an integer, but it is: {shortened(name)}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
-        if image.broker(BrokerId(number)) is None:
+        if number != config.node_id and image.broker(BrokerId(number)) is None:
             problem = f"Unexpected broker id, expected {config.node_id}, but received {number}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
