@@ -96,7 +96,8 @@ def describe_broker(
     }
     for name, written in config.given.items():  # the environment is full of names that are no settings
         if name not in every_setting() and written.origin is not Origin.ENVIRONMENT:
-            settings[name] = Setting(name, ConfigType.UNKNOWN, None, None, "", "")
+            settings[name] = _unknown(name)
+    settings.update((name, _unknown(name)) for name in {*own, *cluster} - every_setting().keys())
     sources = _Sources(own=own, cluster=cluster, given=_given(config))
     return [
         _broker_entry(config, setting, sources)
@@ -110,13 +111,13 @@ def describe_every_broker(cluster: Mapping[str, str], names: Collection[str] | N
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
         _entry(
-            every_setting()[name],
+            every_setting().get(name) or _unknown(name),
             value,
             [ConfigSynonym(name=name, value=value, source=source)],
-            read_only=name not in DYNAMIC_SETTINGS,
+            read_only=name in every_setting() and name not in DYNAMIC_SETTINGS,
         )
         for name, value in sorted(cluster.items())
-        if name in every_setting() and (names is None or name in names)
+        if names is None or name in names
     ]
 
 
@@ -180,11 +181,9 @@ def describe_client_metrics(overrides: Mapping[str, str], names: Collection[str]
     for name, setting in sorted(CLIENT_METRICS_SETTINGS.items()):
         if names is not None and name not in names:
             continue
-        synonyms = [ConfigSynonym(name=name, value=setting.default, source=ConfigSource.DEFAULT_CONFIG)]
-        if name in overrides:
-            source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
-            synonyms.insert(0, ConfigSynonym(name=name, value=overrides[name], source=source))
-        entries.append(_entry(setting, synonyms[0].value, synonyms, read_only=False))
+        source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+        own = [ConfigSynonym(name=name, value=overrides[name], source=source)] if name in overrides else []
+        entries.append(_entry(setting, overrides.get(name, setting.default), own, read_only=False))
     return entries
 
 
@@ -236,7 +235,7 @@ class _Sources(NamedTuple):
 def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> ConfigEntry:
     name = setting.name
     synonyms = _synonyms(name, sources)
-    if setting.type is ConfigType.UNKNOWN:
+    if setting.type is ConfigType.UNKNOWN and not synonyms:
         synonyms = [ConfigSynonym(name=name, value=None, source=ConfigSource.STATIC_BROKER_CONFIG)]
     value = synonyms[0].value if synonyms and synonyms[0].name == name else None
     is_set = bool(synonyms) and synonyms[0].source is not ConfigSource.DEFAULT_CONFIG
@@ -247,7 +246,12 @@ def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> 
         value = render(in_force)
         if synonyms and synonyms[0].name == name:
             synonyms[0] = replace(synonyms[0], value=value)
-    return _entry(setting, value, synonyms, read_only=name not in DYNAMIC_SETTINGS)
+    return _entry(setting, value, synonyms, read_only=name in every_setting() and name not in DYNAMIC_SETTINGS)
+
+
+def _unknown(name: str) -> Setting:
+    """Return the definition of a setting that nobody knows: its value may be a secret."""
+    return Setting(name, ConfigType.UNKNOWN, None, None, "", "")
 
 
 def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
@@ -257,6 +261,7 @@ def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
     out, as in Kafka: of `log.retention.minutes` it is not told that `log.retention.ms` takes precedence.
     """
     chain = [setting for each in CHAINS.get(name, (name,)) if (setting := every_setting().get(each)) is not None]
+    chain = chain or [_unknown(name)]
     found = [
         ConfigSynonym(name=each.name, value=values[each.name], source=source)
         for values, source in (

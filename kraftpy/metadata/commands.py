@@ -256,8 +256,8 @@ class SetConfigs:
     time_ms: Millis
     validate_only: bool = False
     rules: int = 0
-    """0 knows no client metrics, no controllers, and no settings of brokers that have no effect: earlier versions
-    refuse them."""
+    """0 knows no client metrics, no controllers, and no settings of brokers that have no effect or no meaning: earlier
+    versions refuse them."""
 
 
 @frozen

@@ -9,6 +9,7 @@ it.
 Left out: loggers as resources, which belong to one process (INVALID_REQUEST). The broker that receives the request
 checks whether the broker or controller exists, whether a setting can change without a restart, a group's settings
 against its own bounds, and the patterns of client metrics, which another version of Python may judge otherwise.
+Settings of brokers that nobody knows are kept, as in Kafka: they may be those of a plug-in.
 """
 
 from __future__ import annotations
@@ -275,7 +276,7 @@ def _problem(resource_type: ConfigResourceType, configs: tuple[tuple[str, str], 
                 BROKER_SETTINGS[name].parse(text)
             elif rules and name in WITHOUT_EFFECT:
                 dynamic_settings()[name].parse(text)
-            else:
+            elif not rules:
                 return f"{name} is not a broker setting"
     except ConfigError as error:
         return str(error)

@@ -233,3 +233,24 @@ def test_protocols_of_groups_that_the_broker_does_not_serve(start_broker: StartB
     with connect(broker.bootstrap) as connection:
         for key, request in ((ApiKey.CONSUMER_GROUP_HEARTBEAT, consumer), (ApiKey.STREAMS_GROUP_HEARTBEAT, streams)):
             assert ask(connection, key, 0, request).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_settings_that_nobody_knows_are_kept_and_never_shown(start_broker: StartBroker) -> None:
+    """They may be those of a plug-in, or of a listener, and secrets; as in Kafka."""
+    broker = start_broker()
+    listeners = "listener.name.internal.ssl.keystore.password"
+    with connect(broker.bootstrap) as connection:
+        for resource in ("", "1"):
+            assert change(connection, BROKER, resource, "plug.in", "secret") == (ErrorCode.NONE, None)
+            config = described(connection, BROKER, resource)["plug.in"]
+            assert (config.value, config.is_sensitive, config.read_only) == (None, True, False)
+            assert {synonym.value for synonym in config.synonyms} == {None}
+        assert change(connection, BROKER, "1", listeners, "secret")[0] == ErrorCode.NONE
+        assert change(connection, BROKER, "", listeners, "secret") == (
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{listeners}]",
+        )
+        assert change(connection, BROKER, "1", "plug.in", None, DELETE)[0] == ErrorCode.NONE
+        assert change(connection, BROKER, "1", "never.there", None, DELETE)[0] == ErrorCode.NONE
+        for name in ("", "x" * 250, "line\n"):
+            assert change(connection, BROKER, "1", name, "1")[0] == ErrorCode.INVALID_REQUEST

@@ -25,6 +25,8 @@ from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import BrokerId
 
+_LONGEST_NAME: Final = 249
+_OF_A_LISTENER: Final = "listener.name."
 MAX_SETTINGS_PER_RESOURCE: Final = 1_000
 """More than any resource has: a request with more settings contains unknown or duplicate names."""
 
@@ -170,6 +172,13 @@ def _bytes(change: ConfigChange, settings: Mapping[str, str]) -> int:
     return sum(config_bytes(change.resource_name, name, value) for name, value in settings.items())
 
 
+def _is_unknown(name: str) -> bool:
+    """Return whether a setting of brokers is one that Kafka would keep for a plug-in, or for a listener."""
+    from kraftpy.config.describe import every_setting
+
+    return name not in every_setting() and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+
+
 def _check_lengths(change: ConfigChange) -> None:
     try:
         for operation in change.operations:
@@ -182,7 +191,7 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
     """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka)."""
     allowed = DYNAMIC_SETTINGS - CLUSTER_SETTINGS if change.resource_name else DYNAMIC_SETTINGS
     for operation in change.operations:
-        if operation.name not in allowed:
+        if operation.name not in allowed and not _is_unknown(operation.name):
             name = shortened(operation.name)
             if name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
                 problem = f"Broker-level {name} cannot be altered while ELR is enabled."
@@ -196,6 +205,9 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
             check_length(operation.value or "")
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if not change.resource_name and operation.name.startswith(_OF_A_LISTENER):
+            problem = "Cannot update these configs at default cluster level, broker id must be specified: "
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}[{shortened(operation.name)}]")
     after = {name: value for name, value in settings_after(change, image).items() if name in allowed}
     try:
         check_settings(after, config, static)

@@ -53,7 +53,8 @@ public final class Features {
         return name.equals(MetadataVersion.FEATURE_NAME) || name.equals(KRaftVersion.FEATURE_NAME);
     }
 
-    private static void apply(String name, short level, Admin admin) {
+    /** Give the running cluster this level of a feature. */
+    public static void apply(String name, short level, Admin admin) {
         try {
             FeatureMetadata features = admin.describeFeatures().featureMetadata().get();
             FinalizedVersionRange finalized = features.finalizedFeatures().get(name);
