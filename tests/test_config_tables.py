@@ -11,8 +11,8 @@ import pytest
 
 import kraftpy
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting, TopicConfig
-from kraftpy.config.broker import DYNAMIC_ONLY
 from kraftpy.config.broker_settings import INTERNAL_SETTINGS
+from kraftpy.config.dynamic import DYNAMIC_ONLY
 from kraftpy.config.group import GROUP_SETTINGS, GroupSettings
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS, why_ignored

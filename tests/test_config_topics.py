@@ -14,7 +14,7 @@ from kraftpy.config import (
     load,
     topic_config,
 )
-from kraftpy.config.broker import BROKER_SETTINGS, DYNAMIC_ONLY
+from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.broker_settings import INTERNAL_SETTINGS
 from kraftpy.config.describe import (
     ConfigEntry,
@@ -25,6 +25,7 @@ from kraftpy.config.describe import (
     differing_defaults,
     render_differing_defaults,
 )
+from kraftpy.config.dynamic import DYNAMIC_ONLY
 from kraftpy.config.other_settings import OTHER_SETTINGS
 
 EVERY = {**BROKER_SETTINGS, **OTHER_SETTINGS}

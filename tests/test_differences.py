@@ -11,8 +11,8 @@ import pytest
 import kraftpy.client
 import kraftpy.testing
 from kraftpy.broker.handlers.table import served
-from kraftpy.config.broker import DYNAMIC_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.other_settings import OTHER_SETTINGS
 from kraftpy.config.settings import parse_table
 from kraftpy.config.topic_settings import NO_EFFECT

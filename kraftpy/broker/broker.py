@@ -25,6 +25,7 @@ from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough, least_limit, share_out
+from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
 from kraftpy.broker.groups.settings import GroupSettingsNow
@@ -114,7 +115,7 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, clock: Clock, group: asyncio.TaskGroup, directories: LogDirectories | None = None
     ) -> None:
-        self.config = config
+        self.settings = DynamicSettings(config, lambda: self.image)
         self.clock = clock
         self.complaints = Complaints()
         self.incidents = Incidents(self.complaints)
@@ -199,12 +200,20 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
+        self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
+        self.settings.then(self.group_settings.configure, self.coordinators.settings.configure)
+        self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self._is_stopping = False
         """No client is served any more; a connection that was accepted earlier but is only set up now is refused."""
 
     # --- what handlers ask of it -------------------------------------------------------------
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force now, which may change while the broker runs."""
+        return self.settings.config
 
     @property
     def image(self) -> Image:
@@ -408,6 +417,7 @@ class Broker:
         return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
 
     async def _start_partitions(self) -> None:
+        self.settings.follow()
         await self.lifecycle.register(self.advertised, self.directories)
         await self.replica_manager.start(self.metadata.follow_changes())
         self._may_change.set()
@@ -438,6 +448,7 @@ class Broker:
 
     async def _metadata_changed(self, records: Sequence[Record] | None) -> None:
         await self._may_change.wait()
+        self.settings.follow(records)
         if records is None:
             await self.replica_manager.reconcile(self.image)
             for shards in self.shards:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from kraftpy.broker.containment import Complaints
+from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.descriptors import Descriptors
 from kraftpy.config import BrokerConfig
 from kraftpy.config.broker import parse_overrides
@@ -37,11 +37,9 @@ class ConnectionLimits:
 
     def __init__(self, config: BrokerConfig, shares: Descriptors, complaints: Complaints) -> None:
         self._complaints = complaints
-        self._is_by_descriptors = shares.connections < config.max_connections
-        self._most = min(config.max_connections, shares.connections)
+        self._shares = shares
         self._limit = shares.limit
-        self._per_host = config.max_connections_per_ip
-        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
+        self.configure(config)
         self._for_host: dict[str, int] = {}
         self._by_host: Counter[str] = Counter()
         self._count = 0
@@ -58,6 +56,24 @@ class ConnectionLimits:
                 shares.limit,
                 self._most,
             )
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over limits that may have changed. Those of single hosts apply after `resolve`."""
+        self._is_by_descriptors = self._shares.connections < config.max_connections
+        self._most = min(config.max_connections, self._shares.connections)
+        self._per_host = config.max_connections_per_ip
+        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
+
+    def reconfigure(self, tasks: Tasks, config: BrokerConfig) -> None:
+        """Take over changed limits now, and those of single hosts as soon as their names are resolved."""
+        self.configure(config)
+        tasks.create_task(self._resolve_again(), name="limits of connections")
+
+    async def _resolve_again(self) -> None:
+        try:
+            await self.resolve()
+        except OSError as error:
+            logger.error("max.connections.per.ip.overrides: a host is not found, the limits stay: %s", error)
 
     @property
     def most(self) -> int:

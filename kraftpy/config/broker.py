@@ -7,7 +7,7 @@ Attributes are Kafka's names with dots as underscores. A few are resolved rather
 `log.dir`; `listeners` and `advertised_listeners` are `Listener`s (the server replaces an empty host or a port of 0 by
 the actual one); `node_id` and `broker_id` are the same.
 
-Left out: settings changed while the broker runs (KIP-226).
+Settings that change while the broker runs (KIP-226) are in `dynamic`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,6 @@ from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
 
 BROKER_SETTINGS: dict[str, Setting] = parse_table(BROKER_TABLE)
-
-DYNAMIC_ONLY = frozenset(
-    {
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
-"""Settings that Kafka allows only dynamically, while a broker runs; here they may also be static."""
-
-CLUSTER_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
-"""Dynamic settings for all brokers together, but not for a single one, because all must use the same value."""
-
-DYNAMIC_SETTINGS = DYNAMIC_ONLY | CLUSTER_SETTINGS
-"""Settings that can be changed while a broker runs."""
 
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -214,6 +199,7 @@ class BrokerConfig:
     group_consumer_max_size: int = _default("group.consumer.max.size")
     kraftpy_group_regex_cache_bytes: int = _default("kraftpy.group.regex.cache.bytes")
     group_consumer_migration_policy: str = _default("group.consumer.migration.policy")
+    group_coordinator_rebalance_protocols: tuple[str, ...] = _default("group.coordinator.rebalance.protocols")
     group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
     group_consumer_max_heartbeat_interval_ms: int = _default("group.consumer.max.heartbeat.interval.ms")
     group_consumer_max_session_timeout_ms: int = _default("group.consumer.max.session.timeout.ms")

@@ -272,6 +272,8 @@ kraftpy.group.regex.cache.bytes                  long     none->16777216 1..
     Maximum memory of the cached matches of members' regular expressions, for all groups of a node.
 group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
     Whether groups may be converted between the classic and the consumer protocol.
+group.coordinator.rebalance.protocols            list     classic,consumer,streams {consumer,classic,share,streams}
+    Protocols of groups that are served; those of share groups are always.
 group.consumer.session.timeout.ms                int      45000 1..
     Timeout to detect failures of a consumer group's members.
 group.consumer.max.heartbeat.interval.ms         int      15000 1..

@@ -13,8 +13,10 @@ from itertools import dropwhile
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kraftpy.config.broker import BROKER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS, BrokerConfig, Origin
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin
 from kraftpy.config.broker_settings import CHAINS, INTERNAL_SETTINGS
+from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS
+from kraftpy.config.dynamic import DYNAMIC_ONLY, DYNAMIC_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS, group_default_values
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.listeners import Listener
@@ -34,10 +36,16 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
     DYNAMIC_GROUP_CONFIG = 8
 
 
-_DYNAMIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+_DYNAMIC = (
+    ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    ConfigSource.DYNAMIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +96,8 @@ def describe_broker(
     }
     for name, written in config.given.items():  # the environment is full of names that are no settings
         if name not in every_setting() and written.origin is not Origin.ENVIRONMENT:
-            settings[name] = Setting(name, ConfigType.UNKNOWN, None, None, "", "")
+            settings[name] = _unknown(name)
+    settings.update((name, _unknown(name)) for name in {*own, *cluster} - every_setting().keys())
     sources = _Sources(own=own, cluster=cluster, given=_given(config))
     return [
         _broker_entry(config, setting, sources)
@@ -102,13 +111,13 @@ def describe_every_broker(cluster: Mapping[str, str], names: Collection[str] | N
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
         _entry(
-            BROKER_SETTINGS[name],
+            every_setting().get(name) or _unknown(name),
             value,
             [ConfigSynonym(name=name, value=value, source=source)],
-            read_only=name not in DYNAMIC_SETTINGS,
+            read_only=name in every_setting() and name not in DYNAMIC_SETTINGS,
         )
         for name, value in sorted(cluster.items())
-        if name in BROKER_SETTINGS and (names is None or name in names)
+        if names is None or name in names
     ]
 
 
@@ -117,14 +126,15 @@ def describe_topic(
     config: BrokerConfig,
     names: Collection[str] | None = None,
     *,
+    own: Mapping[str, str] = NOTHING,
     cluster: Mapping[str, str] = NOTHING,
 ) -> list[ConfigEntry]:
     """Return a topic's settings, sorted by name: all or those in `names`. Kafka's internal ones appear only if set.
 
-    `cluster` holds the dynamic settings of all brokers.
+    `own` and `cluster` are the dynamic settings of this broker and of all, which `config` has taken over.
     """
     defaults = topic_default_values(config)
-    sources = _Sources(own=NOTHING, cluster=cluster, given=_given(config))
+    sources = _Sources(own=own, cluster=cluster, given=_given(config))
     entries = []
     for name, setting in sorted(TOPIC_SETTINGS.items()):
         if (names is not None and name not in names) or (name.startswith("internal.") and name not in overrides):
@@ -133,8 +143,8 @@ def describe_topic(
         broker_setting = SYNONYMS[name][0] if name in SYNONYMS else DESCRIBED_SYNONYMS.get(name)
         synonyms = [] if broker_setting is None else _synonyms(broker_setting, sources)
         if name in overrides:
-            own = ConfigSynonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
-            synonyms.insert(0, own)
+            override = ConfigSynonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            synonyms.insert(0, override)
         is_dynamic = synonyms and synonyms[0].source in _DYNAMIC
         if is_dynamic or name in DESCRIBED_SYNONYMS:
             value = synonyms[0].value
@@ -163,6 +173,37 @@ def describe_group(
             synonyms.insert(0, ConfigSynonym(name=name, value=value, source=ConfigSource.DYNAMIC_GROUP_CONFIG))
         entries.append(_entry(setting, value, synonyms, read_only=False))
     return entries
+
+
+def describe_client_metrics(overrides: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """Return the settings of a client metrics subscription, sorted by name: all or those in `names`."""
+    entries = []
+    for name, setting in sorted(CLIENT_METRICS_SETTINGS.items()):
+        if names is not None and name not in names:
+            continue
+        source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+        own = [ConfigSynonym(name=name, value=overrides[name], source=source)] if name in overrides else []
+        entries.append(_entry(setting, overrides.get(name, setting.default), own, read_only=False))
+    return entries
+
+
+def describe_loggers(levels: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """Return the levels of a process's loggers, sorted by name: all or those in `names`."""
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+    return [
+        ConfigEntry(
+            name=name,
+            value=level,
+            source=source,
+            type=ConfigType.STRING,
+            read_only=False,
+            is_sensitive=False,
+            documentation="",
+            synonyms=(),
+        )
+        for name, level in sorted(levels.items())
+        if names is None or name in names
+    ]
 
 
 def differing_defaults() -> list[tuple[str, str | None, str | None, str]]:
@@ -194,7 +235,7 @@ class _Sources(NamedTuple):
 def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> ConfigEntry:
     name = setting.name
     synonyms = _synonyms(name, sources)
-    if setting.type is ConfigType.UNKNOWN:
+    if setting.type is ConfigType.UNKNOWN and not synonyms:
         synonyms = [ConfigSynonym(name=name, value=None, source=ConfigSource.STATIC_BROKER_CONFIG)]
     value = synonyms[0].value if synonyms and synonyms[0].name == name else None
     is_set = bool(synonyms) and synonyms[0].source is not ConfigSource.DEFAULT_CONFIG
@@ -205,7 +246,12 @@ def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> 
         value = render(in_force)
         if synonyms and synonyms[0].name == name:
             synonyms[0] = replace(synonyms[0], value=value)
-    return _entry(setting, value, synonyms, read_only=name not in DYNAMIC_SETTINGS)
+    return _entry(setting, value, synonyms, read_only=name in every_setting() and name not in DYNAMIC_SETTINGS)
+
+
+def _unknown(name: str) -> Setting:
+    """Return the definition of a setting that nobody knows: its value may be a secret."""
+    return Setting(name, ConfigType.UNKNOWN, None, None, "", "")
 
 
 def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
@@ -215,6 +261,7 @@ def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
     out, as in Kafka: of `log.retention.minutes` it is not told that `log.retention.ms` takes precedence.
     """
     chain = [setting for each in CHAINS.get(name, (name,)) if (setting := every_setting().get(each)) is not None]
+    chain = chain or [_unknown(name)]
     found = [
         ConfigSynonym(name=each.name, value=values[each.name], source=source)
         for values, source in (

@@ -384,8 +384,6 @@ group.coordinator.background.threads             int      2 1..
     Threads for the coordinator's long computations.
 group.coordinator.cached.buffer.max.bytes        int      1048588 524288..
     Largest buffer the coordinator keeps for its next write.
-group.coordinator.rebalance.protocols            list     classic,consumer,streams {consumer,classic,share,streams}
-    Kinds of groups that are served.
 group.coordinator.threads                        int      4 1..
     Threads of the coordinator.
 group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister

@@ -595,6 +595,6 @@ class PartitionLog:
         self.epochs.truncate_from_start(offset)
         return True
 
-    def expire_producers(self, now: Millis) -> list[int]:
-        """Forget producers that were silent for too long; return their ids."""
-        return self.producers.expire(now, self._expiration_ms)
+    def expire_producers(self, now: Millis, expiration_ms: int | None = None) -> list[int]:
+        """Forget producers that were silent for `expiration_ms`, or as long as when the log was opened; return them."""
+        return self.producers.expire(now, self._expiration_ms if expiration_ms is None else expiration_ms)

@@ -10,7 +10,8 @@ meaning of old ones alone, because every replay of a journal decides its command
 number stops (`NewerSchemaError`); if it skipped the command, its image would diverge from the others' permanently.
 Schema 2 decides differently from schema 1 only through features, and a cluster formatted by schema 1 has none. Schema 3
 decides differently only for replicas marked as offline, and only its own `ChangeReplicas` marks them. Schema 4 decides
-differently only commands with `max_partitions`.
+differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
+`SetConfigs` with `rules`.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -27,7 +28,7 @@ from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpac
 from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId
 
-SCHEMA = 4
+SCHEMA = 5
 """The newest command schema that this code understands."""
 PARTITIONS_AT_ONCE: Final = 1_000
 """The most partitions that one entry of the log moves when a broker comes or goes: some 15 ms on every node."""
@@ -38,6 +39,7 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
@@ -248,11 +250,28 @@ class ConfigChange:
 
 @frozen
 class SetConfigs:
-    """Change settings of topics, brokers and groups, each resource independently."""
+    """Change settings of topics, brokers, groups and client metrics, each resource independently."""
 
     changes: tuple[ConfigChange, ...]
     time_ms: Millis
     validate_only: bool = False
+    rules: int = 0
+    """0 knows no client metrics, no controllers, and no settings of brokers that have no effect or no meaning: earlier
+    versions refuse them."""
+
+
+@frozen
+class SetControllerDefaults:
+    """The active controller's own static settings on which elections depend; one that is not named has its default.
+
+    A controller issues it when its term begins, if the last one had other settings: every node decides elections by
+    these values, and none by those of its own file.
+    """
+
+    configs: tuple[ConfigValue, ...]
+    time_ms: Millis
+    controller_epoch: int = -1
+    """The controller's term; the command is refused in any other. -1 skips the check."""
 
 
 @frozen
@@ -412,6 +431,7 @@ Command = (
     | AlterReassignments
     | UpdateFeatures
     | ChangeReplicas
+    | SetControllerDefaults
 )
 
 
@@ -435,6 +455,7 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     AlterReassignments: 13,
     UpdateFeatures: 14,
     ChangeReplicas: 15,
+    SetControllerDefaults: 16,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 

@@ -41,6 +41,7 @@ from kraftpy.metadata.commands import (
     NewerSchemaError,
     RegisterBroker,
     SetConfigs,
+    SetControllerDefaults,
     UnregisterBroker,
     UpdateFeatures,
     decode_command,
@@ -84,7 +85,7 @@ def decide(command: AlterReassignments, image: Image) -> Decision[tuple[Reassign
 @overload
 def decide(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResult, ...]]: ...
 @overload
-def decide(command: FormatCluster | BalanceLeaders, image: Image) -> Decision[None]: ...
+def decide(command: FormatCluster | BalanceLeaders | SetControllerDefaults, image: Image) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
 def decide(command: Command, image: Image) -> Decision[Any]:
@@ -98,6 +99,8 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return topics.create_partitions(command, image)
         case SetConfigs():
             return configs.set_configs(command, image)
+        case SetControllerDefaults():
+            return configs.set_controller_defaults(command, image)
         case AllocateProducerIds():
             return brokers.allocate_producer_ids(command, image)
         case RegisterBroker():
@@ -182,7 +185,8 @@ class MetadataStateMachine:
 
 def _other_term(command: Command, term: int) -> Decision[Any] | None:
     """Refuse a controller's own command outside its term, since a new controller may know better."""
-    if isinstance(command, ChangeBroker | BalanceLeaders) and command.controller_epoch not in (-1, term):
+    own = ChangeBroker | BalanceLeaders | SetControllerDefaults
+    if isinstance(command, own) and command.controller_epoch not in (-1, term):
         message = (
             f"The command was issued by the controller of term {command.controller_epoch}; the term is now {term}."
         )

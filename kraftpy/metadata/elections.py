@@ -40,7 +40,17 @@ Replicas = tuple[BrokerId, ...]
 class Rules:
     """The facts that elections depend on: the image plus the changes that this command is about to make."""
 
-    __slots__ = ("_cluster", "_configs", "_image", "_min_insync", "_unclean", "active", "has_elr", "unfenced")
+    __slots__ = (
+        "_cluster",
+        "_configs",
+        "_defaults",
+        "_image",
+        "_min_insync",
+        "_unclean",
+        "active",
+        "has_elr",
+        "unfenced",
+    )
 
     def __init__(
         self,
@@ -50,6 +60,7 @@ class Rules:
         gone: BrokerId | None = None,
         topic_configs: Mapping[str, Mapping[str, str]] | None = None,
         cluster_configs: Mapping[str, str] | None = None,
+        controller_defaults: Mapping[str, str] | None = None,
         has_elr: bool | None = None,
     ) -> None:
         brokers = [broker for broker in image.brokers() if broker.broker_id != gone]
@@ -62,6 +73,7 @@ class Rules:
         self._image = image
         self._configs = topic_configs or {}
         self._cluster = image.cluster_configs() if cluster_configs is None else cluster_configs
+        self._defaults = image.controller_defaults if controller_defaults is None else controller_defaults
         self._min_insync: dict[str, int] = {}
         self._unclean: dict[str, bool] = {}
 
@@ -84,7 +96,7 @@ class Rules:
         configs = self._configs.get(topic)
         if configs is None:
             configs = self._image.topic_configs(topic)
-        return configs.get(name) or self._cluster.get(name)
+        return configs.get(name) or self._cluster.get(name) or self._defaults.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from kraftpy.config.settings import whole_number
 from kraftpy.metadata.commands import (
     ConfigResourceType,
     FeatureLevel,
@@ -111,7 +112,8 @@ def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> li
         return []
     records: list[Record] = [FeatureChanged(name=update.name, level=update.level)]
     if update.name == ELR_FEATURE and update.level:
-        records += _unify_min_insync_replicas(image, command.min_insync_replicas)
+        minimum = whole_number(image.controller_defaults.get(MIN_INSYNC_REPLICAS), command.min_insync_replicas)
+        records += _unify_min_insync_replicas(image, minimum)
         records += _with_elr(records, image)
     elif update.name == ELR_FEATURE:
         records += _without_elr(image)

@@ -18,7 +18,7 @@ from typing import assert_never
 
 from kraftpy.config.settings import whole_number
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
-from kraftpy.metadata.commands import ConfigResourceType, Endpoint, NewerSchemaError
+from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -26,6 +26,7 @@ from kraftpy.metadata.records import (
     BrokerUnregistered,
     ClusterFormatted,
     ConfigChanged,
+    ControllerDefaultsChanged,
     FeatureChanged,
     PartitionChanged,
     PartitionCreated,
@@ -37,7 +38,7 @@ from kraftpy.metadata.records import (
 from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
-SCHEMA = 4
+SCHEMA = 5
 """The snapshot schema. Snapshots of earlier schemas can be read too: they only lack fields that have defaults."""
 
 _TOPICS_DEPTH = 3
@@ -180,11 +181,16 @@ class _Saved:
     configs: tuple[_SavedConfig, ...]
     features: tuple[_SavedFeature, ...] = ()
     submissions: tuple[SavedSubmissions, ...] = ()
+    controller_defaults: tuple[ConfigValue, ...] = ()
 
 
 def config_bytes(resource_name: str, name: str, value: str) -> int:
     """Estimate the memory of one setting of one resource: its name, its value and object overhead."""
     return _CONFIG_OVERHEAD_BYTES + len(resource_name) + len(name) + len(value)
+
+
+def _values(configs: tuple[ConfigValue, ...]) -> Mapping[str, str]:
+    return MappingProxyType({config.name: config.value for config in configs if config.value is not None})
 
 
 @lru_cache(maxsize=1024)
@@ -215,6 +221,7 @@ class Image:
         "_topics_by_id",
         "cluster_id",
         "configs_bytes",
+        "controller_defaults",
         "next_producer_id",
         "partition_count",
         "submissions",
@@ -234,6 +241,8 @@ class Image:
         self._configs: dict[tuple[ConfigResourceType, str], dict[str, str]] = {}
         self.configs_bytes = 0
         """Estimated memory of all settings of topics, brokers and groups (`config_bytes`)."""
+        self.controller_defaults: Mapping[str, str] = _NOTHING
+        """Static settings of the active controller that elections use if neither topic nor cluster sets them."""
         self._features: dict[str, int] = {}
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
@@ -318,10 +327,12 @@ class Image:
         return self._configs.get((ConfigResourceType.TOPIC, topic), _NOTHING)
 
     def min_insync_replicas(self, topic: str) -> int:
-        """Return the topic's minimum, or the cluster's, or 1. A single broker's setting does not count: with eligible
-        leader replicas, all brokers must judge an ISR alike."""
-        value = self.topic_configs(topic).get(MIN_INSYNC_REPLICAS) or self.cluster_configs().get(MIN_INSYNC_REPLICAS)
-        return whole_number(value, 1)
+        """Return the topic's minimum, or the cluster's, or the controller's. A single broker's setting does not count:
+        with eligible leader replicas, all brokers must judge an ISR alike."""
+        for configs in (self.topic_configs(topic), self.cluster_configs(), self.controller_defaults):
+            if value := configs.get(MIN_INSYNC_REPLICAS):
+                return whole_number(value, 1)
+        return 1
 
     def cluster_configs(self) -> Mapping[str, str]:
         """Return the settings of all brokers, without defaults."""
@@ -367,6 +378,8 @@ class Image:
                     self._displace((topic.name, number), partition.replicas)
             case ConfigChanged():
                 self._replay_config_changed(record)
+            case ControllerDefaultsChanged():
+                self.controller_defaults = _values(record.configs)
             case ProducerIdsAllocated():
                 self.next_producer_id = record.next_producer_id
             case BrokerRegistered():
@@ -481,6 +494,7 @@ class Image:
         topics = [(topic, tuple(topic.partitions)) for topic in self.topics()]
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
+        defaults = self.controller_defaults
 
         def encode() -> bytes:
             saved = _Saved(
@@ -501,6 +515,7 @@ class Image:
                 ),
                 features=tuple(_SavedFeature(name=name, level=level) for name, level in sorted(features.items())),
                 submissions=submissions,
+                controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
             )
             return pack([SCHEMA, to_plain(saved)])
 
@@ -512,7 +527,7 @@ class Image:
         plain = unpack_in_parts(data, _TOPICS_DEPTH)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")
-        if plain[0] not in (1, 2, 3, SCHEMA):
+        if plain[0] not in (1, 2, 3, 4, SCHEMA):
             raise NewerSchemaError(
                 f"another version of kraftpy wrote this metadata (a snapshot of schema {plain[0]}, this one knows "
                 f"{SCHEMA}): upgrade this node"
@@ -537,4 +552,5 @@ class Image:
             image.configs_bytes += config_bytes(config.resource_name, config.name, config.value)
         image._features = {feature.name: feature.level for feature in saved.features}
         image.submissions = Submissions(saved.submissions)
+        image.controller_defaults = _values(saved.controller_defaults)
         return image

@@ -6,7 +6,7 @@ reads them to learn what changed (which logs to open, which settings to apply ag
 
 from __future__ import annotations
 
-from kraftpy.metadata.commands import ConfigResourceType, Endpoint
+from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
 from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
@@ -113,6 +113,13 @@ class ConfigChanged:
 
 
 @frozen
+class ControllerDefaultsChanged:
+    """The active controller has these static settings for elections, and the defaults for all others."""
+
+    configs: tuple[ConfigValue, ...]
+
+
+@frozen
 class ProducerIdsAllocated:
     """Every producer id below `next_producer_id` is allocated."""
 
@@ -138,6 +145,7 @@ Record = (
     | PartitionCreated
     | PartitionChanged
     | ConfigChanged
+    | ControllerDefaultsChanged
     | ProducerIdsAllocated
     | FeatureChanged
 )

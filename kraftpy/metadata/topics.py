@@ -133,7 +133,7 @@ def _too_many_partitions(command: CreateTopics | CreatePartitions) -> Decision[t
     """Refuse every topic of the request, since the limit is on their total."""
     refused = Refused(
         ErrorCode.POLICY_VIOLATION,
-        f"Excessively large number of partitions per request: at most {MAX_PARTITIONS_PER_REQUEST} may be created.",
+        "Excessively large number of partitions per request.",
     )
     return Decision(
         result=tuple(_refused(topic.name, refused) for topic in command.topics),

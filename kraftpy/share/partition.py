@@ -13,8 +13,8 @@
     effects = partition.unload(error_code)         # another broker leads; then drop the object
 
 A record is available, acquired by one member for the duration of a lock, and finally acknowledged or archived. Every
-delivery is counted: a record that is released, or whose lock expires, on its last allowed delivery
-(`share.delivery.count.limit`) is archived. Records that a session still held when it ended count as not delivered.
+delivery is counted: a record that is released, or whose lock expires, or whose member's session ends, on its last
+allowed delivery (`share.delivery.count.limit`) is archived.
 
 Invariants: no two members hold a record at the same time; a finished record is never handed out again; an
 acknowledgement is answered, and takes effect, only after it is written: if the write fails, the member holds the record
@@ -26,7 +26,7 @@ record it was. So from half the delivery limit on, fewer records are delivered a
 often, then a quarter, and each one alone on its last delivery. Nothing else is handed out with them.
 
 Acquisitions are not stored: after a failover these records are available again, with the last written delivery count.
-Expired locks are written too, but nothing waits for that write.
+Expired locks and ended sessions are written too, but nothing waits for that write.
 
 Left out: dead letter queues (KIP-1191).
 """
@@ -302,14 +302,14 @@ class SharePartition:
         return DeliveryState.ARCHIVED if is_last else DeliveryState.AVAILABLE
 
     def release(self, member_id: str) -> list[Effect]:
-        """End the member's session: what it held counts as not delivered. Its acknowledgements are still written."""
-        locked = []
+        """End the member's session: what it held is released. Its acknowledgements are still written."""
+        held = []
         for run in self.records:
             if run.member_id == member_id and run.is_locked:
-                locked.append(run)
+                held.append(run)
             elif run.member_id == member_id:  # if the write fails, the lock must already have expired
                 run.deadline = Millis(0)
-        return self._not_delivered(locked)
+        return self._released(held)
 
     def give_back(self, member_id: str, acquired: Iterable[Acquired]) -> list[Effect]:
         """Count what one fetch acquired as not delivered, if nothing has happened to it since."""
@@ -331,14 +331,15 @@ class SharePartition:
 
     def tick(self, now: Millis) -> list[Effect]:
         """Release the locks that have expired by now."""
-        has_expired = False
-        for run in self.records:
-            if run.is_locked and run.deadline <= now:
-                run.become(self._given_back(run), run.count)
-                self._report(run)
-                has_expired = True
-        if not has_expired:
+        return self._released([run for run in self.records if run.is_locked and run.deadline <= now])
+
+    def _released(self, runs: Sequence[Run]) -> list[Effect]:
+        """Take back what was delivered, and write that in the end."""
+        if not runs:
             return []
+        for run in runs:
+            run.become(self._given_back(run), run.count)
+            self._report(run)
         self.records.consolidate()
         return [*self._write_if_idle(), Available()]
 

@@ -355,3 +355,38 @@ def test_what_is_sent_behind_a_long_poll_is_answered_behind_it(
     produce_values(asking, topic, b"first")
     assert answer(waiting, ApiKey.FETCH, 12).responses[0].partitions[0].high_watermark == 1
     assert answer(waiting, ApiKey.PRODUCE, 9, 8).responses[0].partition_responses[0].base_offset == 1
+
+
+# --- the order of partitions ---
+
+
+@pytest.mark.parametrize("version", [4, 12, VERSIONS[-1]])
+def test_partitions_are_answered_in_the_order_of_the_request(asking: socket.socket, topic: str, version: int) -> None:
+    """Also if a topic comes again after another one, as in a client's session: the limits fall on the last ones."""
+    ids = {}
+    for name in (f"{topic}-a", f"{topic}-b"):
+        ids[name] = create_topic(asking, name, partitions=2)
+        for partition in range(2):
+            produce_values(asking, name, b"value", partition=partition)
+    order = [(f"{topic}-a", 1), (f"{topic}-b", 0), (f"{topic}-a", 0), (f"{topic}-b", 1)]
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        topics=[
+            FetchTopic(
+                topic=name if version < 13 else "",
+                topic_id=ids[name] if version >= 13 else bytes(16),
+                partitions=[FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)],
+            )
+            for name, partition in order
+        ],
+    )
+    response = ask(asking, ApiKey.FETCH, version, request)
+    names = {topic_id: name for name, topic_id in ids.items()}
+    answered = [
+        (names[topic.topic_id] if version >= 13 else topic.topic, each.partition_index)
+        for topic in response.responses
+        for each in topic.partitions
+    ]
+    assert answered == order

@@ -29,7 +29,7 @@ from share_wire import Member, begin, set_group
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.storage.directories import METADATA_DIRECTORY
 from kraftpy.config import TOPIC_SETTINGS
-from kraftpy.config.broker import DYNAMIC_SETTINGS
+from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS
 from kraftpy.config.settings import ConfigType
 from kraftpy.metadata import quorum_messages

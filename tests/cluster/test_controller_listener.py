@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,3 +185,22 @@ def test_the_nodes_are_still_one_cluster(cluster: Cluster) -> None:
     for node in cluster.nodes:
         assert "a connection of the quorum" not in cluster.logs(node)
         assert "Traceback" not in cluster.logs(node)
+
+
+def test_a_controller_s_own_settings_are_changed_and_told(cluster: Cluster) -> None:
+    """Also of a controller that is no broker, and is registered nowhere."""
+    for node, address in addresses(cluster).items():
+        setting = AlterableConfig(name="message.max.bytes", value=f"{100_000 + node}", config_operation=0)
+        resource = AlterConfigsResource(resource_type=4, resource_name=str(node), configs=[setting])
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        answer = ask(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses[0]
+        assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+        asked = DescribeConfigsResource(
+            resource_type=4, resource_name=str(node), configuration_keys=["message.max.bytes"]
+        )
+        deadline = time.monotonic() + 20
+        while True:
+            found = ask(address, ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=[asked])).results[0]
+            if [config.value for config in found.configs] == [f"{100_000 + node}"]:
+                break
+            assert time.monotonic() < deadline, found

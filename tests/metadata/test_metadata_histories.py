@@ -23,6 +23,7 @@ from kraftpy.metadata.commands import (
     ConfigChange,
     ConfigOperation,
     ConfigOperationType,
+    ConfigValue,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -41,6 +42,7 @@ from kraftpy.metadata.commands import (
     ReplicaChange,
     ReplicaState,
     SetConfigs,
+    SetControllerDefaults,
     SubmissionId,
     TopicReference,
     UnregisterBroker,
@@ -78,6 +80,7 @@ class History:
             self.reassignment: 4,
             self.setting: 2,
             self.features: 1,
+            self.controller_defaults: 1,
             self.unregistering: 1,
         }
 
@@ -255,6 +258,18 @@ class History:
             topic = self.chance.choice(image.topics())
             change = ConfigChange(resource_type=2, resource_name=topic.name, operations=(operation,))
         return SetConfigs(changes=(change,), time_ms=NOW)
+
+    def controller_defaults(self, image: Image) -> Command | None:
+        """Settings of a new controller's file, which differ from those of the last one."""
+        if self.chance.random() < 0.7:
+            return None
+        values = {MIN_INSYNC_REPLICAS: ["2", "3"], UNCLEAN_ELECTION: ["true"]}
+        configs = tuple(
+            ConfigValue(name=name, value=self.chance.choice(texts))
+            for name, texts in values.items()
+            if self.chance.random() < 0.5
+        )
+        return SetControllerDefaults(configs=configs, time_ms=NOW)
 
     def features(self, image: Image) -> Command | None:
         if self.chance.random() < 0.7:

@@ -49,6 +49,7 @@ from kraftpy.metadata.commands import (
     ReplicaChange,
     ReplicaState,
     SetConfigs,
+    SetControllerDefaults,
     SyncedReplicas,
     TopicReference,
     UnregisterBroker,
@@ -74,6 +75,7 @@ from kraftpy.metadata.records import (
     BrokerUnregistered,
     ClusterFormatted,
     ConfigChanged,
+    ControllerDefaultsChanged,
     FeatureChanged,
     PartitionChanged,
     PartitionCreated,
@@ -280,6 +282,12 @@ class Script:
             )
         return SetConfigs(changes=tuple(changes), time_ms=NOW, validate_only=validate_only)
 
+    def _defaults(self, words: list[str]) -> Command:
+        _, options = split(words)
+        term = int(options.pop("term", -1))
+        configs = tuple(ConfigValue(name=name, value=value) for name, value in options.items())
+        return SetControllerDefaults(configs=configs, time_ms=NOW, controller_epoch=term)
+
     def _ids(self, words: list[str]) -> Command:
         flags, options = split(words)
         broker_id = BrokerId(int(flags[0]))
@@ -476,6 +484,8 @@ def tell_record(record: Record, seen: Seen) -> str:
             return f"broker {record.broker_id} is not known"
         case FeatureChanged():
             return f"feature {record.name} {record.level}"
+        case ControllerDefaultsChanged():
+            return f"the controller has {' '.join(f'{each.name}={each.value}' for each in record.configs) or 'none'}"
         case ProducerIdsAllocated():
             return f"producer ids below {record.next_producer_id} are given"
         case ClusterFormatted():

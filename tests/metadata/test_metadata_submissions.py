@@ -118,7 +118,7 @@ def test_a_journal_and_a_snapshot_of_the_first_schema_are_read() -> None:
     assert partition is not None
     assert (partition.isr, partition.leader, partition.leader_epoch) == ((1,), -1, 1)
     schema, saved = msgpack.unpackb(machine.snapshot())
-    assert schema == 4
+    assert schema == 5
     for broker in saved["brokers"]:
         del broker["registered_index"]
     for name in ("features", "submissions"):

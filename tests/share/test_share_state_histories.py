@@ -177,7 +177,6 @@ class Group(PartitionWorld):
                 lock.deadline = 0  # should that fail
             elif lock.member_id == member_id:
                 del self.locks[offset]
-                self.counts[offset] -= 1
 
     # ---- what happens to them
 

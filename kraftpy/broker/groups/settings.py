@@ -30,6 +30,10 @@ class GroupSettingsNow:
     def __init__(self, config: BrokerConfig, image: Callable[[], Image], complaints: Complaints) -> None:
         self._complaints = complaints
         self._image = image
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over settings that changed while the broker runs."""
         self._defaults = group_settings({}, config)
 
         @lru_cache(maxsize=_REMEMBERED)

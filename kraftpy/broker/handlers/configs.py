@@ -1,14 +1,16 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74): settings.
 
-Settings belong to topics, brokers and groups. A group's can be set before the group exists; the broker that handles the
-request bounds them by its own settings.
+Settings belong to topics, brokers, groups and client metrics subscriptions. A group's can be set before the group
+exists; the broker that handles the request bounds them by its own settings. A subscription exists while it has some.
+The levels of a broker's loggers are its process's own (`broker.loggers`).
 
-Topic settings change in the metadata log and apply to open logs immediately. Only a few broker settings can change at
-runtime: the replication throttles, for one broker or all, and for all together the settings that elections use
-(`CLUSTER_SETTINGS`). Any other is refused (INVALID_REQUEST). KIP-133, KIP-226 (sources and synonyms), KIP-339
-(incremental), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142 (lists).
+Topic settings change in the metadata log and apply to open logs immediately. So do those of brokers that can change at
+runtime (`config.dynamic`), for one broker or all; any other is refused (INVALID_REQUEST). KIP-133, KIP-226 (sources and
+synonyms), KIP-339 (incremental), KIP-412 (loggers), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142
+(lists).
 
-Left out: broker loggers and client metrics as resources (KIP-412, KIP-714): INVALID_REQUEST.
+Left out: what client metrics subscriptions are for (KIP-714), since no client is asked for its metrics; loggers in
+AlterConfigs, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,11 +20,21 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from kraftpy.broker.loggers import change_levels, levels
 from kraftpy.broker.metadata.config_changes import added_bytes, check_change, named_more_than_once, number_problem
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.slicing import PIECE
 from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigType, Setting
-from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
+from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS
+from kraftpy.config.describe import (
+    ConfigEntry,
+    describe_broker,
+    describe_client_metrics,
+    describe_every_broker,
+    describe_group,
+    describe_loggers,
+    describe_topic,
+)
 from kraftpy.config.group import GROUP_SETTINGS
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
@@ -34,6 +46,7 @@ from kraftpy.protocol.messages import incremental_alter_configs as incremental
 from kraftpy.protocol.messages import list_config_resources as listing
 
 if TYPE_CHECKING:
+    from kraftpy.broker.dynamic_settings import DynamicSettings
     from kraftpy.broker.handlers.services import HasConfigRoom, HasMetadata
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId, HasSlices
@@ -41,10 +54,14 @@ if TYPE_CHECKING:
     class Broker(HasClock, HasConfig, HasConfigRoom, HasImage, HasMetadata, HasNodeId, HasSlices, Protocol):
         """The part of a broker that these handlers need."""
 
+        @property
+        def settings(self) -> DynamicSettings:
+            """The settings in force, and those of the file."""
+
 
 _MOST_DIGITS = 10
+_RULES = 1
 _KEY_TWICE = "Error due to duplicate config keys"
-_CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
 _FIRST_LIST_WITH_TYPES = 1
 _DESCRIBED_AT_ONCE = 5
@@ -88,6 +105,7 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
                 broker.image.topic_configs(resource.resource_name),
                 broker.config,
                 names,
+                own=broker.image.configs(ConfigResourceType.BROKER, str(broker.node_id)),
                 cluster=broker.image.cluster_configs(),
             )
         case ConfigResourceType.BROKER:
@@ -110,6 +128,20 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
             overrides = broker.image.configs(ConfigResourceType.GROUP, resource.resource_name)
             return describe_group(overrides, broker.config, names)
+        case ConfigResourceType.CLIENT_METRICS:
+            if not resource.resource_name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+            overrides = broker.image.configs(ConfigResourceType.CLIENT_METRICS, resource.resource_name)
+            return describe_client_metrics(overrides, names)
+        case other if other == _BROKER_LOGGER:
+            if not resource.resource_name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+            if _broker_id(resource.resource_name) != broker.node_id:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Unexpected broker id, expected {broker.node_id} but received {resource.resource_name}",
+                )
+            return describe_loggers(levels(), names)
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
 
@@ -182,12 +214,15 @@ async def incremental_alter_configs(
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Set, delete, append to or subtract from the settings named, and leave all others."""
     changes: list[ConfigChange | ConfigResult] = []
+    validate_only = request.validate_only
     inherited: dict[str, str | None] = {}
     operations_read = 0
     async for resources in broker.slices.pieces(request.resources):
         for resource in resources:
             try:
-                changes.append(_incremental_change(resource, inherited, broker.config))
+                change = _incremental_change(resource, inherited, broker.config)
+                is_of_loggers = resource.resource_type == _BROKER_LOGGER
+                changes.append(_of_loggers(broker, change, validate_only=validate_only) if is_of_loggers else change)
             except KafkaError as error:
                 changes.append(_refused(resource, error.code, error.message))
                 continue
@@ -237,8 +272,22 @@ def _incremental_change(
     )
 
 
+def _of_loggers(broker: HasNodeId, change: ConfigChange, *, validate_only: bool) -> ConfigResult:
+    """Change the levels of this process's loggers. Raises KafkaError."""
+    name = change.resource_name
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MOST_DIGITS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {shortened(name)}")
+    if int(name) != broker.node_id:
+        problem = f"Unexpected node id. Expected {broker.node_id}, but received {name}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+    change_levels(change.operations, validate_only=validate_only)
+    return ConfigResult(resource_type=change.resource_type, resource_name=name)
+
+
 _SETTINGS: dict[int, Mapping[str, Setting]] = {
     ConfigResourceType.TOPIC: TOPIC_SETTINGS,
+    ConfigResourceType.CLIENT_METRICS: CLIENT_METRICS_SETTINGS,
     ConfigResourceType.GROUP: GROUP_SETTINGS,
 }
 
@@ -301,7 +350,7 @@ async def _set_some(
             results[number] = change
         elif results[number] is None:
             try:
-                check_change(change, broker.config, broker.image)
+                check_change(change, broker.config, broker.image, broker.settings.static)
                 open_changes[number] = change
             except KafkaError as error:
                 results[number] = _refused(change, error.code, error.message)
@@ -315,7 +364,7 @@ async def _set_some(
                 results[number] = _refused(change, error.code, error.message)
                 del open_changes[number]
         changed = tuple(open_changes.values())
-        command = SetConfigs(changes=changed, time_ms=broker.clock.now(), validate_only=validate_only)
+        command = SetConfigs(changes=changed, time_ms=broker.clock.now(), validate_only=validate_only, rules=_RULES)
         try:
             decided = (await broker.metadata.submit(command)).result or ()
         except KafkaError as error:
@@ -352,10 +401,11 @@ def _refused(
 async def list_config_resources(
     broker: Broker, request: listing.ListConfigResourcesRequest, context: RequestContext
 ) -> listing.ListConfigResourcesResponse:
-    """List the resources with settings: every topic and broker, and the groups that have settings of their own."""
-    asked = request.resource_types if context.api_version >= _FIRST_LIST_WITH_TYPES else [_CLIENT_METRICS]
+    """List the resources with settings: every topic and broker, and the groups and subscriptions that have some."""
+    has_types = context.api_version >= _FIRST_LIST_WITH_TYPES
+    asked = request.resource_types if has_types else [ConfigResourceType.CLIENT_METRICS]
     names: dict[int, list[str]] = {
-        _CLIENT_METRICS: [],  # none can be set (KIP-714)
+        ConfigResourceType.CLIENT_METRICS: broker.image.configured(ConfigResourceType.CLIENT_METRICS),
         ConfigResourceType.TOPIC: [topic.name for topic in broker.image.topics()],
         ConfigResourceType.BROKER: [str(known.broker_id) for known in broker.image.brokers()],
         _BROKER_LOGGER: [str(known.broker_id) for known in broker.image.brokers()],

@@ -119,18 +119,23 @@ async def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Any:
     """Join a group of the consumer protocol, stay in it or leave it."""
-    if broker.image.feature_level(GROUP_FEATURE) < 1:
+    if not _has_consumer_protocol(broker):
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     answer = await _ask(broker, request, context)
     answer.error_message = shortened(answer.error_message)
     return answer
 
 
+def _has_consumer_protocol(broker: Broker) -> bool:
+    has_feature = broker.image.feature_level(GROUP_FEATURE) >= 1
+    return has_feature and "consumer" in broker.config.group_coordinator_rebalance_protocols
+
+
 async def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> Any:
     """Describe groups of the consumer protocol."""
-    if broker.image.feature_level(GROUP_FEATURE) < 1:
+    if not _has_consumer_protocol(broker):
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     return await described(broker, request, context, _ask, DescribedConsumerGroup)
 

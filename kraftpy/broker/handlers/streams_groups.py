@@ -23,9 +23,9 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasCoordinators
     from kraftpy.broker.request import RequestContext
-    from kraftpy.broker.services import HasImage, HasSlices
+    from kraftpy.broker.services import HasConfig, HasImage, HasSlices
 
-    class Broker(HasCoordinators, HasImage, HasSlices, Protocol):
+    class Broker(HasConfig, HasCoordinators, HasImage, HasSlices, Protocol):
         """The part of a broker that these handlers need."""
 
 
@@ -36,7 +36,7 @@ async def streams_group_heartbeat(
     broker: Broker, request: StreamsGroupHeartbeatRequest, context: RequestContext
 ) -> Any:
     """Join a streams group, stay in it or leave it."""
-    if broker.image.feature_level(STREAMS_FEATURE) < 1:
+    if not _has_protocol(broker):
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     if not request.group_id.strip():
         return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
@@ -46,6 +46,11 @@ async def streams_group_heartbeat(
     answer: Any = await broker.coordinators.ask(request, context)
     answer.error_message = shortened(answer.error_message)
     return answer
+
+
+def _has_protocol(broker: Broker) -> bool:
+    has_feature = broker.image.feature_level(STREAMS_FEATURE) >= 1
+    return has_feature and "streams" in broker.config.group_coordinator_rebalance_protocols
 
 
 def _problem_of_names(topology: Topology) -> str | None:
@@ -63,6 +68,6 @@ def _problem_of_names(topology: Topology) -> str | None:
 
 async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRequest, context: RequestContext) -> Any:
     """Describe streams groups."""
-    if broker.image.feature_level(STREAMS_FEATURE) < 1:
+    if not _has_protocol(broker):
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     return await described(broker, request, context, ask, DescribedStreamsGroup)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
-from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
+from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
+from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS, UnknownOrOutOfRange, check_client_metrics
+from kraftpy.config.dynamic import CLUSTER_SETTINGS, DYNAMIC_SETTINGS, check_settings
 from kraftpy.config.group import check_group_settings
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
@@ -24,6 +25,8 @@ from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import BrokerId
 
+_LONGEST_NAME: Final = 249
+_OF_A_LISTENER: Final = "listener.name."
 MAX_SETTINGS_PER_RESOURCE: Final = 1_000
 """More than any resource has: a request with more settings contains unknown or duplicate names."""
 
@@ -63,11 +66,23 @@ class ConfigRoom:
             self._held_bytes -= added_bytes
 
 
-def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> None:
-    """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them."""
+def check_change(change: ConfigChange, config: BrokerConfig, image: Image, static: BrokerConfig | None = None) -> None:
+    """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them.
+
+    `config` are the settings in force, `static` those of this broker's file, if they are others.
+    """
     _check_name(change, config, image)
     if change.resource_type == ConfigResourceType.BROKER:
-        _check_broker_settings(change, image)
+        _check_broker_settings(change, image, config, static or config)
+        return
+    if change.resource_type == ConfigResourceType.CLIENT_METRICS:
+        _check_lengths(change)
+        try:
+            check_client_metrics(settings_after(change, image))
+        except UnknownOrOutOfRange as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
         return
     if change.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
         return  # refused by the metadata log
@@ -98,7 +113,7 @@ def _check_name(change: ConfigChange, config: BrokerConfig, image: Image) -> Non
         if number < 0:
             problem = f"Node id must be an integer, but it is: {shortened(name)}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
-        if image.broker(BrokerId(number)) is None:
+        if number != config.node_id and image.broker(BrokerId(number)) is None:
             problem = f"Unexpected broker id, expected {config.node_id}, but received {number}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
@@ -122,7 +137,9 @@ def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
         if operation.operation is ConfigOperationType.DELETE:
             after.pop(operation.name, None)
         elif operation.operation is ConfigOperationType.APPEND and operation.value is not None:
-            setting = TOPIC_SETTINGS.get(operation.name)
+            is_of_client_metrics = change.resource_type == ConfigResourceType.CLIENT_METRICS
+            settings = CLIENT_METRICS_SETTINGS if is_of_client_metrics else TOPIC_SETTINGS
+            setting = settings.get(operation.name)
             if setting is None or setting.type is not ConfigType.LIST:
                 continue  # refused by the metadata log
             known = filter(None, (after.get(operation.name) or operation.inherited or "").split(","))
@@ -155,11 +172,26 @@ def _bytes(change: ConfigChange, settings: Mapping[str, str]) -> int:
     return sum(config_bytes(change.resource_name, name, value) for name, value in settings.items())
 
 
-def _check_broker_settings(change: ConfigChange, image: Image) -> None:
+def _is_unknown(name: str) -> bool:
+    """Return whether a setting of brokers is one that Kafka would keep for a plug-in, or for a listener."""
+    from kraftpy.config.describe import every_setting
+
+    return name not in every_setting() and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+
+
+def _check_lengths(change: ConfigChange) -> None:
+    try:
+        for operation in change.operations:
+            check_length(operation.value or "")
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerConfig, static: BrokerConfig) -> None:
     """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka)."""
-    allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
+    allowed = DYNAMIC_SETTINGS - CLUSTER_SETTINGS if change.resource_name else DYNAMIC_SETTINGS
     for operation in change.operations:
-        if operation.name not in allowed:
+        if operation.name not in allowed and not _is_unknown(operation.name):
             name = shortened(operation.name)
             if name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
                 problem = f"Broker-level {name} cannot be altered while ELR is enabled."
@@ -173,8 +205,11 @@ def _check_broker_settings(change: ConfigChange, image: Image) -> None:
             check_length(operation.value or "")
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        if operation.value is not None and operation.operation is ConfigOperationType.SET:
-            try:
-                BROKER_SETTINGS[operation.name].parse(operation.value)
-            except ConfigError as error:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        if not change.resource_name and operation.name.startswith(_OF_A_LISTENER):
+            problem = "Cannot update these configs at default cluster level, broker id must be specified: "
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}[{shortened(operation.name)}]")
+    after = {name: value for name, value in settings_after(change, image).items() if name in allowed}
+    try:
+        check_settings(after, config, static)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error

@@ -1,8 +1,9 @@
 """The active controller: the tasks that the leader of the metadata quorum performs without being asked.
 
 While this node leads, it tracks the brokers' sessions (`metadata.sessions`), proposes the resulting commands (fencing,
-unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Every such command carries the
-controller's term, and is refused in any other.
+unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Before all else it puts its own
+static settings for elections into the metadata. Every such command carries the controller's term, and is refused in any
+other.
 
 Heartbeats arrive over links, and from this node's own broker through a call. A broker whose link breaks has the
 disconnect grace, not the session timeout, to return: kill -9 closes a connection, a pause does not.
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.storage.directories import LogDirectories, random_id
-from kraftpy.config import BrokerConfig
-from kraftpy.metadata.commands import ChangeBroker, Command, FormatCluster
+from kraftpy.config import BROKER_SETTINGS, BrokerConfig
+from kraftpy.config.settings import render
+from kraftpy.metadata.commands import ChangeBroker, Command, ConfigValue, FormatCluster, SetControllerDefaults
 from kraftpy.metadata.features import LATEST
+from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION
 from kraftpy.metadata.sessions import HeartbeatReply, Sessions
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -58,6 +61,15 @@ class Controller:
             disconnect_grace_ms=config.kraftpy_broker_disconnect_grace_ms,
             balance_interval_ms=interval_ms if config.auto_leader_rebalance_enable else None,
         )
+        self._defaults = {
+            name: text
+            for name in (MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION)
+            if (text := render(getattr(config, BROKER_SETTINGS[name].attribute))) != BROKER_SETTINGS[name].default
+            and text is not None
+        }
+        self._term = -1
+        self._defaults_refused_in = -1
+        """The term in which this node's settings for elections were refused."""
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._submitting: set[asyncio.Task[None]] = set()
@@ -117,6 +129,7 @@ class Controller:
     # --- leadership --------------------------------------------------------------------------
 
     def _leadership_changed(self, is_leader: bool, term: int) -> None:
+        self._term = term
         if is_leader:
             logger.info("this node is the active controller of term %d", term)
             self._sessions.activate(self._metadata.image, term, self._now())
@@ -141,6 +154,9 @@ class Controller:
                 if self._metadata.image.cluster_id is None:
                     await self._format()
                     continue
+                if self._has_other_defaults():
+                    await self._set_defaults()
+                    continue
                 for command in self._sessions.tick(self._metadata.image, self._now()):
                     self._propose(command)
                 deadline = self._sessions.next_deadline()
@@ -163,6 +179,28 @@ class Controller:
         except KafkaError as error:
             logger.error("could not set the id of the new cluster: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
+
+    def _has_other_defaults(self) -> bool:
+        """Return whether the metadata names other settings for elections than this node's own."""
+        return self._metadata.image.controller_defaults != self._defaults and self._defaults_refused_in != self._term
+
+    async def _set_defaults(self) -> None:
+        """Put this node's static settings for elections into the metadata, for every node to decide by."""
+        term = self._term
+        command = SetControllerDefaults(
+            configs=tuple(ConfigValue(name=name, value=value) for name, value in self._defaults.items()),
+            time_ms=self._clock.now(),
+            controller_epoch=term,
+        )
+        try:
+            decision = await self._metadata.submit(command)
+        except KafkaError as error:
+            logger.warning("this controller's settings for elections were not decided: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+            return
+        if decision.error != ErrorCode.NONE:
+            self._defaults_refused_in = term
+            logger.error("this controller's settings for elections are not used: %s", decision.message)
 
     def _propose(self, command: Command) -> None:
         task = self._tasks.create_task(self._submit(command), name="controller's command")

@@ -67,8 +67,7 @@ async def change_topics(
     if len(command.topics) > MAX_TOPICS_PER_REQUEST:
         too_many = KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"Excessively large number of topics per request: at most {MAX_TOPICS_PER_REQUEST} are allowed, not "
-            f"{len(command.topics)}.",
+            "Excessively large number of partitions per request.",  # in Kafka's words, as each topic has one
         )
         return [_failed(topic, too_many) for topic in command.topics]
     if not isinstance(command, DeleteTopics) and partitions_added(command, metadata.image) > MAX_PARTITIONS_PER_REQUEST:

@@ -210,7 +210,7 @@ class ReplicaManager:
                         left[record.topic_id, record.partition] = None
                 case ConfigChanged(resource_type=ConfigResourceType.TOPIC):
                     reconfigured.add(record.resource_name)
-                case ConfigChanged(resource_type=ConfigResourceType.BROKER, resource_name=""):
+                case ConfigChanged(resource_type=ConfigResourceType.BROKER, resource_name=name) if self._is_mine(name):
                     reconfigured.update(replica.topic_partition.topic for replica in self.replicas)
                 case TopicDeleted():
                     deleted.add(record.topic_id)
@@ -225,6 +225,15 @@ class ReplicaManager:
         await self._delete_topics(deleted)
         await self._leave_partitions(left)
         await self._apply_to(touched)
+
+    def _is_mine(self, broker: str) -> bool:
+        """Return whether settings of the broker with this name are this one's; "" stands for all brokers."""
+        return broker in ("", str(self.broker_id))
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over settings that changed while the broker runs; open logs have them once `apply` has run."""
+        self.topic_configs.config = config
+        self.opener.config = config
 
     async def reconcile(self, image: Image) -> None:
         """Apply an image that came as a snapshot, without its records."""

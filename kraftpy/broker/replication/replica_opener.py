@@ -74,7 +74,7 @@ class ReplicaOpener:
         incidents: Incidents,
         descriptors: Descriptors,
     ) -> None:
-        self._config = config
+        self.config = config
         self._host = host
         self._replicas = replicas
         self._offline = replicas.offline
@@ -183,7 +183,7 @@ class ReplicaOpener:
         if not wanted:
             return [], []
         creates = not all(self._disks.holding(each.key) is not None for each in wanted)
-        recovery_threads = self._config.num_recovery_threads_per_data_dir * len(self._disks)
+        recovery_threads = self.config.num_recovery_threads_per_data_dir * len(self._disks)
         threads = max(1, min(recovery_threads, self._work_files // (FILES_WHILE_OPENING + 2)))
         with Opening(len(wanted), threads, recovery_threads, self._creators if creates else None) as opening:
             placed: list[tuple[Disk, Wanted]] = []
@@ -304,14 +304,14 @@ class ReplicaOpener:
             recovery_point=disk.recovery_points.get(key, 0),
             log_start_offset=disk.log_start_offsets.get(key, 0),
             files=FileCache(FILES_WHILE_OPENING),
-            expiration_ms=self._config.producer_id_expiration_ms,
+            expiration_ms=self.config.producer_id_expiration_ms,
             progress=opening.progress(),
             side_by_side=opening.side_by_side,
         )
         opening.opened += 1
         if not log.report.clean:
             logger.info("%s: recovered: %s", key, log.report)
-        log.checks_reads = self._config.kraftpy_fetch_check_crcs
+        log.checks_reads = self.config.kraftpy_fetch_check_crcs
         log.limits = self._limits
         log.move_to(self._files)  # closes its files in this thread: thousands of logs are opened at once
         replica = Replica(key, topic.topic_id, disk.directory, log, self._host)

@@ -18,7 +18,6 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.slicing import in_slices
 from kraftpy.config import BrokerConfig, ConfigError, TopicConfig
-from kraftpy.config.broker import CLUSTER_SETTINGS
 from kraftpy.config.topic import topic_config, usable_topic_overrides
 from kraftpy.protocol.errors import KafkaError
 
@@ -43,7 +42,8 @@ class TopicConfigs:
         changing: asyncio.Lock,
     ) -> None:
         """`changing` is held by those who open, close and configure partitions."""
-        self._config = config
+        self.config = config
+        """This broker's settings, from which topics have their defaults."""
         self._replicas = replicas
         self._fetchers = fetchers
         self._failures = failures
@@ -55,17 +55,16 @@ class TopicConfigs:
     def of(self, topic: str) -> TopicConfig:
         """Return a topic's settings in the current image; a stored value that cannot be used becomes the default."""
         image = self._replicas.image
-        inherited = {name: value for name, value in image.cluster_configs().items() if name in CLUSTER_SETTINGS}
-        overrides = {**inherited, **image.topic_configs(topic)}
+        overrides = image.topic_configs(topic)
         try:
-            return topic_config(overrides, self._config)
+            return topic_config(overrides, self.config)
         except ConfigError:
             pass
-        usable, problems = usable_topic_overrides(overrides, self._config)
+        usable, problems = usable_topic_overrides(overrides, self.config)
         message = "topic %s: stored settings are not used, the defaults are: %s"
         what = "; ".join(problems)
         self._incidents.complaints.write(logger, logging.ERROR, "setting of a topic", topic, message, topic, what)
-        return topic_config(usable, self._config)
+        return topic_config(usable, self.config)
 
     async def apply(self, topics: set[str]) -> None:
         """Apply the current settings of these topics. The caller holds `changing`."""

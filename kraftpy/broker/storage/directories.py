@@ -63,8 +63,8 @@ class LogDirectories:
         self._locks: dict[str, int] = {}
         self._handles: dict[str, int] = {}
         self._checks: dict[str, int] = {}
-        self.paths: list[str] = [str(Path(name)) for name in config.log_dirs]
-        """Every directory, in order, usable or not."""
+        self.paths: list[str] = [str(Path(name).absolute()) for name in config.log_dirs]
+        """Every directory, in order, usable or not, as an absolute path: as such clients see and name it."""
         self.failures: dict[str, str] = {}
         """Unusable directories, and why."""
         self.opened: list[OsDirectory] = []

@@ -17,6 +17,7 @@ lost or damaged, logs are cleaned from their start, with no other harm.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 
@@ -45,6 +46,15 @@ class Cleaner:
         self._manager = manager
         self._replicas = manager.replicas
         self._clock = clock
+        self._changed = asyncio.Event()
+        self.configure(config)
+        self._in_progress: set[Replica] = set()
+        self._uncleanable: set[Replica] = set()
+        self._postponed: set[Replica] = set()  # until a pause is over
+        self._writing = asyncio.Lock()
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over settings that may have changed; workers end what they clean, and others go on."""
         self._threads = config.log_cleaner_threads
         self._backoff_seconds = config.log_cleaner_backoff_ms / 1000
         share = max(1, self._threads)
@@ -54,31 +64,33 @@ class Cleaner:
             config.log_cleaner_io_buffer_size // share,
         )
         self._bytes_per_second = config.log_cleaner_io_max_bytes_per_second / share
-        self._in_progress: set[Replica] = set()
-        self._uncleanable: set[Replica] = set()
-        self._postponed: set[Replica] = set()  # until a pause is over
-        self._writing = asyncio.Lock()
+        self._changed.set()
 
     async def run(self) -> None:
         """Clean until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(self._threads):
-                tasks.create_task(self._work(), name=f"log cleaner {number}")
+        while True:
+            self._changed.clear()
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(self._threads):
+                    tasks.create_task(self._work(), name=f"log cleaner {number}")
+                await self._changed.wait()
 
     async def _work(self) -> None:
         process = CleaningProcess(self._bytes_per_second)
         try:
             last_used = 0.0
-            while True:
+            while not self._changed.is_set():
                 remaining = self._backoff_seconds
-                while remaining > 0:
+                while remaining > 0 and not self._changed.is_set():
                     pause = min(remaining, _IDLE_SECONDS if process.is_running else _LONGEST_PAUSE_SECONDS)
-                    await asyncio.sleep(pause)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._changed.wait()
                     remaining -= pause
                     if process.is_running and time.monotonic() - last_used >= _IDLE_SECONDS:
                         await process.end()
                 self._postponed.clear()
-                while (replica := await self._dirtiest()) is not None:
+                while not self._changed.is_set() and (replica := await self._dirtiest()) is not None:
                     await self._clean(replica, process)
                     last_used = time.monotonic()
         finally:

@@ -115,6 +115,10 @@ class LogMoves:
         self._awake = asyncio.Event()
         self._allowance = Allowance()
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over settings that changed while the broker runs."""
+        self._config = config
+
     # --- requests ----------------------------------------------------------------------------
 
     async def alter(self, path: str, key: TopicPartition) -> ErrorCode:

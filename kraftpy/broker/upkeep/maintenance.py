@@ -56,6 +56,7 @@ class Maintenance:
         self._incidents = incidents
         self._complaints = incidents.complaints
         self._retention = Retention(manager, clock, incidents)
+        self._cleaner = Cleaner(manager, clock, config, incidents)
 
     def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the loops by name; each must be kept running until it is cancelled."""
@@ -71,8 +72,13 @@ class Maintenance:
             "log directories": self.directories,
         }
         if self._config.log_cleaner_enable:
-            loops["log cleaner"] = Cleaner(self._manager, self._clock, self._config, self._incidents).run
+            loops["log cleaner"] = self._cleaner.run
         return loops
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over settings that changed while the broker runs."""
+        self._config = config
+        self._cleaner.configure(config)
 
     async def retention(self) -> None:
         """Delete segments beyond `retention.ms` and `retention.bytes`."""
@@ -169,7 +175,7 @@ class Maintenance:
                 if replica.operations.is_truncating:
                     continue
                 with self._incidents.contained_in(replica.topic_partition, "expiry of producers"):
-                    replica.log.expire_producers(self._clock.now())
+                    replica.log.expire_producers(self._clock.now(), self._config.producer_id_expiration_ms)
 
     async def producers(self) -> None:
         """Keep no more producers than `kraftpy.max.producers`: the most recently active ones."""

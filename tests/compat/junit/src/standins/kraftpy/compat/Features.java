@@ -20,10 +20,13 @@ public final class Features {
     private Features() {
     }
 
-    /** Throw {@link Missing} if the cluster is to begin with an older metadata version than kraftpy has. */
+    /**
+     * Throw {@link Missing} if the cluster is to begin with a much older metadata version than kraftpy has. With one of
+     * Kafka 4, it begins with kraftpy's: those that were added since only allow more.
+     */
     public static void checkMetadataVersion(BootstrapMetadata bootstrap) {
         MetadataVersion wanted = bootstrap.metadataVersion();
-        if (wanted.isLessThan(MetadataVersion.latestProduction())) {
+        if (wanted.isLessThan(MetadataVersion.IBP_4_0_IV1)) {
             throw new Missing("metadata version " + wanted);
         }
     }
@@ -50,7 +53,8 @@ public final class Features {
         return name.equals(MetadataVersion.FEATURE_NAME) || name.equals(KRaftVersion.FEATURE_NAME);
     }
 
-    private static void apply(String name, short level, Admin admin) {
+    /** Give the running cluster this level of a feature. */
+    public static void apply(String name, short level, Admin admin) {
         try {
             FeatureMetadata features = admin.describeFeatures().featureMetadata().get();
             FinalizedVersionRange finalized = features.finalizedFeatures().get(name);

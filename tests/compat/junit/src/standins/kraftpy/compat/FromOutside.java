@@ -4,17 +4,40 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.Collection;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
+import java.util.concurrent.ExecutionException;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.message.DescribeLogDirsRequestData;
+import org.apache.kafka.common.message.DescribeLogDirsResponseData;
 import org.apache.kafka.common.message.DescribeQuorumResponseData;
 import org.apache.kafka.common.message.DescribeQuorumResponseData.ReplicaState;
+import org.apache.kafka.common.message.FetchResponseData;
+import org.apache.kafka.common.message.OffsetForLeaderEpochRequestData.OffsetForLeaderPartition;
+import org.apache.kafka.common.message.OffsetForLeaderEpochRequestData.OffsetForLeaderTopic;
+import org.apache.kafka.common.message.OffsetForLeaderEpochRequestData.OffsetForLeaderTopicCollection;
+import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.Errors;
+import org.apache.kafka.common.requests.DescribeLogDirsRequest;
+import org.apache.kafka.common.requests.DescribeLogDirsResponse;
 import org.apache.kafka.common.requests.DescribeQuorumRequest;
 import org.apache.kafka.common.requests.DescribeQuorumResponse;
+import org.apache.kafka.common.requests.FetchRequest;
+import org.apache.kafka.common.requests.FetchResponse;
 import org.apache.kafka.common.requests.MetadataRequest;
 import org.apache.kafka.common.requests.MetadataResponse;
+import org.apache.kafka.common.requests.OffsetsForLeaderEpochRequest;
+import org.apache.kafka.common.requests.OffsetsForLeaderEpochResponse;
+import org.apache.kafka.raft.LeaderAndEpoch;
 import org.apache.kafka.server.IntegrationTestUtils;
 
 /**
@@ -126,6 +149,96 @@ public final class FromOutside {
             ? MetadataRequest.Builder.allTopics()
             : new MetadataRequest.Builder(topics, false);
         return IntegrationTestUtils.connectAndReceive(builder.build(), broker.port());
+    }
+
+    /** Read no records of a partition on this broker: the answer tells where the log begins and what is committed. */
+    static FetchResponseData.PartitionData fetchNothing(ServerProcess broker, TopicPartition partition)
+        throws IOException {
+        FetchResponseData.PartitionData found = fetchNothing(broker, partition, 0);
+        return found.errorCode() == Errors.OFFSET_OUT_OF_RANGE.code()
+            ? fetchNothing(broker, partition, startOfLog(broker, partition))
+            : found;
+    }
+
+    /** Return where the log of a partition begins, on its leader. */
+    private static long startOfLog(ServerProcess broker, TopicPartition partition) {
+        try (Admin admin = admin(broker)) {
+            return admin.listOffsets(Map.of(partition, OffsetSpec.earliest())).partitionResult(partition).get().offset();
+        } catch (ExecutionException error) {
+            throw new IllegalStateException(error.getCause());
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException(error);
+        }
+    }
+
+    private static FetchResponseData.PartitionData fetchNothing(
+        ServerProcess broker, TopicPartition partition, long offset) throws IOException {
+        Uuid id = metadata(broker, List.of(partition.topic())).topicMetadata().iterator().next().topicId();
+        Map<TopicPartition, FetchRequest.PartitionData> asked =
+            Map.of(partition, new FetchRequest.PartitionData(id, offset, -1, 0, Optional.empty()));
+        FetchResponse answer = IntegrationTestUtils.connectAndReceive(
+            FetchRequest.Builder.forConsumer(ApiKeys.FETCH.latestVersion(), 0, 0, asked).build(), broker.port());
+        return answer.data().responses().get(0).partitions().get(0);
+    }
+
+    /** Return where a partition's log ends, as its leader tells it; -1 if this broker does not lead it. */
+    static long endOfLog(ServerProcess broker, TopicPartition partition, int epoch) throws IOException {
+        OffsetForLeaderTopicCollection asked = new OffsetForLeaderTopicCollection();
+        asked.add(new OffsetForLeaderTopic().setTopic(partition.topic()).setPartitions(List.of(
+            new OffsetForLeaderPartition().setPartition(partition.partition()).setLeaderEpoch(epoch))));
+        OffsetsForLeaderEpochResponse answer = IntegrationTestUtils.connectAndReceive(
+            OffsetsForLeaderEpochRequest.Builder.forConsumer(asked).build(), broker.port());
+        return answer.data().topics().iterator().next().partitions().get(0).endOffset();
+    }
+
+    static List<DescribeLogDirsResponseData.DescribeLogDirsResult> logDirectories(ServerProcess broker)
+        throws IOException {
+        DescribeLogDirsResponse answer = IntegrationTestUtils.connectAndReceive(
+            new DescribeLogDirsRequest.Builder(new DescribeLogDirsRequestData().setTopics(null)).build(),
+            broker.port());
+        return answer.data().results();
+    }
+
+    /** Return all settings of a resource as this broker tells them. */
+    static Map<String, String> settings(ServerProcess broker, ConfigResource resource) {
+        return described(broker, resource).stream().filter(each -> each.value() != null)
+            .collect(Collectors.toMap(ConfigEntry::name, ConfigEntry::value));
+    }
+
+    /** Return the settings that a topic or a group has of its own. */
+    static Map<String, String> ownSettings(ServerProcess broker, ConfigResource resource) {
+        return described(broker, resource).stream()
+            .filter(each -> each.source() == ConfigEntry.ConfigSource.DYNAMIC_GROUP_CONFIG
+                || each.source() == ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            .collect(Collectors.toMap(ConfigEntry::name, ConfigEntry::value));
+    }
+
+    private static Admin admin(ServerProcess broker) {
+        return Admin.create(Map.of("bootstrap.servers", "localhost:" + broker.port()));
+    }
+
+    /** Return the leader of the quorum as this node knows it. */
+    static LeaderAndEpoch leader(ServerProcess node) {
+        try {
+            DescribeQuorumResponseData.PartitionData quorum = quorum(node);
+            return quorum.leaderId() < 0
+                ? LeaderAndEpoch.UNKNOWN
+                : new LeaderAndEpoch(OptionalInt.of(quorum.leaderId()), quorum.leaderEpoch());
+        } catch (IOException error) {
+            return LeaderAndEpoch.UNKNOWN;
+        }
+    }
+
+    private static Collection<ConfigEntry> described(ServerProcess broker, ConfigResource resource) {
+        try (Admin admin = admin(broker)) {
+            return admin.describeConfigs(List.of(resource)).all().get().get(resource).entries();
+        } catch (ExecutionException error) {
+            throw new IllegalStateException(error.getCause());
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException(error);
+        }
     }
 
     private static DescribeQuorumResponseData.PartitionData quorum(ServerProcess broker) throws IOException {

@@ -6,12 +6,15 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
+import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.requests.ApiError;
 import org.apache.kafka.common.requests.MetadataResponse;
@@ -60,14 +63,24 @@ final class MetadataStandIn {
                 .map(MetadataStandIn::leaderAndIsr);
             case "getAliveBrokerNodes" -> List.copyOf(FromOutside.metadata(node, List.of()).brokers());
             case "hasAliveBroker" -> brokers(node).contains(call.<Integer>getArgument(0));
+            case "getAliveBrokerNode" -> FromOutside.metadata(node, List.of()).brokers().stream()
+                .filter(found -> found.id() == call.<Integer>getArgument(0)).findFirst();
+            case "getPartitionLeaderEndpoint" -> partition(node, call.getArgument(0), call.getArgument(1))
+                .flatMap(found -> found.leaderId)
+                .map(leader -> Optional.ofNullable(brokersById(node).get(leader)).orElse(Node.noNode()));
+            case "topicNamesToIds" -> all(node).topicMetadata().stream()
+                .collect(Collectors.toMap(TopicMetadata::topic, TopicMetadata::topicId));
+            case "topicConfig" -> settings(node, ConfigResource.Type.TOPIC, call.getArgument(0));
+            case "groupConfig" -> settings(node, ConfigResource.Type.GROUP, call.getArgument(0));
             case "currentImage", "getImage" -> image(node);
             default -> StandIns.otherwise(call, "metadata cache of broker " + node.id());
         };
     }
 
     /** In the place of a controller: it knows topics' ids, of which it asks a broker. */
-    static Controller controller(Supplier<List<ServerProcess>> brokers) {
+    static Controller controller(ServerProcess node, Supplier<List<ServerProcess>> brokers) {
         return Mockito.mock(Controller.class, call -> switch (call.getMethod().getName()) {
+            case "isActive" -> FromOutside.leader(node).isLeader(node.id());
             case "findAllTopicIds" -> CompletableFuture.completedFuture(ids(brokers));
             case "findTopicIds" -> {
                 Map<String, Uuid> known = ids(brokers);
@@ -107,8 +120,22 @@ final class MetadataStandIn {
         });
     }
 
-    private static Set<Integer> brokers(ServerProcess node) throws IOException {
-        return FromOutside.metadata(node, List.of()).brokersById().keySet();
+    private static Properties settings(ServerProcess node, ConfigResource.Type type, String name) {
+        Properties settings = new Properties();
+        settings.putAll(FromOutside.ownSettings(node, new ConfigResource(type, name)));
+        return settings;
+    }
+
+    private static Set<Integer> brokers(ServerProcess node) {
+        return brokersById(node).keySet();
+    }
+
+    private static Map<Integer, Node> brokersById(ServerProcess node) {
+        try {
+            return FromOutside.metadata(node, List.of()).brokersById();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     private static MetadataResponse all(ServerProcess node) throws IOException {
@@ -120,7 +147,7 @@ final class MetadataStandIn {
             .filter(found -> found.error() == Errors.NONE).findFirst();
     }
 
-    private static Optional<PartitionMetadata> partition(ServerProcess node, String name, int number)
+    static Optional<PartitionMetadata> partition(ServerProcess node, String name, int number)
         throws IOException {
         return topic(node, name).flatMap(found -> found.partitionMetadata().stream()
             .filter(each -> each.partition() == number).findFirst());

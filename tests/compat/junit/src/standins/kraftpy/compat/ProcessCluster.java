@@ -54,6 +54,7 @@ public final class ProcessCluster implements ClusterInstance {
             .build();
         KafkaClusterTestKit.Builder builder = new KafkaClusterTestKit.Builder(nodes);
         builder.setStandalone(config.standalone());
+        builder.setFeatures(features());
         config.serverProperties().forEach(builder::setConfigProp);
         kit = builder.build();
         kit.format();

@@ -96,7 +96,6 @@ public final class ServerProcess {
     /** Start the process, and do not wait for it. */
     public void start() {
         ProcessBuilder builder = new ProcessBuilder(PYTHON, "-m", "kraftpy", "server", properties.toString())
-            .directory(properties.getParent().toFile())
             .redirectErrorStream(true)
             .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
         try {

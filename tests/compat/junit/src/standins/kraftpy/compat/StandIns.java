@@ -2,19 +2,27 @@ package kraftpy.compat;
 
 import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
 import java.util.Properties;
 import java.util.function.Supplier;
 import kafka.network.SocketServer;
 import kafka.raft.KafkaRaftManager;
 import kafka.server.BrokerServer;
 import kafka.server.ControllerServer;
+import kafka.server.KafkaApis;
 import kafka.server.KafkaConfig;
 import kafka.server.SharedServer;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.coordinator.group.GroupConfig;
+import org.apache.kafka.coordinator.group.GroupConfigManager;
 import org.apache.kafka.coordinator.group.GroupCoordinator;
 import org.apache.kafka.image.loader.MetadataLoader;
 import org.apache.kafka.metadata.BrokerState;
+import org.apache.kafka.raft.KafkaRaftClient;
 import org.apache.kafka.raft.LogOffsetMetadata;
 import org.apache.kafka.raft.RaftLog;
+import org.apache.kafka.server.common.ApiMessageAndVersion;
 import org.mockito.Mockito;
 import org.mockito.invocation.InvocationOnMock;
 import scala.Option;
@@ -55,8 +63,12 @@ public final class StandIns {
             case "clusterId" -> clusterId;
             case "config" -> config;
             case "metadataCache" -> MetadataStandIn.cache(node);
+            case "dataPlaneRequestProcessor" -> requestProcessor(node, clusterId);
+            case "logManager" -> LogStandIn.logManager(node);
+            case "replicaManager" -> LogStandIn.replicaManager(node);
+            case "groupConfigManager" -> groupConfigManager(node);
             case "sharedServer" -> sharedServer(node);
-            case "groupCoordinator" -> groupCoordinator(config);
+            case "groupCoordinator" -> groupCoordinator(node, config);
             case "authorizerPlugin" -> Option.empty();
             default -> otherwise(call, "broker " + node.id());
         });
@@ -82,7 +94,7 @@ public final class StandIns {
             case "clusterId" -> clusterId;
             case "config" -> config;
             case "raftManager" -> raftManager(node);
-            case "controller" -> MetadataStandIn.controller(brokers);
+            case "controller" -> MetadataStandIn.controller(node, brokers);
             case "authorizerPlugin" -> Option.empty();
             default -> otherwise(call, "controller " + node.id());
         });
@@ -95,8 +107,32 @@ public final class StandIns {
         });
     }
 
-    /** The only question that tests of other things ask it: with which settings its topic is made. */
-    private static GroupCoordinator groupCoordinator(KafkaConfig config) {
+    /** Knows the settings of groups, which it asks the broker for. */
+    private static GroupConfigManager groupConfigManager(ServerProcess node) {
+        return Mockito.mock(GroupConfigManager.class, call -> switch (call.getMethod().getName()) {
+            case "groupConfig" -> groupConfig(node, call.getArgument(0));
+            default -> otherwise(call, "settings of groups of broker " + node.id());
+        });
+    }
+
+    private static Optional<GroupConfig> groupConfig(ServerProcess node, String group) {
+        Map<String, String> own =
+            FromOutside.ownSettings(node, new ConfigResource(ConfigResource.Type.GROUP, group));
+        return own.isEmpty() ? Optional.empty() : Optional.of(new GroupConfig(own));
+    }
+
+    /** Knows what the broker knows of the cluster. */
+    private static KafkaApis requestProcessor(ServerProcess node, String clusterId) {
+        return Mockito.mock(KafkaApis.class, call -> switch (call.getMethod().getName()) {
+            case "metadataCache" -> MetadataStandIn.cache(node);
+            case "clusterId" -> clusterId;
+            case "brokerId" -> node.id();
+            default -> otherwise(call, "request processor of broker " + node.id());
+        });
+    }
+
+    /** Knows with which settings its topic is made, and those of groups. */
+    private static GroupCoordinator groupCoordinator(ServerProcess node, KafkaConfig config) {
         return Mockito.mock(GroupCoordinator.class, call -> switch (call.getMethod().getName()) {
             case "groupMetadataTopicConfigs" -> {
                 Properties settings = new Properties();
@@ -105,6 +141,7 @@ public final class StandIns {
                 settings.put("segment.bytes", config.getInt("offsets.topic.segment.bytes").toString());
                 yield settings;
             }
+            case "groupConfig" -> groupConfig(node, call.getArgument(0));
             default -> otherwise(call, "group coordinator");
         });
     }
@@ -121,15 +158,23 @@ public final class StandIns {
         });
     }
 
-    /** Knows where the metadata log ends. */
-    private static KafkaRaftManager<?> raftManager(ServerProcess node) {
+    /** Knows where the metadata log ends, and who leads the quorum. */
+    public static KafkaRaftManager<ApiMessageAndVersion> raftManager(ServerProcess node) {
         RaftLog log = Mockito.mock(RaftLog.class, call -> switch (call.getMethod().getName()) {
             case "endOffset", "highWatermark" -> new LogOffsetMetadata(FromOutside.endOfMetadata(node));
             default -> otherwise(call, "metadata log");
         });
         return Mockito.mock(KafkaRaftManager.class, call -> switch (call.getMethod().getName()) {
             case "raftLog" -> log;
+            case "client" -> raftClient(node);
             default -> otherwise(call, "raft manager");
+        });
+    }
+
+    private static KafkaRaftClient<?> raftClient(ServerProcess node) {
+        return Mockito.mock(KafkaRaftClient.class, call -> switch (call.getMethod().getName()) {
+            case "leaderAndEpoch" -> FromOutside.leader(node);
+            default -> otherwise(call, "raft client of node " + node.id());
         });
     }
 

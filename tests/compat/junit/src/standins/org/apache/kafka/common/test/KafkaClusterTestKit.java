@@ -18,7 +18,6 @@ import kafka.server.BrokerServer;
 import kafka.server.ControllerServer;
 import kraftpy.compat.Features;
 import kraftpy.compat.FromOutside;
-import kraftpy.compat.LooksInside;
 import kraftpy.compat.Missing;
 import kraftpy.compat.ServerLogs;
 import kraftpy.compat.ServerProcess;
@@ -42,6 +41,7 @@ import org.apache.kafka.server.common.ApiMessageAndVersion;
 public final class KafkaClusterTestKit implements AutoCloseable {
     private final TestKitNodes nodes;
     private final boolean isDeletedOnClose;
+    private final Map<String, Short> features;
     private final ServerProperties properties;
     private final SortedMap<Integer, ServerProcess> processes = new TreeMap<>();
     private final Map<Integer, BrokerServer> brokers = new TreeMap<>();
@@ -53,6 +53,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
     public static final class Builder {
         private final TestKitNodes nodes;
         private final Map<String, Object> configProps = new HashMap<>();
+        private final Map<String, Short> features = new TreeMap<>();
         private boolean isDeletedOnClose = true;
 
         public Builder(TestKitNodes nodes) {
@@ -73,6 +74,12 @@ public final class KafkaClusterTestKit implements AutoCloseable {
 
         public Builder setInitialVoterSet(Map<Integer, Uuid> voters) {
             throw new Missing("a quorum that begins with a set of voters (KIP-853's --initial-controllers)");
+        }
+
+        /** Name levels that the cluster is to have; the bootstrap metadata leave out those that are 0. */
+        public Builder setFeatures(Map<String, Short> levels) {
+            features.putAll(levels);
+            return this;
         }
 
         public Builder setDeleteOnClose(boolean isDeleted) {
@@ -97,6 +104,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
     private KafkaClusterTestKit(Builder builder) throws IOException {
         nodes = builder.nodes;
         isDeletedOnClose = builder.isDeletedOnClose;
+        features = builder.features;
         properties = new ServerProperties(nodes, builder.configProps);
         Path directory = Path.of(nodes.baseDirectory());
         Files.createDirectories(directory);
@@ -142,6 +150,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         if (!brokers.isEmpty()) {
             try (Admin admin = admin()) {
                 Features.apply(nodes.bootstrapMetadata(), admin);
+                features.forEach((name, level) -> Features.apply(name, level, admin));
             }
         }
     }
@@ -211,7 +220,8 @@ public final class KafkaClusterTestKit implements AutoCloseable {
     }
 
     public Map<Integer, KafkaRaftManager<ApiMessageAndVersion>> raftManagers() {
-        throw new LooksInside("KafkaRaftManager");
+        return processes.values().stream().filter(node -> controllers.containsKey(node.id()))
+            .collect(Collectors.toMap(ServerProcess::id, StandIns::raftManager));
     }
 
     public Controller waitForActiveController() {

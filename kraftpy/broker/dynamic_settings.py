@@ -1,0 +1,51 @@
+"""The settings of this broker that are in force: those of its file, and the dynamic ones in the metadata (KIP-226).
+
+    settings = DynamicSettings(config, lambda: metadata.image)
+    settings.then(maintenance.configure)     # called with the new settings whenever they have changed
+    settings.follow(records)                 # after every change of the metadata
+    settings.config.message_max_bytes
+
+A part of the broker that takes its settings when it is made, and does not say so here, keeps those of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kraftpy.config import BrokerConfig
+from kraftpy.config.dynamic import in_force
+from kraftpy.metadata.commands import ConfigResourceType
+from kraftpy.metadata.image import Image
+from kraftpy.metadata.records import ConfigChanged, Record
+
+
+class DynamicSettings:
+    """One broker's settings as of now."""
+
+    def __init__(self, config: BrokerConfig, image: Callable[[], Image]) -> None:
+        self.static = config
+        """The settings that this broker was started with."""
+        self.config = config
+        """The settings in force."""
+        self._image = image
+        self._listeners: list[Callable[[BrokerConfig], None]] = []
+
+    def then(self, *listeners: Callable[[BrokerConfig], None]) -> None:
+        """Call these with the new settings after every change."""
+        self._listeners += listeners
+
+    def follow(self, records: Sequence[Record] | None = None) -> None:
+        """Take over what these records have changed; None stands for everything in the metadata."""
+        if records is not None and not any(_is_about_brokers(record) for record in records):
+            return
+        image = self._image()
+        own = image.configs(ConfigResourceType.BROKER, str(self.static.node_id))
+        config = in_force(self.static, own, image.cluster_configs())
+        if config != self.config:
+            self.config = config
+            for listener in self._listeners:
+                listener(config)
+
+
+def _is_about_brokers(record: Record) -> bool:
+    return isinstance(record, ConfigChanged) and record.resource_type is ConfigResourceType.BROKER

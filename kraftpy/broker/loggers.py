@@ -1,0 +1,84 @@
+"""The loggers of this process and their levels, as the resource BROKER_LOGGER of one node (KIP-412).
+
+Names are those of Python's loggers (`root`, `kraftpy.broker.server`), levels are Kafka's words. A change applies to
+this process at once, and ends with it. A logger exists if a module of this program has it: no client can make others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from kraftpy.metadata.commands import ConfigOperation, ConfigOperationType
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
+
+ROOT = "root"
+_TRACE = 5
+_LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "INFO": logging.INFO,
+    "TRACE": _TRACE,
+    "WARN": logging.WARNING,
+}
+
+
+def levels() -> Mapping[str, str]:
+    """Return the effective level of every logger."""
+    found = {ROOT: _word(logging.getLogger().level)}
+    for name, logger in sorted(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger):
+            found[name] = _word(logger.getEffectiveLevel())
+    return found
+
+
+def change_levels(operations: Sequence[ConfigOperation], *, validate_only: bool) -> None:
+    """Set levels, or let loggers inherit theirs (DELETE): all or none. Raises KafkaError."""
+    for operation in operations:
+        _check(operation)
+    if validate_only:
+        return
+    for operation in operations:
+        is_set = operation.operation is ConfigOperationType.SET
+        level = _LEVELS[str(operation.value)] if is_set else logging.NOTSET
+        _logger(operation.name).setLevel(level)
+
+
+def _check(operation: ConfigOperation) -> None:
+    match operation.operation:
+        case ConfigOperationType.SET:
+            _check_exists(operation.name)
+            if operation.value not in _LEVELS:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Cannot set the log level of {operation.name} to {shortened(str(operation.value))} as it is not a "
+                    f"supported log level. Valid log levels are {', '.join(_LEVELS)}",
+                )
+        case ConfigOperationType.DELETE:
+            _check_exists(operation.name)
+            if operation.name == ROOT:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed")
+        case other:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{other.name} operation is not allowed for the BROKER_LOGGER resource"
+            )
+
+
+def _check_exists(name: str) -> None:
+    known = logging.root.manager.loggerDict.get(name)
+    if name != ROOT and not isinstance(known, logging.Logger):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {shortened(name)} does not exist!")
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger() if name == ROOT else logging.getLogger(name)
+
+
+def _word(level: int) -> str:
+    """Return Kafka's word for a level, or for the next one that logs less."""
+    return min(
+        (word for word, value in _LEVELS.items() if value >= level),
+        key=lambda word: _LEVELS[word],
+        default="FATAL",
+    )
