@@ -218,6 +218,8 @@ max.request.partition.size.limit                 int      2000 1..
     Maximum number of partitions in one response to DescribeTopicPartitions.
 
 # Replication
+num.replica.alter.log.dirs.threads               int      null
+    Number of replicas that move between log directories at the same time. Defaults to the number of log directories.
 replica.alter.log.dirs.io.max.bytes.per.second   long     9223372036854775807 0..
     Maximum rate of moving replicas between log directories of a broker, in bytes per second.
 replica.fetch.backoff.ms                         int      1000 0..
