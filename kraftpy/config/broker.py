@@ -220,6 +220,10 @@ class BrokerConfig:
     group_consumer_max_session_timeout_ms: int = _default("group.consumer.max.session.timeout.ms")
     group_consumer_min_heartbeat_interval_ms: int = _default("group.consumer.min.heartbeat.interval.ms")
     group_consumer_min_session_timeout_ms: int = _default("group.consumer.min.session.timeout.ms")
+    errors_deadletterqueue_auto_create_topics_enable: bool = _default(
+        "errors.deadletterqueue.auto.create.topics.enable"
+    )
+    errors_deadletterqueue_topic_name_prefix: str = _default("errors.deadletterqueue.topic.name.prefix")
     group_share_assignors: tuple[str, ...] = _default("group.share.assignors")
     group_share_initialize_retry_interval_ms: int = _default("group.share.initialize.retry.interval.ms")
     group_share_max_size: int = _default("group.share.max.size")

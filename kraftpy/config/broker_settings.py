@@ -284,6 +284,10 @@ group.consumer.min.heartbeat.interval.ms         int      5000 1..
     Minimum heartbeat interval of consumer groups.
 group.consumer.min.session.timeout.ms            int      45000 1..
     Minimum session timeout of consumer groups.
+errors.deadletterqueue.auto.create.topics.enable boolean  false
+    Create the topic of a share group's dead letter queue when the first record is written to it.
+errors.deadletterqueue.topic.name.prefix         string   dlq.
+    The beginning that the names of share groups' dead letter queues must have. If it is empty, any will do.
 group.share.assignors                            list     simple {simple}
     Server-side assignor of share groups.
 group.share.initialize.retry.interval.ms         int      30000 1..

@@ -10,7 +10,9 @@ meaning of old ones alone, because every replay of a journal decides its command
 number stops (`NewerSchemaError`); if it skipped the command, its image would diverge from the others' permanently.
 Schema 2 decides differently from schema 1 only through features, and a cluster formatted by schema 1 has none. Schema 3
 decides differently only for replicas marked as offline, and only its own `ChangeReplicas` marks them. Schema 4 decides
-differently only commands with `max_partitions`.
+differently only commands with `max_partitions`. Schema 5 knows the level of a feature, and the names of settings, that
+dead letter queues need (`_NEW_LEVELS`, `_NEW_SETTINGS`): only a command that has one of them is written with it, and in
+a command of an earlier schema the level is none that exists, as it was when the command was decided.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -20,6 +22,7 @@ Left out: SCRAM credentials and ACLs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -27,7 +30,7 @@ from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpac
 from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId
 
-SCHEMA = 4
+SCHEMA = 5
 """The newest command schema that this code understands."""
 PARTITIONS_AT_ONCE: Final = 1_000
 """The most partitions that one entry of the log moves when a broker comes or goes: some 15 ms on every node."""
@@ -439,9 +442,57 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 
 
+_OLDER_SCHEMA: Final = 4
+_NEW_LEVELS: Final = {"share.version": 2}
+"""The levels of features that only schema 5 knows."""
+_NEW_SETTINGS: Final = ("errors.deadletterqueue.",)
+"""The beginnings of the names of settings that only schema 5 knows."""
+_NO_LEVEL: Final = 32_767
+
+
 def encode_command(command: Command) -> bytes:
     """Encode a command for the wire and the journal. Raises ValueError if a text is not valid Unicode."""
-    return pack([SCHEMA, _NUMBERS[type(command)], to_plain(command)])
+    return pack([_schema_of(command), _NUMBERS[type(command)], to_plain(command)])
+
+
+def _schema_of(command: Command) -> int:
+    """Return the lowest schema in which a command means what it means now: nodes of the last version can read it."""
+    match command:
+        case FormatCluster():
+            needs_newest = any(_is_new_level(each.name, each.level) for each in command.features)
+        case UpdateFeatures():
+            needs_newest = any(_is_new_level(each.name, each.level) for each in command.updates)
+        case CreateTopics():
+            needs_newest = any(
+                each.name.startswith(_NEW_SETTINGS) for topic in command.topics for each in topic.configs
+            )
+        case SetConfigs():
+            needs_newest = any(
+                each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
+            )
+        case _:
+            needs_newest = False
+    return SCHEMA if needs_newest else _OLDER_SCHEMA
+
+
+def _is_new_level(name: str, level: int) -> bool:
+    return name in _NEW_LEVELS and level >= _NEW_LEVELS[name]
+
+
+def _as_of_older_schema(command: Command) -> Command:
+    """Return a command that is refused for what the older schema did not support."""
+    if isinstance(command, FormatCluster):
+        features = tuple(
+            replace(each, level=_NO_LEVEL) if _is_new_level(each.name, each.level) else each
+            for each in command.features
+        )
+        return replace(command, features=features)
+    if isinstance(command, UpdateFeatures):
+        updates = tuple(
+            replace(each, level=_NO_LEVEL) if _is_new_level(each.name, each.level) else each for each in command.updates
+        )
+        return replace(command, updates=updates)
+    return command
 
 
 def decode_command(data: bytes | memoryview) -> Command:
@@ -460,7 +511,7 @@ def decode_command(data: bytes | memoryview) -> Command:
     if type(number) is not int or number not in _CLASSES:
         raise CodecError(f"unknown metadata command {number}")
     command: Command = from_plain(_CLASSES[number], fields)
-    return command
+    return command if schema > _OLDER_SCHEMA else _as_of_older_schema(command)
 
 
 # -- submissions

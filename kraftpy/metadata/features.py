@@ -1,6 +1,6 @@
 """Decisions about cluster features and their finalized levels (KIP-584, KIP-1022).
 
-Names and numbers are those of Kafka 4.3. A level is supported only if its behavior is implemented here. The lowest
+Names and numbers are those of Kafka 4.3, and of 4.4 for `share.version`. A level is supported only if its behavior is implemented here. The lowest
 level of `metadata.version` is Kafka's, so that its tools accept the cluster; every cluster has the latest, and none
 is lowered.
 
@@ -42,7 +42,7 @@ SUPPORTED: dict[str, tuple[int, int]] = {
     GROUP_FEATURE: (0, 1),  # 1: there is the consumer protocol (KIP-848)
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (FIRST_METADATA_VERSION, LATEST_METADATA_VERSION),
-    SHARE_FEATURE: (0, 1),  # 1: there are share groups (KIP-932)
+    SHARE_FEATURE: (0, 2),  # 1: there are share groups (KIP-932); 2: they have dead letter queues (KIP-1191)
     STREAMS_FEATURE: (0, 1),  # 1: there are streams groups (KIP-1071)
     "transaction.version": (0, 2),  # 2: the epoch rises with every transaction (KIP-890)
 }
