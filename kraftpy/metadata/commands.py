@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.frozen import frozen
@@ -459,9 +459,9 @@ def _schema_of(command: Command) -> int:
     """Return the lowest schema in which a command means what it means now: nodes of the last version can read it."""
     match command:
         case FormatCluster():
-            needs_newest = any(_is_new_level(each.name, each.level) for each in command.features)
+            needs_newest = any(is_new_level(each.name, each.level) for each in command.features)
         case UpdateFeatures():
-            needs_newest = any(_is_new_level(each.name, each.level) for each in command.updates)
+            needs_newest = any(is_new_level(each.name, each.level) for each in command.updates)
         case CreateTopics():
             needs_newest = any(
                 each.name.startswith(_NEW_SETTINGS) for topic in command.topics for each in topic.configs
@@ -475,24 +475,27 @@ def _schema_of(command: Command) -> int:
     return SCHEMA if needs_newest else _OLDER_SCHEMA
 
 
-def _is_new_level(name: str, level: int) -> bool:
+def is_new_level(name: str, level: int) -> bool:
+    """Return whether only the newest schema knows this level of a feature."""
     return name in _NEW_LEVELS and level >= _NEW_LEVELS[name]
 
 
 def _as_of_older_schema(command: Command) -> Command:
     """Return a command that is refused for what the older schema did not support."""
-    if isinstance(command, FormatCluster):
-        features = tuple(
-            replace(each, level=_NO_LEVEL) if _is_new_level(each.name, each.level) else each
-            for each in command.features
-        )
-        return replace(command, features=features)
-    if isinstance(command, UpdateFeatures):
-        updates = tuple(
-            replace(each, level=_NO_LEVEL) if _is_new_level(each.name, each.level) else each for each in command.updates
-        )
-        return replace(command, updates=updates)
-    return command
+    match command:
+        case FormatCluster():
+            return replace(command, features=tuple(map(_without_new_level, command.features)))
+        case UpdateFeatures():
+            return replace(command, updates=tuple(map(_without_new_level, command.updates)))
+        case _:
+            return command
+
+
+_Level = TypeVar("_Level", FeatureLevel, FeatureUpdate)
+
+
+def _without_new_level(each: _Level) -> _Level:
+    return replace(each, level=_NO_LEVEL) if is_new_level(each.name, each.level) else each
 
 
 def decode_command(data: bytes | memoryview) -> Command:

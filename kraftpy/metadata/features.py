@@ -1,8 +1,8 @@
 """Decisions about cluster features and their finalized levels (KIP-584, KIP-1022).
 
-Names and numbers are those of Kafka 4.3, and of 4.4 for `share.version`. A level is supported only if its behavior is implemented here. The lowest
-level of `metadata.version` is Kafka's, so that its tools accept the cluster; every cluster has the latest, and none
-is lowered.
+Names and numbers are those of Kafka 4.3, and of 4.4 for `share.version`. A level is supported only if its behavior is
+implemented here. The lowest level of `metadata.version` is Kafka's, so that its tools accept the cluster; every cluster
+has the latest, and none is lowered.
 
 Eligible leader replicas (KIP-966) are safe only while leaders and controller judge an ISR by the same minimum. While
 the feature is enabled, `min.insync.replicas` is set for the cluster, may be set for topics, but not for single brokers.
@@ -31,6 +31,8 @@ GROUP_FEATURE = "group.version"
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 SHARE_FEATURE = "share.version"
+DEAD_LETTER_LEVEL = 2
+"""The level of `share.version` from which on share groups have dead letter queues."""
 STREAMS_FEATURE = "streams.version"
 FIRST_METADATA_VERSION = 7
 """Kafka's 3.3-IV3."""

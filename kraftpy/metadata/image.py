@@ -18,7 +18,7 @@ from typing import assert_never
 
 from kraftpy.config.settings import whole_number
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
-from kraftpy.metadata.commands import ConfigResourceType, Endpoint, NewerSchemaError
+from kraftpy.metadata.commands import ConfigResourceType, Endpoint, NewerSchemaError, is_new_level
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -37,8 +37,10 @@ from kraftpy.metadata.records import (
 from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
-SCHEMA = 4
-"""The snapshot schema. Snapshots of earlier schemas can be read too: they only lack fields that have defaults."""
+SCHEMA = 5
+"""The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
+_OLDER_SCHEMA = 4
+"""What a snapshot is written with whose features an earlier version knows, too."""
 
 _TOPICS_DEPTH = 3
 """The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
@@ -502,7 +504,8 @@ class Image:
                 features=tuple(_SavedFeature(name=name, level=level) for name, level in sorted(features.items())),
                 submissions=submissions,
             )
-            return pack([SCHEMA, to_plain(saved)])
+            needs_newest = any(is_new_level(name, level) for name, level in features.items())
+            return pack([SCHEMA if needs_newest else _OLDER_SCHEMA, to_plain(saved)])
 
         return encode
 
@@ -512,7 +515,7 @@ class Image:
         plain = unpack_in_parts(data, _TOPICS_DEPTH)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")
-        if plain[0] not in (1, 2, 3, SCHEMA):
+        if plain[0] not in range(1, SCHEMA + 1):
             raise NewerSchemaError(
                 f"another version of kraftpy wrote this metadata (a snapshot of schema {plain[0]}, this one knows "
                 f"{SCHEMA}): upgrade this node"

@@ -1,9 +1,9 @@
 """The outcomes of records as ranges of offsets: the form in which leaders report them, and how reports add up.
 
 Within one state epoch the state of an offset only moves forward: from available to a later delivery, and from there to
-acknowledged or archived, which are final; to archived perhaps through archiving. If two reports disagree about an offset, the one further on wins, regardless
-of the order of arrival: `combine` is associative, commutative and idempotent. A duplicate or late write changes
-nothing.
+acknowledged or archived, which are final; to archived perhaps through archiving. If two reports disagree about an
+offset, the one further on wins, regardless of the order of arrival: `combine` is associative, commutative and
+idempotent. A duplicate or late write changes nothing.
 
 Offsets that no batch mentions are available and were never delivered. The start offset is the first offset that is not
 done; nothing is kept for offsets before it.

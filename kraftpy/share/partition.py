@@ -182,6 +182,11 @@ class SharePartition:
         done = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
         return min(MAX_INT32, sum(len(run) for run in self.records if (run.target or run.state) in done))
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no write is in flight."""
+        return self._writing is None
+
     def next_fetch_offset(self) -> int | None:
         """Return the first offset that may be handed out; None if nothing can be until something else happens."""
         if self.is_fenced:

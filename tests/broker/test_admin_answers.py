@@ -347,7 +347,7 @@ def test_features_are_told_as_kafka_tells_them(asking: socket.socket) -> None:
         "group.version": (0, 1, 1),
         "kraft.version": (0, 1, 1),
         "metadata.version": (7, 30, 30),
-        "share.version": (0, 1, 1),
+        "share.version": (0, 2, 2),
         "streams.version": (0, 1, 1),
         "transaction.version": (0, 2, 2),
     }

@@ -75,8 +75,9 @@ class World:
         replicas: Any = SimpleNamespace(leader_by_id=lambda *_: replica)
         states: Any = self.states
         settings = group_settings({}, BrokerConfig())
+        queues: Any = SimpleNamespace(has_queue=lambda _: False)
         self.partitions = SharePartitions(
-            SystemClock(), self.tasks, replicas, states, lambda _: settings, lambda _: True
+            SystemClock(), self.tasks, replicas, states, queues, lambda _: settings, lambda _: True
         )
 
     async def loaded(self) -> HeldPartition:
