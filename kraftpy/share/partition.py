@@ -39,12 +39,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType, BadAcknowledgement, check
 from kraftpy.share.batches import MAX_INT32, DeliveryState, StateBatch, advance, combine
 from kraftpy.share.config import SharePartitionConfig
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect, Reply, Stretch, Write
 from kraftpy.share.in_flight import NOBODY, GivenUp, InFlight, Run
 from kraftpy.types import Millis
 
@@ -58,63 +58,6 @@ FENCED = (
 
 _RETRY_MS = 1_000
 """Dead letters wait for a write; if it fails, and nobody asks for another, it is repeated after this time."""
-
-
-class Stretch(NamedTuple):
-    """A range of offsets that was read: one batch, or a stretch without records for consumers (markers, aborted)."""
-
-    first_offset: int
-    last_offset: int
-    has_records: bool = True
-
-
-class Acquired(NamedTuple):
-    """A range of records that a member has just acquired."""
-
-    first_offset: int
-    last_offset: int
-    delivery_count: int
-
-    @property
-    def size(self) -> int:
-        """The number of offsets in the range."""
-        return self.last_offset - self.first_offset + 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """Write this to the coordinator, then report the outcome by `written`."""
-
-    start_offset: int
-    delivery_complete_count: int
-    batches: tuple[StateBatch, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """Answer this acknowledgement."""
-
-    request_id: int
-    error_code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Available:
-    """Records may be available now: waiting fetches should look again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetters:
-    """Write these records to the group's dead letter queue, then report by `dead_letters_written`."""
-
-    first_offset: int
-    last_offset: int
-    delivery_count: int
-    cause: GivenUp
-
-
-Effect = Write | Reply | Available | DeadLetters
 
 
 @dataclass(slots=True)

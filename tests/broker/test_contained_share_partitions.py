@@ -27,8 +27,9 @@ from kraftpy.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
+from kraftpy.share.effects import Stretch
 from kraftpy.share.events import Result
-from kraftpy.share.partition import SharePartition, Stretch
+from kraftpy.share.partition import SharePartition
 from kraftpy.share.records import ShareKey
 from kraftpy.types import BrokerId, TopicId, TopicPartition
 

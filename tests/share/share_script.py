@@ -40,6 +40,9 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
 from kraftpy.share.batches import DeliveryState, StateBatch
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect
+from kraftpy.share.effects import Reply as Acknowledged
+from kraftpy.share.effects import Write as WriteEffect
 from kraftpy.share.events import (
     Append,
     Command,
@@ -53,9 +56,6 @@ from kraftpy.share.events import (
     Write,
 )
 from kraftpy.share.events import Effect as CoordinatorEffect
-from kraftpy.share.partition import Acquired, Available, DeadLetters, Effect
-from kraftpy.share.partition import Reply as Acknowledged
-from kraftpy.share.partition import Write as WriteEffect
 from kraftpy.share.records import SNAPSHOT, Record, ShareKey, from_batches, read_key, read_snapshot, read_update
 
 REWRITE = "KRAFTPY_REWRITE_SCRIPTS"

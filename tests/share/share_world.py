@@ -12,6 +12,8 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
 from kraftpy.share.coordinator import ShareCoordinator
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect, Stretch, Write
+from kraftpy.share.effects import Reply as Acknowledged
 from kraftpy.share.events import (
     Append,
     Appended,
@@ -26,8 +28,7 @@ from kraftpy.share.events import (
 )
 from kraftpy.share.events import Effect as CoordinatorEffect
 from kraftpy.share.events import Write as WriteState
-from kraftpy.share.partition import Acquired, Available, DeadLetters, Effect, SharePartition, Stretch, Write
-from kraftpy.share.partition import Reply as Acknowledged
+from kraftpy.share.partition import SharePartition
 from kraftpy.share.records import Record, ShareKey
 from kraftpy.types import Millis, TopicId
 

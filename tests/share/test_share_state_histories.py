@@ -16,8 +16,8 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
 from kraftpy.share.batches import TELLABLE, StateBatch, advance, combine
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
+from kraftpy.share.effects import Acquired, Effect, Reply
 from kraftpy.share.events import Delete, Initialize, Read, ReadSummary, Write
-from kraftpy.share.partition import Acquired, Effect, Reply
 
 MEMBERS = ("a", "b", "c")
 FAILURES = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)

@@ -41,7 +41,7 @@ from kraftpy.protocol.messages.produce import (
 )
 from kraftpy.protocol.record_batch import BatchBuilder, CorruptBatch, iter_payload, read_header
 from kraftpy.protocol.records import Headers, record_size_bound
-from kraftpy.share.partition import DeadLetters
+from kraftpy.share.effects import DeadLetters
 from kraftpy.types import BrokerId
 
 Produce = Callable[[BrokerId, ProduceRequest], Awaitable[ProduceResponse]]

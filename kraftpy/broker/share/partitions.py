@@ -34,8 +34,9 @@ from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.share.acknowledgements import Acknowledgement
 from kraftpy.share.config import SharePartitionConfig
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect, Reply, Write
 from kraftpy.share.events import NO_OFFSET
-from kraftpy.share.partition import Acquired, Available, DeadLetters, Effect, Reply, SharePartition, Write
+from kraftpy.share.partition import SharePartition
 from kraftpy.share.records import ShareKey
 from kraftpy.types import Millis
 
