@@ -133,7 +133,7 @@ def test_a_topic_setting_is_described_with_where_it_comes_from() -> None:
 
 def test_all_of_a_topics_settings_are_described_but_the_internal_one() -> None:
     names = [entry.name for entry in describe_topic({}, DEFAULT)]
-    assert len(names) == 34
+    assert len(names) == 35
     assert names == sorted(names)
     assert "internal.segment.bytes" in [
         entry.name for entry in describe_topic({"internal.segment.bytes": "9"}, DEFAULT)
@@ -302,7 +302,7 @@ def test_where_a_groups_setting_comes_from(
     (entry,) = describe_group(overrides, BrokerConfig.of(given), [name])
     assert synonyms_of(entry) == synonyms
     assert (entry.value, int(entry.source), entry.read_only) == (synonyms[0][1], synonyms[0][2], False)
-    assert len(describe_group({}, DEFAULT)) == 17
+    assert len(describe_group({}, DEFAULT)) == 19
 
 
 def test_the_differing_defaults_are_the_ones_a_single_node_needs() -> None:

@@ -29,6 +29,7 @@ from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
 from kraftpy.broker.groups.settings import GroupSettingsNow
+from kraftpy.broker.handlers.own_requests import OwnRequests
 from kraftpy.broker.handlers.table import CONTROLLER_APIS
 from kraftpy.broker.health import health_of
 from kraftpy.broker.metadata.config_changes import ConfigRoom
@@ -45,6 +46,7 @@ from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import open_files_limit
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
+from kraftpy.broker.share.dead_letters import DeadLetterQueues
 from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.share.state_changes import change_state
@@ -185,8 +187,12 @@ class Broker:
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
         )
+        self.own_requests = OwnRequests(self)
+        queues = DeadLetterQueues(
+            config, clock, self.metadata, self.group_settings, self.replicas.decoding, self.own_requests.produce
+        )
         self.share_partitions = SharePartitions(
-            clock, tasks, self.replicas, self.share_states, self.group_settings, self.share_sessions.has_group
+            clock, tasks, self.replicas, self.share_states, queues, self.group_settings, self.share_sessions.has_group
         )
         self.shards = (self.coordinators, self.transactions, self.share_coordinators)
         self.maintenance = Maintenance(
@@ -329,6 +335,7 @@ class Broker:
             shards.stop()
         self.markers.stop()
         self.peers.close()
+        self.own_requests.close()
         self.share_states.close()
         self.isr_proposals.stop()
         await self.fetchers.stop()

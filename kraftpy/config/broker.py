@@ -171,6 +171,7 @@ class BrokerConfig:
     max_request_partition_size_limit: int = _default("max.request.partition.size.limit")
 
     # Replication
+    num_replica_alter_log_dirs_threads: int | None = _default("num.replica.alter.log.dirs.threads")
     replica_alter_log_dirs_io_max_bytes_per_second: int = _default("replica.alter.log.dirs.io.max.bytes.per.second")
     replica_fetch_backoff_ms: int = _default("replica.fetch.backoff.ms")
     replica_fetch_max_bytes: int = _default("replica.fetch.max.bytes")
@@ -205,6 +206,10 @@ class BrokerConfig:
     group_consumer_max_session_timeout_ms: int = _default("group.consumer.max.session.timeout.ms")
     group_consumer_min_heartbeat_interval_ms: int = _default("group.consumer.min.heartbeat.interval.ms")
     group_consumer_min_session_timeout_ms: int = _default("group.consumer.min.session.timeout.ms")
+    errors_deadletterqueue_auto_create_topics_enable: bool = _default(
+        "errors.deadletterqueue.auto.create.topics.enable"
+    )
+    errors_deadletterqueue_topic_name_prefix: str = _default("errors.deadletterqueue.topic.name.prefix")
     group_share_assignors: tuple[str, ...] = _default("group.share.assignors")
     group_share_initialize_retry_interval_ms: int = _default("group.share.initialize.retry.interval.ms")
     group_share_max_size: int = _default("group.share.max.size")

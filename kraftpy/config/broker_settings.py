@@ -218,6 +218,8 @@ max.request.partition.size.limit                 int      2000 1..
     Maximum number of partitions in one response to DescribeTopicPartitions.
 
 # Replication
+num.replica.alter.log.dirs.threads               int      null
+    Number of replicas that move between log directories at the same time. Defaults to the number of log directories.
 replica.alter.log.dirs.io.max.bytes.per.second   long     9223372036854775807 0..
     Maximum rate of moving replicas between log directories of a broker, in bytes per second.
 replica.fetch.backoff.ms                         int      1000 0..
@@ -284,6 +286,10 @@ group.consumer.min.heartbeat.interval.ms         int      5000 1..
     Minimum heartbeat interval of consumer groups.
 group.consumer.min.session.timeout.ms            int      45000 1..
     Minimum session timeout of consumer groups.
+errors.deadletterqueue.auto.create.topics.enable boolean  false
+    Create the topic of a share group's dead letter queue when the first record is written to it.
+errors.deadletterqueue.topic.name.prefix         string   dlq.
+    The beginning that the names of share groups' dead letter queues must have. If it is empty, any will do.
 group.share.assignors                            list     simple {simple}
     Server-side assignor of share groups.
 group.share.initialize.retry.interval.ms         int      30000 1..

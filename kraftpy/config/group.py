@@ -25,6 +25,8 @@ _MORE_THAN = (
     ("streams.session.timeout.ms", "streams.heartbeat.interval.ms"),
 )
 _RESET = "share.auto.offset.reset"
+_DEAD_LETTERS = "errors.deadletterqueue.topic.name"
+_INTERNAL = "__"
 _DURATION = re.compile(r"P(?=.)(?:(\d+)D)?(T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.IGNORECASE)
 _MAX_NUMBER_LENGTH = 19
 """The number of digits of 2^63-1, the largest number in a Java Duration."""
@@ -43,6 +45,8 @@ class GroupSettings:
     consumer_assignment_interval_ms: int = _default("consumer.assignment.interval.ms")
     consumer_heartbeat_interval_ms: int = _default("consumer.heartbeat.interval.ms")
     consumer_session_timeout_ms: int = _default("consumer.session.timeout.ms")
+    errors_deadletterqueue_copy_record_enable: bool = _default("errors.deadletterqueue.copy.record.enable")
+    errors_deadletterqueue_topic_name: str = _default("errors.deadletterqueue.topic.name")
     share_assignment_interval_ms: int = _default("share.assignment.interval.ms")
     share_auto_offset_reset: str = _default("share.auto.offset.reset")
     share_delivery_count_limit: int = _default("share.delivery.count.limit")
@@ -175,7 +179,9 @@ def _check_longer(longer: str, shorter: str, values: Mapping[str, Value]) -> Non
 
 
 def _check_usable(name: str, value: Value) -> None:
-    """Refuse a well-formed but meaningless value: a duration that is too long."""
+    """Refuse a well-formed but meaningless value: a duration that is too long, an internal topic for dead letters."""
+    if name == _DEAD_LETTERS and str(value).startswith(_INTERNAL):
+        raise ConfigError(f"{name}: DLQ topic name must not start with '{_INTERNAL}'")
     kind, _, duration = str(value).partition(":")
     if name != _RESET or kind != "by_duration":
         return

@@ -14,6 +14,10 @@ consumer.heartbeat.interval.ms                   int      5000 1..
     Heartbeat interval given to the members of the consumer group.
 consumer.session.timeout.ms                      int      45000 1..
     Timeout to detect failures of the consumer group's members.
+errors.deadletterqueue.copy.record.enable        boolean  false
+    Whether a record of a dead letter queue has the key and the value of the record that was given up.
+errors.deadletterqueue.topic.name                string   ""
+    The topic for records that a share group gives up: its dead letter queue. If it is empty, there is none.
 share.assignment.interval.ms                     int      1000 0..
     Least time between two assignments of the share group.
 share.auto.offset.reset                          string   latest

@@ -18,6 +18,8 @@ compression.zstd.level                           int      3 -131072..22
     Compression level if compression.type is zstd.
 delete.retention.ms                              long     86400000 0..
     Time to retain tombstones and transaction markers of compacted topics.
+errors.deadletterqueue.group.enable              boolean  false
+    Whether share groups may write dead letters to the topic.
 file.delete.delay.ms                             long     60000 0..
     Time to wait before deleting a segment's files after its removal from the log.
 flush.messages                                   long     9223372036854775807 1..

@@ -60,6 +60,7 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 META_PROPERTIES: Final = "meta.properties"
 MOVED_FROM: Final = "moved-from"  # in a partition that was moved here, until the original is deleted
+COPY_PROGRESS: Final = "copy-progress"  # in a copy that is being made (`log.copies`)
 DELETED_PARTITION: Final = "-delete"
 FUTURE_PARTITION: Final = "-future"
 MOST_NAME_CHARACTERS: Final = 255

@@ -11,7 +11,9 @@ number stops (`NewerSchemaError`); if it skipped the command, its image would di
 Schema 2 decides differently from schema 1 only through features, and a cluster formatted by schema 1 has none. Schema 3
 decides differently only for replicas marked as offline, and only its own `ChangeReplicas` marks them. Schema 4 decides
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
-`SetConfigs` with `rules`.
+`SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
+(`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
+command was decided. Only a command that needs schema 5 is written with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -21,8 +23,9 @@ Left out: SCRAM credentials and ACLs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.frozen import frozen
@@ -460,9 +463,62 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 
 
+_OLDER_SCHEMA: Final = 4
+_NEW_LEVELS: Final = {"share.version": 2}
+"""The levels of features that only schema 5 knows."""
+_NEW_SETTINGS: Final = ("errors.deadletterqueue.",)
+"""The beginnings of the names of settings that only schema 5 knows."""
+_NO_LEVEL: Final = 32_767
+
+
 def encode_command(command: Command) -> bytes:
     """Encode a command for the wire and the journal. Raises ValueError if a text is not valid Unicode."""
-    return pack([SCHEMA, _NUMBERS[type(command)], to_plain(command)])
+    return pack([_schema_of(command), _NUMBERS[type(command)], to_plain(command)])
+
+
+def _schema_of(command: Command) -> int:
+    """Return the lowest schema in which a command means what it means now: nodes of the last version can read it."""
+    match command:
+        case FormatCluster():
+            needs_newest = any(is_new_level(each.name, each.level) for each in command.features)
+        case UpdateFeatures():
+            needs_newest = any(is_new_level(each.name, each.level) for each in command.updates)
+        case CreateTopics():
+            needs_newest = any(
+                each.name.startswith(_NEW_SETTINGS) for topic in command.topics for each in topic.configs
+            )
+        case SetControllerDefaults():
+            needs_newest = True
+        case SetConfigs():
+            needs_newest = command.rules > 0 or any(
+                each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
+            )
+        case _:
+            needs_newest = False
+    return SCHEMA if needs_newest else _OLDER_SCHEMA
+
+
+def is_new_level(name: str, level: int) -> bool:
+    """Return whether only the newest schema knows this level of a feature."""
+    return name in _NEW_LEVELS and level >= _NEW_LEVELS[name]
+
+
+def _as_of_older_schema(command: Command) -> Command:
+    """Return a command that is refused for what the older schema did not support."""
+    match command:
+        case FormatCluster():
+            return replace(command, features=tuple(map(_without_new_level, command.features)))
+        case UpdateFeatures():
+            return replace(command, updates=tuple(map(_without_new_level, command.updates)))
+        case _:
+            return command
+
+
+_Level = TypeVar("_Level", FeatureLevel, FeatureUpdate)
+
+
+def _without_new_level(each: _Level) -> _Level:
+    return replace(each, level=_NO_LEVEL) if is_new_level(each.name, each.level) else each
 
 
 def decode_command(data: bytes | memoryview) -> Command:
@@ -481,7 +537,7 @@ def decode_command(data: bytes | memoryview) -> Command:
     if type(number) is not int or number not in _CLASSES:
         raise CodecError(f"unknown metadata command {number}")
     command: Command = from_plain(_CLASSES[number], fields)
-    return command
+    return command if schema > _OLDER_SCHEMA else _as_of_older_schema(command)
 
 
 # -- submissions

@@ -1,8 +1,8 @@
 """Decisions about cluster features and their finalized levels (KIP-584, KIP-1022).
 
-Names and numbers are those of Kafka 4.3. A level is supported only if its behavior is implemented here. The lowest
-level of `metadata.version` is Kafka's, so that its tools accept the cluster; every cluster has the latest, and none
-is lowered.
+Names and numbers are those of Kafka 4.3, and of 4.4 for `share.version`. A level is supported only if its behavior is
+implemented here. The lowest level of `metadata.version` is Kafka's, so that its tools accept the cluster; every cluster
+has the latest, and none is lowered.
 
 Eligible leader replicas (KIP-966) are safe only while leaders and controller judge an ISR by the same minimum. While
 the feature is enabled, `min.insync.replicas` is set for the cluster, may be set for topics, but not for single brokers.
@@ -32,6 +32,8 @@ GROUP_FEATURE = "group.version"
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 SHARE_FEATURE = "share.version"
+DEAD_LETTER_LEVEL = 2
+"""The level of `share.version` from which on share groups have dead letter queues."""
 STREAMS_FEATURE = "streams.version"
 FIRST_METADATA_VERSION = 7
 """Kafka's 3.3-IV3."""
@@ -43,7 +45,7 @@ SUPPORTED: dict[str, tuple[int, int]] = {
     GROUP_FEATURE: (0, 1),  # 1: there is the consumer protocol (KIP-848)
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (FIRST_METADATA_VERSION, LATEST_METADATA_VERSION),
-    SHARE_FEATURE: (0, 1),  # 1: there are share groups (KIP-932)
+    SHARE_FEATURE: (0, 2),  # 1: there are share groups (KIP-932); 2: they have dead letter queues (KIP-1191)
     STREAMS_FEATURE: (0, 1),  # 1: there are streams groups (KIP-1071)
     "transaction.version": (0, 2),  # 2: the epoch rises with every transaction (KIP-890)
 }

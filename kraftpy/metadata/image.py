@@ -18,7 +18,7 @@ from typing import assert_never
 
 from kraftpy.config.settings import whole_number
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
-from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError
+from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -39,7 +39,9 @@ from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
 SCHEMA = 5
-"""The snapshot schema. Snapshots of earlier schemas can be read too: they only lack fields that have defaults."""
+"""The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
+_OLDER_SCHEMA = 4
+"""The schema of a snapshot that an earlier version understands: it knows the features, and no controller's defaults."""
 
 _TOPICS_DEPTH = 3
 """The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
@@ -517,7 +519,8 @@ class Image:
                 submissions=submissions,
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
             )
-            return pack([SCHEMA, to_plain(saved)])
+            needs_newest = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
+            return pack([SCHEMA if needs_newest else _OLDER_SCHEMA, to_plain(saved)])
 
         return encode
 
@@ -527,7 +530,7 @@ class Image:
         plain = unpack_in_parts(data, _TOPICS_DEPTH)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")
-        if plain[0] not in (1, 2, 3, 4, SCHEMA):
+        if plain[0] not in range(1, SCHEMA + 1):
             raise NewerSchemaError(
                 f"another version of kraftpy wrote this metadata (a snapshot of schema {plain[0]}, this one knows "
                 f"{SCHEMA}): upgrade this node"

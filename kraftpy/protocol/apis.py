@@ -98,6 +98,8 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+    UNREGISTER_CONTROLLER = 94
 
 
 class Api(NamedTuple):
@@ -148,7 +150,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.SYNC_GROUP, 0, 5, 4),
         Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5),
         Api(ApiKey.LIST_GROUPS, 0, 5, 3),
-        Api(ApiKey.API_VERSIONS, 0, 4, 3),
+        Api(ApiKey.API_VERSIONS, 0, 5, 3),
         Api(ApiKey.CREATE_TOPICS, 2, 7, 5),
         Api(ApiKey.DELETE_TOPICS, 1, 6, 4),
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
@@ -164,7 +166,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2),
         Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2),
-        Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
+        Api(ApiKey.DELETE_GROUPS, 0, 3, 2),
         Api(ApiKey.ELECT_LEADERS, 0, 2, 2),
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
         Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0),
@@ -192,11 +194,13 @@ APIS: dict[int, Api] = {
         Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0),
         Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0),
         Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0),
-        Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, 0),
-        Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0),
+        Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 1, 0),
+        Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 1, 0),
         Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0),
         Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0),
         Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0),
+        Api(ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, 0, 0, 0),
+        Api(ApiKey.UNREGISTER_CONTROLLER, 0, 0, 0),
     )
 }
 """The APIs that the broker advertises, by API key."""

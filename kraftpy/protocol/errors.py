@@ -202,6 +202,15 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The supplied topology epoch is invalid."
     STREAMS_TOPOLOGY_FENCED = 132, "The supplied topology epoch is outdated."
     SHARE_SESSION_LIMIT_REACHED = 133, "The limit of share sessions has been reached.", RETRIABLE
+    GROUP_DELETION_FAILED = (
+        134,
+        "DeleteGroups could not complete; see the error message on the per-group result for details.",
+    )
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (
+        135,
+        "The broker could not process the topology description update; see the error message for details.",
+    )
+    CONTROLLER_ID_NOT_REGISTERED = 136, "The given controller ID was not registered."
 
 
 class KafkaError(Exception):

@@ -1,9 +1,9 @@
 """The outcomes of records as ranges of offsets: the form in which leaders report them, and how reports add up.
 
 Within one state epoch the state of an offset only moves forward: from available to a later delivery, and from there to
-acknowledged or archived, which are final. If two reports disagree about an offset, the one further on wins, regardless
-of the order of arrival: `combine` is associative, commutative and idempotent. A duplicate or late write changes
-nothing.
+acknowledged or archived, which are final; to archived perhaps through archiving. If two reports disagree about an
+offset, the one further on wins, regardless of the order of arrival: `combine` is associative, commutative and
+idempotent. A duplicate or late write changes nothing.
 
 Offsets that no batch mentions are available and were never delivered. The start offset is the first offset that is not
 done; nothing is kept for offsets before it.
@@ -31,6 +31,7 @@ class DeliveryState(IntEnum):
     AVAILABLE = 0  # the next fetch may take it
     ACQUIRED = 1  # locked for one member; never reported to the coordinator
     ACKNOWLEDGED = 2  # processed
+    ARCHIVING = 3  # given up, and still to be written to the dead letter queue (KIP-1191)
     ARCHIVED = 4  # rejected, delivered too often, or not there at all
 
 
@@ -41,7 +42,7 @@ MAX_OFFSET: Final = (1 << 63) - 1
 """No record has this offset, so that one past the last offset still fits an int64."""
 MAX_INT32: Final = (1 << 31) - 1
 
-TELLABLE = (DeliveryState.AVAILABLE, *DONE)
+TELLABLE = (DeliveryState.AVAILABLE, DeliveryState.ARCHIVING, *DONE)
 """The states that may be reported to a coordinator."""
 
 

@@ -23,3 +23,5 @@ class SharePartitionConfig:
     partition_max_record_locks: int = 2000
     record_lock_duration_ms: int = 30_000
     renew_acknowledge_enable: bool = True
+    has_dead_letters: bool = False
+    """Records that are given up are written to a dead letter queue first (KIP-1191)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from enum import Enum
 from itertools import pairwise
 from operator import attrgetter
 
@@ -21,10 +22,30 @@ _FIRST = attrgetter("first")
 NEVER = Millis(1 << 62)
 
 
+class GivenUp(Enum):
+    """Why a record was given up; dead letters have the text, which is Kafka's."""
+
+    REJECTED = "Offset rejected by client."
+    DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
+
+
 class Run:
     """A range of offsets, both ends included, and the state they share."""
 
-    __slots__ = ("count", "deadline", "first", "is_gap", "last", "member_id", "state", "target", "write")
+    __slots__ = (
+        "cause",
+        "count",
+        "deadline",
+        "first",
+        "is_gap",
+        "is_sent",
+        "last",
+        "member_id",
+        "state",
+        "target",
+        "told",
+        "write",
+    )
 
     def __init__(self, first: int, last: int, state: DeliveryState, count: int) -> None:
         self.first = first
@@ -42,6 +63,12 @@ class Run:
         """The number of that write."""
         self.is_gap = False
         """True if no records exist here: they were compacted away, or are markers, or were aborted."""
+        self.cause: GivenUp | None = None
+        """Why they were given up, while they are archiving or are to be."""
+        self.told = 0
+        """While they are archiving: the number of the write that tells the coordinator so; 0 if it knows."""
+        self.is_sent = False
+        """True if they are on their way to the dead letter queue."""
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -64,11 +91,17 @@ class Run:
         """True if a member holds it and has not acknowledged it."""
         return self.state is DeliveryState.ACQUIRED and self.target is None
 
-    def become(self, state: DeliveryState, count: int) -> None:
+    @property
+    def is_archiving(self) -> bool:
+        """True if the records are given up, and not written to the dead letter queue yet."""
+        return self.state is DeliveryState.ARCHIVING
+
+    def become(self, state: DeliveryState, count: int, cause: GivenUp | None = None) -> None:
         """Change the state; no member holds the run afterwards."""
-        self.state, self.count = state, count
+        self.state, self.count, self.cause = state, count, cause
         self.member_id, self.deadline = NOBODY, NEVER
         self.target, self.write = None, 0
+        self.told, self.is_sent = 0, False
 
     def is_like(self, other: Run) -> bool:
         """Return whether the two differ only in their offsets."""
@@ -80,6 +113,9 @@ class Run:
             and self.member_id == other.member_id
             and self.deadline == other.deadline
             and self.is_gap == other.is_gap
+            and self.cause is other.cause
+            and self.told == other.told
+            and self.is_sent == other.is_sent
         )
 
     def split_at(self, offset: int) -> Run:
@@ -87,6 +123,7 @@ class Run:
         rest = Run(offset, self.last, self.state, self.count)
         rest.member_id, rest.deadline = self.member_id, self.deadline
         rest.target, rest.write, rest.is_gap = self.target, self.write, self.is_gap
+        rest.cause, rest.told, rest.is_sent = self.cause, self.told, self.is_sent
         self.last = offset - 1
         return rest
 
@@ -187,4 +224,6 @@ class InFlight:
             assert (run.state is DeliveryState.ACQUIRED) == (run.member_id != NOBODY), run
             assert (run.target is None) == (run.write == 0), run
             assert run.target is None or run.state is DeliveryState.ACQUIRED, run
+            assert run.is_archiving or not (run.told or run.is_sent), run
+            assert run.cause is None or DeliveryState.ARCHIVING in (run.state, run.target), run
         assert not self._runs or not self._runs[0].is_done, self._runs

@@ -1,7 +1,8 @@
 """A share partition: one partition of a topic as one share group reads it, at the partition's leader (KIP-932).
 
     partition = SharePartition(config)
-    effects = partition.loaded(state, log_start_offset=..., log_end_offset=...)
+    partition.loaded(state, log_start_offset=..., log_end_offset=...)
+    effects = partition.resume_dead_letters()      # those that the last leader did not complete
     offset = partition.next_fetch_offset()         # read the log from there
     acquired = partition.acquire(...)              # and hand out what is available of what was read
     effects = partition.save_skipped()             # if that acquired nothing
@@ -10,11 +11,16 @@
     effects = partition.release(member_id)         # the member's session has ended
     effects = partition.tick(now)                  # at next_deadline(): locks expire
     effects = partition.written(error_code)        # the outcome of a Write
+    effects = partition.dead_letters_written(...)  # records of a DeadLetters effect are in the queue, or cannot be
     effects = partition.unload(error_code)         # another broker leads; then drop the object
 
 A record is available, acquired by one member for the duration of a lock, and finally acknowledged or archived. Every
 delivery is counted: a record that is released, or whose lock expires, or whose member's session ends, on its last
 allowed delivery (`share.delivery.count.limit`) is archived.
+
+If the group has a dead letter queue (KIP-1191), records that are rejected, or delivered too often, are archiving first:
+that is written, then they are written to the queue, and then they are archived, whether or not the queue took them. If
+the leader changes meanwhile, the next one writes them again.
 
 Invariants: no two members hold a record at the same time; a finished record is never handed out again; an
 acknowledgement is answered, and takes effect, only after it is written: if the write fails, the member holds the record
@@ -27,21 +33,19 @@ often, then a quarter, and each one alone on its last delivery. Nothing else is 
 
 Acquisitions are not stored: after a failover these records are available again, with the last written delivery count.
 Expired locks and ended sessions are written too, but nothing waits for that write.
-
-Left out: dead letter queues (KIP-1191).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType, BadAcknowledgement, check
 from kraftpy.share.batches import MAX_INT32, DeliveryState, StateBatch, advance, combine
 from kraftpy.share.config import SharePartitionConfig
-from kraftpy.share.in_flight import NOBODY, InFlight, Run
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect, Reply, Stretch, Write
+from kraftpy.share.in_flight import NOBODY, GivenUp, InFlight, Run
 from kraftpy.types import Millis
 
 FENCED = (
@@ -52,52 +56,8 @@ FENCED = (
 )
 """After these errors the coordinator accepts no more writes from here: the state, if any, has to be read again."""
 
-
-class Stretch(NamedTuple):
-    """A range of offsets that was read: one batch, or a stretch without records for consumers (markers, aborted)."""
-
-    first_offset: int
-    last_offset: int
-    has_records: bool = True
-
-
-class Acquired(NamedTuple):
-    """A range of records that a member has just acquired."""
-
-    first_offset: int
-    last_offset: int
-    delivery_count: int
-
-    @property
-    def size(self) -> int:
-        """The number of offsets in the range."""
-        return self.last_offset - self.first_offset + 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """Write this to the coordinator, then report the outcome by `written`."""
-
-    start_offset: int
-    delivery_complete_count: int
-    batches: tuple[StateBatch, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """Answer this acknowledgement."""
-
-    request_id: int
-    error_code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Available:
-    """Records may be available now: waiting fetches should look again."""
-
-
-Effect = Write | Reply | Available
+_RETRY_MS = 1_000
+"""Dead letters wait for a write; if it fails, and nobody asks for another, it is repeated after this time."""
 
 
 @dataclass(slots=True)
@@ -122,6 +82,7 @@ class SharePartition:
         self.records = InFlight(0)
         self._next = _PendingWrite(1)
         self._writing: _PendingWrite | None = None
+        self._retry_at: Millis | None = None
 
     def loaded(
         self, start_offset: int, batches: Sequence[StateBatch], *, log_start_offset: int, log_end_offset: int
@@ -164,6 +125,11 @@ class SharePartition:
         done = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
         return min(MAX_INT32, sum(len(run) for run in self.records if (run.target or run.state) in done))
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no write is in flight."""
+        return self._writing is None
+
     def next_fetch_offset(self) -> int | None:
         """Return the first offset that may be handed out; None if nothing can be until something else happens."""
         if self.is_fenced:
@@ -174,8 +140,9 @@ class SharePartition:
         return self.end_offset if self.has_room else None
 
     def next_deadline(self) -> Millis | None:
-        """Return when the next lock expires; None if there are no locks."""
-        return min((run.deadline for run in self.records if run.is_locked), default=None)
+        """Return when the next lock expires, or a failed write is to be repeated; None if nothing is to come."""
+        locks = [run.deadline for run in self.records if run.is_locked]
+        return min(locks if self._retry_at is None else [*locks, self._retry_at], default=None)
 
     # ---- acquiring
 
@@ -229,6 +196,15 @@ class SharePartition:
         run.become(DeliveryState.ARCHIVED, run.count)
         self._report(run)
 
+    def _give_up(self, run: Run) -> None:
+        """Archive records that were delivered too often, perhaps through the dead letter queue."""
+        if not self.config.has_dead_letters:
+            self._archive(run)
+            return
+        run.become(DeliveryState.ARCHIVING, run.count, GivenUp.DELIVERED_TOO_OFTEN)
+        run.told = self._next.number
+        self._report(run)
+
     def _report(self, run: Run) -> None:
         """Report the run's state to the coordinator with the next write."""
         self._next.batches.append(StateBatch(run.first, run.last, run.state, run.count))
@@ -264,7 +240,8 @@ class SharePartition:
                 if each.type is AcknowledgeType.RENEW:
                     run.deadline = self._deadline(now)
                 else:
-                    run.target, run.write = self._target(each.type, run), self._next.number
+                    run.target, run.cause = self._target(each.type, run)
+                    run.write = self._next.number
                     needs_write = True
         if not needs_write:
             self.records.consolidate()
@@ -289,17 +266,23 @@ class SharePartition:
                     ErrorCode.INVALID_RECORD_STATE, f"offset {max(run.first, first)} is not acquired by this member"
                 )
 
-    def _target(self, kind: AcknowledgeType, run: Run) -> DeliveryState:
-        match kind:
-            case AcknowledgeType.ACCEPT:
-                return DeliveryState.ACKNOWLEDGED
-            case AcknowledgeType.RELEASE:
-                return self._given_back(run)
-        return DeliveryState.ARCHIVED
+    def _target(self, kind: AcknowledgeType, run: Run) -> tuple[DeliveryState, GivenUp | None]:
+        """Return the state that an acknowledgement leads to, and why the record is given up, if it is a dead letter."""
+        cause = None
+        if kind is AcknowledgeType.ACCEPT:
+            return DeliveryState.ACKNOWLEDGED, None
+        if kind is AcknowledgeType.RELEASE:
+            if not self._is_last_delivery(run):
+                return DeliveryState.AVAILABLE, None
+            cause = GivenUp.DELIVERED_TOO_OFTEN
+        elif kind is AcknowledgeType.REJECT:
+            cause = GivenUp.REJECTED
+        if cause is not None and self.config.has_dead_letters:
+            return DeliveryState.ARCHIVING, cause
+        return DeliveryState.ARCHIVED, None
 
-    def _given_back(self, run: Run) -> DeliveryState:
-        is_last = run.count >= self.config.delivery_count_limit
-        return DeliveryState.ARCHIVED if is_last else DeliveryState.AVAILABLE
+    def _is_last_delivery(self, run: Run) -> bool:
+        return run.count >= self.config.delivery_count_limit
 
     def release(self, member_id: str) -> list[Effect]:
         """End the member's session: what it held is released. Its acknowledgements are still written."""
@@ -330,16 +313,23 @@ class SharePartition:
         return [Available()] if runs else []
 
     def tick(self, now: Millis) -> list[Effect]:
-        """Release the locks that have expired by now."""
-        return self._released([run for run in self.records if run.is_locked and run.deadline <= now])
+        """Release the locks that have expired by now, and repeat a write that dead letters wait for."""
+        is_retried = self._retry_at is not None and self._retry_at <= now
+        if is_retried:
+            self._retry_at = None
+        expired = [run for run in self.records if run.is_locked and run.deadline <= now]
+        return self._released(expired) or (self._write_if_idle() if is_retried else [])
 
     def _released(self, runs: Sequence[Run]) -> list[Effect]:
-        """Take back what was delivered, and write that in the end."""
+        """Take back what was delivered, or give it up, and write that in the end."""
         if not runs:
             return []
         for run in runs:
-            run.become(self._given_back(run), run.count)
-            self._report(run)
+            if self._is_last_delivery(run):
+                self._give_up(run)
+            else:
+                run.become(DeliveryState.AVAILABLE, run.count)
+                self._report(run)
         self.records.consolidate()
         return [*self._write_if_idle(), Available()]
 
@@ -358,11 +348,13 @@ class SharePartition:
         return self._write_if_idle()
 
     def save_skipped(self) -> list[Effect]:
-        """Write the start offset if all was done and what followed was no record: the group's lag is 0 then.
+        """Write the start offset if all was done and what followed was no record, or if something was given up.
 
-        Otherwise markers and aborted records at the end of the log would remain a lag that no acknowledgement ends.
+        Otherwise markers and aborted records at the end of the log would remain a lag that no acknowledgement ends, and
+        nothing would write the dead letters.
         """
-        return self._write_if_idle() if self._next.batches and self.start_offset == self.end_offset else []
+        is_due = self.start_offset == self.end_offset or any(run.told == self._next.number for run in self.records)
+        return self._write_if_idle() if self._next.batches and is_due else []
 
     def _write_if_idle(self) -> list[Effect]:
         if self._writing is not None or self.is_fenced:
@@ -395,10 +387,15 @@ class SharePartition:
                 continue
             if is_written:
                 assert run.target is not None
-                run.become(run.target, run.count)
+                run.become(run.target, run.count, run.cause)
             else:
-                run.target, run.write = None, 0
+                run.target, run.write, run.cause = None, 0, None
+        for run in self.records:
+            if run.told == said.number:
+                run.told = 0 if is_written else self._next.number
         if not is_written:
+            if any(run.told == self._next.number for run in self.records):
+                self._retry_at = Millis(now + _RETRY_MS)
             self._next.batches += said.batches
             self.is_fenced = self.is_fenced or error_code in FENCED
         self.records.consolidate()
@@ -412,9 +409,43 @@ class SharePartition:
             effects += self._write_if_idle()
         if not is_written:
             effects += self.tick(now)
+        effects += self.resume_dead_letters()
         if self.next_fetch_offset() != offered:
             effects.append(Available())
         return effects
+
+    def resume_dead_letters(self) -> list[Effect]:
+        """Write what is archiving, and not on its way yet, to the dead letter queue."""
+        effects: list[Effect] = []
+        for run in self.records if not self.is_fenced else ():
+            if run.is_archiving and not run.told and not run.is_sent:
+                run.is_sent = True
+                too_often = self._is_last_delivery(run)  # as far as a later leader can tell
+                guess = GivenUp.DELIVERED_TOO_OFTEN if too_often else GivenUp.REJECTED
+                effects.append(
+                    DeadLetters(
+                        first_offset=run.first,
+                        last_offset=run.last,
+                        delivery_count=run.count,
+                        cause=run.cause or guess,
+                    )
+                )
+        return effects
+
+    def dead_letters_written(self, first_offset: int, last_offset: int) -> list[Effect]:
+        """Archive records that the dead letter queue has, or cannot have."""
+        first = max(first_offset, self.start_offset)
+        sent = [
+            run
+            for run in (self.records.split_out(first, last_offset) if first <= last_offset else ())
+            if run.is_archiving and run.is_sent
+        ]
+        offered = self.next_fetch_offset()
+        for run in sent:
+            self._archive(run)
+        self.records.consolidate()
+        effects = self._write_if_idle() if sent else []
+        return [*effects, Available()] if self.next_fetch_offset() != offered else effects
 
     def unload(self, error_code: ErrorCode) -> list[Effect]:
         """Stop for good, and answer every waiting acknowledgement with the error."""
@@ -427,7 +458,8 @@ class SharePartition:
     def _refuse_all(self, error_code: ErrorCode) -> list[Effect]:
         refused = self._next.requests
         for run in self.records:
-            run.target, run.write = None, 0
+            if run.target is not None:
+                run.target, run.write, run.cause = None, 0, None
         self._next = _PendingWrite(self._next.number + 1)
         return [Reply(request_id=request_id, error_code=error_code) for request_id in refused]
 
@@ -473,7 +505,7 @@ class _Acquisition:
             if not run.is_available:
                 continue
             if run.count >= self._limit:  # the limit was lowered since
-                self._partition._archive(run)
+                self._partition._give_up(run)
             elif not self._take_run(run, max(first, run.first), min(last, run.last), batch_begins_at=first):
                 return False
         return self._take_new(max(first, records.end_offset), last) and self._remaining > 0
@@ -498,7 +530,7 @@ class _Acquisition:
         suspects = sum(
             len(run)
             for run in self._partition.records
-            if not run.is_done and run.count - (not run.is_available) >= self._throttled_from
+            if not (run.is_done or run.is_archiving) and run.count - (not run.is_available) >= self._throttled_from
         )
         return max(1, suspects >> (count - self._throttled_from + 1))
 

@@ -26,6 +26,11 @@ from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, Quo
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
+from kraftpy.protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    TopologyDescription,
+)
+from kraftpy.protocol.messages.unregister_controller import UnregisterControllerRequest
 from kraftpy.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kraftpy.testing.cluster import EmbeddedBroker
 
@@ -347,7 +352,7 @@ def test_features_are_told_as_kafka_tells_them(asking: socket.socket) -> None:
         "group.version": (0, 1, 1),
         "kraft.version": (0, 1, 1),
         "metadata.version": (7, 30, 30),
-        "share.version": (0, 1, 1),
+        "share.version": (0, 2, 2),
         "streams.version": (0, 1, 1),
         "transaction.version": (0, 2, 2),
     }
@@ -496,3 +501,44 @@ def test_the_quorum_is_described_to_who_asks_for_it_alone(asking: socket.socket,
         ] == [
             (name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0, []) for name, numbers in named for number in numbers
         ]
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "error"),
+    [
+        (None, -1, ErrorCode.NONE),
+        (None, 99, ErrorCode.NONE),
+        ("", 1, ErrorCode.NONE),
+        ("", 99, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("", -1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("another", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+    ],
+)
+def test_a_client_that_means_another_cluster_or_node_is_told_to_bootstrap_again(
+    asking: socket.socket, cluster_id: str | None, node_id: int, error: ErrorCode
+) -> None:
+    """KIP-1242; "" stands for this cluster's id."""
+    if cluster_id == "":
+        cluster_id = ask(asking, ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest()).cluster_id
+    request = ApiVersionsRequest(
+        client_software_name="test", client_software_version="1", cluster_id=cluster_id, node_id=node_id
+    )
+    found = ask(asking, ApiKey.API_VERSIONS, 5, request)
+    assert found.error_code == error
+    assert bool(found.api_keys) == (error == ErrorCode.NONE)
+
+
+def test_what_kafka_4_4_has_without_a_plugin_and_below_its_metadata_version(asking: socket.socket) -> None:
+    description = StreamsGroupTopologyDescriptionUpdateRequest(
+        group_id="g", member_id="m", topology_epoch=0, topology_description=TopologyDescription()
+    )
+    found = ask(asking, ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, 0, description)
+    assert (found.error_code, found.error_message) == (
+        ErrorCode.UNSUPPORTED_VERSION,
+        "The broker has no streams group topology description plugin configured.",
+    )
+    found = ask(asking, ApiKey.UNREGISTER_CONTROLLER, 0, UnregisterControllerRequest(controller_id=9))
+    assert (found.error_code, found.error_message) == (
+        ErrorCode.UNSUPPORTED_VERSION,
+        "The current MetadataVersion is too old to support controller unregistration.",
+    )

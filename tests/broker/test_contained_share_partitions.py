@@ -27,8 +27,9 @@ from kraftpy.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
+from kraftpy.share.effects import Stretch
 from kraftpy.share.events import Result
-from kraftpy.share.partition import SharePartition, Stretch
+from kraftpy.share.partition import SharePartition
 from kraftpy.share.records import ShareKey
 from kraftpy.types import BrokerId, TopicId, TopicPartition
 
@@ -75,8 +76,9 @@ class World:
         replicas: Any = SimpleNamespace(leader_by_id=lambda *_: replica)
         states: Any = self.states
         settings = group_settings({}, BrokerConfig())
+        queues: Any = SimpleNamespace(has_queue=lambda _: False)
         self.partitions = SharePartitions(
-            SystemClock(), self.tasks, replicas, states, lambda _: settings, lambda _: True
+            SystemClock(), self.tasks, replicas, states, queues, lambda _: settings, lambda _: True
         )
 
     async def loaded(self) -> HeldPartition:

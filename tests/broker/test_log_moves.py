@@ -12,8 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from broker_wire import StartBroker, ask, connect, create_topic, produce, produce_values, read_all
 
+from kraftpy.broker.runtime import OsDirectory
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_replica_log_dirs import (
@@ -76,6 +78,30 @@ class Jbod:
             for each in result.topics
             if each.name == topic and any(part.is_future_key == future for part in each.partitions)
         ]
+
+    def futures(self, path: Path | None = None) -> dict[str, int]:
+        """The copies that are being made, with their sizes."""
+        with connect(self.broker.bootstrap) as connection:
+            answered = ask(connection, ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
+        return {
+            f"{each.name}-{part.partition_index}": part.partition_size
+            for result in answered.results
+            if path is None or result.log_dir == str(path)
+            for each in result.topics
+            for part in each.partitions
+            if part.is_future_key
+        }
+
+    def copied(self, path: Path) -> list[int]:
+        """The size of the copy of the topic's partition that is being made there."""
+        return [size for name, size in self.futures(path).items() if name == "t-0"] or [0]
+
+    def moving_sizes(self) -> list[int]:
+        return list(self.futures().values())
+
+    def other_than(self, partition: int) -> Path:
+        """A log directory without this partition of `many`."""
+        return next(path for path in self.paths if not (path / f"many-{partition}").exists())
 
     def write(self, count: int, size: int = 2000) -> None:
         with connect(self.broker.bootstrap) as connection:
@@ -172,6 +198,92 @@ def test_a_move_is_shown_throttled_redirected_and_cancelled(start_broker: StartB
     jbod.throttle(None)
     until(lambda: jbod.where() == [there], lambda: jbod.broker.log_text)
     jbod.check(there)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_restart_continues_a_copy(start_broker: StartBroker, tmp_path: Path, is_killed: bool) -> None:
+    jbod = Jbod(start_broker, tmp_path)
+    jbod.write(200, size=5000)
+    [here] = jbod.where()
+    there = next(path for path in jbod.paths if path != here)
+    jbod.throttle(200_000)
+    assert jbod.alter(there) == ErrorCode.NONE
+    before = until(lambda: next((size for size in jbod.copied(there) if size > 300_000), None))
+    (jbod.broker.kill if is_killed else jbod.broker.stop)()
+    jbod.broker.start()
+    assert until(lambda: jbod.copied(there)[0], lambda: jbod.broker.log_text) >= before, "it starts over"
+    jbod.throttle(None)
+    until(lambda: jbod.where() == [there], lambda: jbod.broker.log_text)
+    jbod.check(there)
+    assert not (there / "t-0" / "copy-progress").exists()
+
+
+def test_a_copy_that_is_not_the_log_s_starts_over(start_broker: StartBroker, tmp_path: Path) -> None:
+    """Another topic's copy, one whose progress is damaged, and one with records that the log does not have."""
+    jbod = Jbod(start_broker, tmp_path)
+    jbod.write(200)
+    [here] = jbod.where()
+    there = next(path for path in jbod.paths if path != here)
+    for spoil in (lost_progress, damaged_progress, other_topic, other_records):
+        jbod.throttle(1000)
+        assert jbod.alter(there) == ErrorCode.NONE
+        until(lambda there=there: jbod.copied(there)[0], lambda: jbod.broker.log_text)  # type: ignore[misc]
+        jbod.broker.stop()
+        [copy] = there.glob("t-0.*-future")
+        spoil(copy, here / "t-0")
+        jbod.broker.start()
+        jbod.throttle(None)
+        until(lambda there=there: jbod.where() == [there], lambda: jbod.broker.log_text)  # type: ignore[misc]
+        jbod.check(there)
+        here, there = there, here
+
+
+def lost_progress(copy: Path, log: Path) -> None:
+    (copy / "copy-progress").unlink()
+
+
+def damaged_progress(copy: Path, log: Path) -> None:
+    (copy / "copy-progress").write_bytes((copy / "copy-progress").read_bytes().replace(b"0", b"7"))
+
+
+def other_topic(copy: Path, log: Path) -> None:
+    from kraftpy.log.layout import PartitionMetadata, write_partition_metadata
+    from kraftpy.types import TopicId
+
+    write_partition_metadata(OsDirectory(str(copy)), PartitionMetadata(TopicId(b"another topic id")))
+
+
+def other_records(copy: Path, log: Path) -> None:
+    """Another record where the log has one of the same epoch, as if the log had been set back."""
+    from kraftpy.protocol.record_batch import stamp
+
+    file = copy / "00000000000000000000.log"
+    for each in copy.iterdir():
+        if each.suffix in (".log", ".index", ".timeindex", ".snapshot"):
+            each.unlink()
+    batch = bytearray(encode_batch([(1, None, b"never written", ())]))
+    stamp(batch, 0, 0, None)
+    file.write_bytes(batch)
+
+
+def test_several_replicas_move_at_once(start_broker: StartBroker, tmp_path: Path) -> None:
+    """As many as `num.replica.alter.log.dirs.threads` says; the others wait."""
+    jbod = Jbod(start_broker, tmp_path, num_replica_alter_log_dirs_threads="2")
+    with connect(jbod.broker.bootstrap) as connection:
+        create_topic(connection, "many", partitions=3)
+        for partition in range(3):
+            for _ in range(10):
+                batch = encode_batch([(1, None, bytes(200_000), ())])
+                assert produce(connection, "many", batch, partition=partition).error_code == ErrorCode.NONE
+    target = {partition: jbod.other_than(partition) for partition in range(3)}
+    jbod.throttle(300_000)
+    for partition, path in target.items():
+        assert jbod.alter(path, "many", partition) == ErrorCode.NONE
+    sizes = until(lambda: jbod.moving_sizes() if sum(size > 0 for size in jbod.moving_sizes()) >= 2 else None)
+    assert sorted(size > 0 for size in sizes) == [False, True, True]
+    jbod.throttle(None)
+    until(lambda: not jbod.moving_sizes(), lambda: jbod.broker.log_text)
+    assert all((path / f"many-{partition}").is_dir() for partition, path in target.items())
 
 
 def test_what_cannot_be_moved(start_broker: StartBroker, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_an_unsupported_api_versions_is_answered_in_version_0(kraftpy_server: Em
         assert frame[:4] == struct.pack(">i", 5)
         found = decode(ApiVersionsResponse, memoryview(frame)[4:], 0)
         assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert [(key.api_key, key.min_version, key.max_version) for key in found.api_keys] == [(18, 0, 4)], "as Kafka"
+        assert [(key.api_key, key.min_version, key.max_version) for key in found.api_keys] == [(18, 0, 5)], "as Kafka"
         # The connection stays open: that is what the answer is for.
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         ask(connection, ApiKey.API_VERSIONS, 3, request)

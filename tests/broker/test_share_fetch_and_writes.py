@@ -23,7 +23,7 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import initialize_share_group_state as initialize
 from kraftpy.protocol.messages import share_fetch as fetching
 from kraftpy.protocol.record_batch import encode_batch
-from kraftpy.share.partition import Stretch
+from kraftpy.share.effects import Stretch
 from kraftpy.types import TopicId
 
 BOUND_SECONDS = 60.0

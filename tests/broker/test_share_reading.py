@@ -9,7 +9,7 @@ from kraftpy.broker.replication.replica import AbortedTransaction, Records
 from kraftpy.broker.share.partitions import duration_ms
 from kraftpy.broker.share.reading import Piece, read_pieces, with_acquired
 from kraftpy.protocol.record_batch import ControlType, encode_batch, encode_control_batch, stamp
-from kraftpy.share.partition import Acquired, Stretch
+from kraftpy.share.effects import Acquired, Stretch
 
 
 def log_of(*batches: tuple[str, int]) -> bytes:

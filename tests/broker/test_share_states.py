@@ -11,8 +11,8 @@ from kraftpy.broker.share.state_requests import coordinator_key, is_coordinator_
 from kraftpy.config import BrokerConfig
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share.effects import Write
 from kraftpy.share.events import Result
-from kraftpy.share.partition import Write
 from kraftpy.share.records import ShareKey
 from kraftpy.types import TopicId
 

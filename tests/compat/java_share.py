@@ -3,8 +3,9 @@
     python tests/compat/java_share.py       exit status 1 if anything is not as it should be
 
 Needs a JDK, Maven and a repository that has Apache Kafka. Two consumers share a topic of two partitions, accept,
-release and reject its records, and each is done with exactly once; then the group is described, moved, read again from
-where it was moved to, forgotten and deleted (`java_client/ShareReader.java`).
+release and reject its records, and each is done with exactly once, those that are rejected in the group's dead letter
+queue (KIP-1191); then the group is described, moved, read again from where it was moved to, forgotten and deleted
+(`java_client/ShareReader.java`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -25,14 +27,21 @@ from compat.maven import JavaProject  # noqa: E402
 
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
 
-GROUP, TOPIC = "readers", "shared"
+GROUP, TOPIC, QUEUE = "readers", "shared", "dlq.readers"
 RECORDS = 500
 QUIET_SECONDS = 20
 """The time a consumer that gets nothing waits for more, a start of Java included."""
 BOUND_SECONDS = 300.0
 """When a reader has to be done."""
+LOOK_SECONDS = 30
 QUICK = {"group.share.heartbeat.interval.ms": "300", "group.share.session.timeout.ms": "6000"}
-EARLIEST = ("group", "alter", GROUP, "--config", "share.auto.offset.reset=earliest")
+QUICK["errors.deadletterqueue.auto.create.topics.enable"] = "true"
+SETTINGS = (
+    "share.auto.offset.reset=earliest",
+    f"errors.deadletterqueue.topic.name={QUEUE}",
+    "errors.deadletterqueue.copy.record.enable=true",
+)
+ALTER = ("group", "alter", GROUP, *(word for setting in SETTINGS for word in ("--config", setting)))
 
 
 class Client:
@@ -81,6 +90,38 @@ def check_shared(client: Client, found: list[str]) -> None:
     print(f"KafkaShareConsumer: {len(deliveries)} deliveries of {len(done)} records to two consumers")
 
 
+def check_dead_letters(bootstrap: str, found: list[str]) -> None:
+    """The rejected records, and no others, with their values and where they are from."""
+    rejected = [number for number in range(RECORDS) if number % 10 == 9]
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "undertaker", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([QUEUE])
+    letters: dict[int, dict[str, str]] = {}
+    deadline = time.monotonic() + LOOK_SECONDS
+    while len(letters) < len(rejected) and time.monotonic() < deadline:
+        for message in consumer.consume(100, timeout=1):
+            if message.error() is None:
+                headers = {name: value.decode() for name, value in message.headers()}
+                if letters.setdefault(int(message.value()), headers) is not headers:
+                    found.append(f"record {message.value()!r} is in the dead letter queue twice")
+    consumer.close()
+    if sorted(letters) != rejected:
+        found.append(f"the dead letter queue has {sorted(letters)[:20]}")
+    for number, headers in letters.items():
+        expected = {
+            "__dlq.errors.topic": TOPIC,
+            "__dlq.errors.partition": str(number % 2),
+            "__dlq.errors.offset": str(number // 2),
+            "__dlq.errors.group": GROUP,
+            "__dlq.errors.delivery.count": "1",
+            "__dlq.errors.message": "Offset rejected by client.",
+        }
+        if headers != expected:
+            found.append(f"dead letter {number} has {headers}")
+    print(f"dead letter queue: {len(letters)} records")
+
+
 def check_described(client: Client, expected: list[list[str]], found: list[str]) -> None:
     described = sorted(client.run("describe"))
     if described != sorted(expected):
@@ -95,10 +136,11 @@ def main() -> int:
         client = Client(Path(scratch), broker.bootstrap)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(20)
-        alter = [sys.executable, "-m", "kraftpy", *EARLIEST, "--bootstrap-server", broker.bootstrap]
+        alter = [sys.executable, "-m", "kraftpy", *ALTER, "--bootstrap-server", broker.bootstrap]
         subprocess.run(alter, check=True, stdout=subprocess.DEVNULL)
         send(broker.bootstrap, 0, RECORDS)
         check_shared(client, found)
+        check_dead_letters(broker.bootstrap, found)
         half = str(RECORDS // 2)
         check_described(client, [*group, [f"{TOPIC}-0", half, "0"], [f"{TOPIC}-1", half, "0"]], found)
 

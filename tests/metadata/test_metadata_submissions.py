@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgpack
 import pytest
 
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
+    BalanceLeaders,
+    Command,
+    ConfigChange,
+    ConfigOperation,
+    ConfigValue,
+    CreateTopics,
+    FeatureUpdate,
+    FormatCluster,
+    NewTopic,
     RegisterBroker,
+    SetConfigs,
     SubmissionId,
+    UpdateFeatures,
     decode_submission,
     encode_command,
     encode_submission,
 )
 from kraftpy.metadata.controller import MetadataStateMachine
+from kraftpy.metadata.features import LATEST
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.submissions import NONCES_PER_NODE, WINDOW, Submissions
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.types import BrokerId, Millis
+from kraftpy.types import BrokerId, Millis, TopicId
 
+TOPIC_ID = TopicId(b"topic-id-16bytes")
 IDS = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=1, time_ms=Millis(0))
 REGISTRATION = RegisterBroker(
     broker_id=BrokerId(1), incarnation_id=bytes(16), endpoints=(), time_ms=Millis(0), fenced=False
@@ -126,3 +141,51 @@ def test_a_journal_and_a_snapshot_of_the_first_schema_are_read() -> None:
     restored = Image.from_bytes(msgpack.packb([1, saved]))
     assert restored.partition("t", 0) == partition
     assert not restored.features()
+
+
+def test_what_an_older_version_refused_stays_refused_and_what_it_knows_is_written_so_that_it_can_read_it() -> None:
+    """`share.version` 2 came with schema 5: an older node has refused it in the same journal."""
+    level = {"name": "share.version", "level": 2}
+    older: list[tuple[int, int, dict[str, Any]]] = [
+        (4, 1, {"cluster_id": "c", "time_ms": 1}),
+        (4, 14, {"updates": [level], "time_ms": 2}),
+    ]
+    machine = MetadataStateMachine()
+    errors = [machine.apply(at, 1, msgpack.packb(each)).decision.error for at, each in enumerate(older, 1)]
+    assert errors == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
+    update = UpdateFeatures(updates=(FeatureUpdate(name="share.version", level=2),), time_ms=Millis(3))
+    assert not machine.apply(3, 1, encode_command(update)).decision.error
+    assert machine.image.feature_level("share.version") == 2
+    assert msgpack.unpackb(machine.snapshot())[0] == 5, "an older node does not know what to do with it"
+    assert Image.from_bytes(machine.snapshot()).feature_level("share.version") == 2
+    formatted = MetadataStateMachine()
+    assert formatted.apply(1, 1, msgpack.packb([4, 1, {**older[0][2], "features": [level]}])).decision.error
+
+    setting = ConfigOperation(name="errors.deadletterqueue.topic.name", value="dlq.a")
+    other = ConfigOperation(name="share.delivery.count.limit", value="3")
+    queue = NewTopic(
+        name="q", topic_id=TOPIC_ID, configs=(ConfigValue(name="errors.deadletterqueue.group.enable", value="true"),)
+    )
+    newer: list[Command] = [
+        update,
+        FormatCluster(cluster_id="c", time_ms=Millis(1), features=LATEST),
+        SetConfigs(
+            changes=(ConfigChange(resource_type=32, resource_name="g", operations=(setting,)),), time_ms=Millis(1)
+        ),
+        CreateTopics(topics=(queue,), time_ms=Millis(1)),
+    ]
+    known: list[Command] = [
+        UpdateFeatures(updates=(FeatureUpdate(name="share.version", level=1),), time_ms=Millis(3)),
+        FormatCluster(cluster_id="c", time_ms=Millis(1)),
+        SetConfigs(
+            changes=(ConfigChange(resource_type=32, resource_name="g", operations=(other,)),), time_ms=Millis(1)
+        ),
+        CreateTopics(topics=(NewTopic(name="t", topic_id=TOPIC_ID),), time_ms=Millis(1)),
+        BalanceLeaders(imbalance_percentage=10, time_ms=Millis(1)),
+    ]
+    assert [msgpack.unpackb(encode_command(command))[0] for command in newer] == [5] * len(newer)
+    assert [msgpack.unpackb(encode_command(command))[0] for command in known] == [4] * len(known)
+
+
+def of_a_group(operation: ConfigOperation) -> ConfigChange:
+    return ConfigChange(resource_type=32, resource_name="g", operations=(operation,))

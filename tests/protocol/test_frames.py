@@ -111,12 +111,12 @@ def test_an_api_versions_response_never_has_tagged_fields_in_its_header(version:
     assert decode(ApiVersionsResponse, body, version) == ApiVersionsResponse()
 
 
-@pytest.mark.parametrize("version", [5, 99, -1, 32767])
+@pytest.mark.parametrize("version", [6, 99, -1, 32767])
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
-    known = [ApiVersion(api_key=18, min_version=0, max_version=4)]
+    known = [ApiVersion(api_key=18, min_version=0, max_version=5)]
     answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
     whole = frames.encode_response(ApiKey.API_VERSIONS, version, 5, answer)
-    assert whole == framed(bytes.fromhex("00000005 0023 00000001 0012 0000 0004"))
+    assert whole == framed(bytes.fromhex("00000005 0023 00000001 0012 0000 0005"))
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(18, 99), (18, -1), (999, 0), (-1, 3), (3, 14), (0, 14)])

@@ -14,11 +14,13 @@ from kio.schema.errors import ErrorCode as KioError
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import OutOfBoundValue
 from kio.static.primitive import i32Timedelta, i64Timedelta
-from wire_samples import every_message, samples, versions_of
+from wire_samples import every_message, is_of_kafka_4_4, samples, versions_of
 
 from kraftpy.protocol.messages.describe_transactions import DescribeTransactionsResponse
 from kraftpy.protocol.schema import REQUIRED, decode, encode, fields
 
+RENAMED = {"acceptable_recovery_lag_legacy": "acceptable_recovery_lag"}
+"""What Kafka 4.4 calls by another name."""
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -28,8 +30,8 @@ def kio_class(kind: Any, version: int) -> Any:
 
 
 def is_kio_version(kind: Any, version: int) -> bool:
-    """kio begins where Kafka 4 begins; Produce 0-2 are advertised and refused."""
-    return not (kind.api_key == 0 and version < 3)
+    """kio begins where Kafka 4 begins, and ends with 4.3; Produce 0-2 are advertised and refused."""
+    return not (kind.api_key == 0 and version < 3) and not is_of_kafka_4_4(kind, version)
 
 
 def to_kio(value: Any, theirs: Any, version: int) -> Any:
@@ -37,7 +39,8 @@ def to_kio(value: Any, theirs: Any, version: int) -> Any:
     ours = [field for field in fields(type(value)) if version in field.versions]
     others = dataclasses.fields(theirs)
     hints = get_type_hints(theirs)
-    assert [field.name.removesuffix("_ms") for field in ours] == [field.name.removesuffix("_ms") for field in others]
+    names = [RENAMED.get(field.name, field.name).removesuffix("_ms") for field in ours]
+    assert names == [field.name.removesuffix("_ms") for field in others]
     made = {}
     for field, other in zip(ours, others, strict=True):
         assert field.tag == other.metadata.get("tag"), field.name

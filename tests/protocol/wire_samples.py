@@ -12,6 +12,20 @@ INTEGERS = {"b": 8, "h": 16, "i": 32, "q": 64}
 STRINGS = ("", "a", "orders", "żółw-🎉", "x" * 126, "x" * 127, "x" * 128, "é" * 300, "long" * 8000)
 TIMES_MS = (-1, 0, 1, 1_700_000_000_000, 2**41)  # what another implementation's datetime can hold
 
+OF_KAFKA_4_4 = {
+    ("ApiVersions", 5),
+    ("DeleteGroups", 3),
+    ("StreamsGroupHeartbeat", 1),
+    ("StreamsGroupDescribe", 1),
+    ("StreamsGroupTopologyDescriptionUpdate", 0),
+    ("UnregisterController", 0),
+}
+"""What came with Kafka 4.4: other implementations do not know it yet (`test_messages_of_kafka_4_4`)."""
+
+
+def is_of_kafka_4_4(kind: Any, version: int) -> bool:
+    return (kind.__name__.removesuffix("Request").removesuffix("Response"), version) in OF_KAFKA_4_4
+
 
 def every_message() -> list[Any]:
     """Every request and response class in the API table."""

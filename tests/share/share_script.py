@@ -17,6 +17,8 @@ Commands of a partition (offsets are `5`, or `5-9`):
     retention 5                                 the log begins there
     hold | go                                   writes wait for `written`; or are done at once, which is how it begins
     written [ERROR [done]]                      the write that is held comes to that; `done`: it is done all the same
+    queue [hold]                                what went to the dead letter queue; from now on it waits for `letters`
+    letters [lost]                              the first that wait come to the queue; or cannot
     failover
     state
 
@@ -38,6 +40,9 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
 from kraftpy.share.batches import DeliveryState, StateBatch
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect
+from kraftpy.share.effects import Reply as Acknowledged
+from kraftpy.share.effects import Write as WriteEffect
 from kraftpy.share.events import (
     Append,
     Command,
@@ -51,9 +56,6 @@ from kraftpy.share.events import (
     Write,
 )
 from kraftpy.share.events import Effect as CoordinatorEffect
-from kraftpy.share.partition import Acquired, Available, Effect
-from kraftpy.share.partition import Reply as Acknowledged
-from kraftpy.share.partition import Write as WriteEffect
 from kraftpy.share.records import SNAPSHOT, Record, ShareKey, from_batches, read_key, read_snapshot, read_update
 
 REWRITE = "KRAFTPY_REWRITE_SCRIPTS"
@@ -101,6 +103,9 @@ class PartitionScript(PartitionWorld):
                     self.lines.append(f"#{effect.request_id} {effect.error_code.name}{why}")
                 case Available():
                     pass
+                case DeadLetters():
+                    span = show_range(effect.first_offset, effect.last_offset)
+                    self.lines.append(f"letters {span} ({effect.delivery_count}): {effect.cause.value}")
 
     def run(self, line: str) -> None:
         name, *words = line.split()
@@ -169,6 +174,13 @@ class PartitionScript(PartitionWorld):
 
     def do_written(self, words: list[str]) -> None:
         self.write(ErrorCode[words[0]] if words else ErrorCode.NONE, is_done="done" in words)
+
+    def do_queue(self, words: list[str]) -> None:
+        self.holds_letters = "hold" in words
+        self.lines.append(f"queue: {' '.join(map(str, self.queue)) or '-'}")
+
+    def do_letters(self, words: list[str]) -> None:
+        self.write_letters(is_done="lost" not in words)
 
     def do_failover(self, words: list[str]) -> None:
         self.fail_over()

@@ -12,6 +12,8 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
 from kraftpy.share.coordinator import ShareCoordinator
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect, Stretch, Write
+from kraftpy.share.effects import Reply as Acknowledged
 from kraftpy.share.events import (
     Append,
     Appended,
@@ -26,8 +28,7 @@ from kraftpy.share.events import (
 )
 from kraftpy.share.events import Effect as CoordinatorEffect
 from kraftpy.share.events import Write as WriteState
-from kraftpy.share.partition import Acquired, Available, Effect, SharePartition, Stretch, Write
-from kraftpy.share.partition import Reply as Acknowledged
+from kraftpy.share.partition import SharePartition
 from kraftpy.share.records import Record, ShareKey
 from kraftpy.types import Millis, TopicId
 
@@ -128,6 +129,11 @@ class PartitionWorld:
         self.log_start_offset = 0
         self.hold = False
         self.held: deque[Write] = deque()
+        self.letters: deque[DeadLetters] = deque()
+        """What is on its way to the dead letter queue."""
+        self.queue: list[int] = []
+        """The offsets of all dead letters that the queue has."""
+        self.holds_letters = False
         self.requests = 0
         self.waiting: set[int] = set()
         self.partition: SharePartition
@@ -151,10 +157,12 @@ class PartitionWorld:
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
         )
+        self.take(self.partition.resume_dead_letters())
 
     def fail_over(self) -> None:
         """The leader dies."""
         self.held.clear()
+        self.letters.clear()
         self.take(self.partition.unload(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.load()
 
@@ -206,8 +214,19 @@ class PartitionWorld:
                     self.waiting.remove(effect.request_id)
                 case Available():
                     pass
+                case DeadLetters():
+                    self.letters.append(effect)
         if self.held and not self.hold:
             self.write()
+        if self.letters and not self.holds_letters:
+            self.write_letters()
+
+    def write_letters(self, *, is_done: bool = True) -> None:
+        """The first dead letters on their way arrive in the queue, or are given up."""
+        letters = self.letters.popleft()
+        if is_done:
+            self.queue += range(letters.first_offset, letters.last_offset + 1)
+        self.take(self.partition.dead_letters_written(letters.first_offset, letters.last_offset))
 
     def write(self, error_code: ErrorCode = ErrorCode.NONE, *, is_done: bool | None = None) -> None:
         """The write under way comes to that; `is_done` where it was done all the same."""

@@ -15,7 +15,8 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share import in_flight
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
 from kraftpy.share.config import SharePartitionConfig
-from kraftpy.share.partition import SharePartition, Stretch, Write
+from kraftpy.share.effects import Stretch, Write
+from kraftpy.share.partition import SharePartition
 from kraftpy.types import Millis
 
 

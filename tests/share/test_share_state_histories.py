@@ -14,10 +14,10 @@ from share_world import KEY, CoordinatorWorld, PartitionWorld
 
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
-from kraftpy.share.batches import DONE, DeliveryState, StateBatch, advance, combine
+from kraftpy.share.batches import TELLABLE, StateBatch, advance, combine
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
+from kraftpy.share.effects import Acquired, Effect, Reply
 from kraftpy.share.events import Delete, Initialize, Read, ReadSummary, Write
-from kraftpy.share.partition import Acquired, Effect, Reply
 
 MEMBERS = ("a", "b", "c")
 FAILURES = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
@@ -50,7 +50,11 @@ class Group(PartitionWorld):
             delivery_count_limit=limit,
             partition_max_record_locks=chance.choice((5, 20, 2000)),
             record_lock_duration_ms=1000,
+            has_dead_letters=chance.random() < 0.5,
         )
+        self.rejected: set[int] = set()
+        """Rejected, and told so: they must come to the dead letter queue, if there is one."""
+        self.lost_letters: set[int] = set()
         super().__init__(config)
 
     # ---- what members do
@@ -157,6 +161,8 @@ class Group(PartitionWorld):
                 assert lock is None or lock.member_id == member_id
                 if each.type in (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT):
                     self.done.add(offset)
+                if each.type is AcknowledgeType.REJECT:
+                    self.rejected.add(offset)
 
     def _asked_of(self, member_id: str) -> set[int]:
         """What the member has said something of that is not written yet."""
@@ -209,6 +215,13 @@ class Group(PartitionWorld):
             self.write()
             self.now_is(self.now)
 
+    def some_letters(self) -> None:
+        """The queue takes some dead letters, or cannot."""
+        if self.letters:
+            if is_lost := self.chance.random() < 0.1:
+                self.lost_letters.update(range(self.letters[0].first_offset, self.letters[0].last_offset + 1))
+            self.write_letters(is_done=not is_lost)
+
     def some_failover(self) -> None:
         self.fail_over()
         self.locks.clear()
@@ -218,6 +231,7 @@ class Group(PartitionWorld):
     def some_retention(self) -> None:
         start = min(self.log_end_offset, self.log_start_offset + self.chance.randrange(5))
         self.log_start_offset = start
+        self.rejected = {offset for offset in self.rejected if offset >= start}
         self.take(self.partition.log_start_advanced(start))
         for offset in [offset for offset in self.locks if offset < start]:
             del self.locks[offset]
@@ -239,20 +253,24 @@ class Group(PartitionWorld):
             self.some_end: 1,
             self.some_time: 3,
             self.some_write: 6,
+            self.some_letters: 4,
             self.some_failure: 2,
             self.some_failover: 1,
             self.some_retention: 1,
         }
         (chosen,) = self.chance.choices(list(happens), weights=list(happens.values()))
         self.hold = self.chance.random() < 0.5
+        self.holds_letters = self.chance.random() < 0.7
         chosen()
         self.check()
 
     def finish(self) -> None:
         """Nothing fails any more: all that is there is delivered, and done in the end."""
-        self.hold = False
+        self.hold = self.holds_letters = False
         while self.held:
             self.write()
+        while self.letters:
+            self.write_letters()
         for _ in range(10_000):
             self.pass_time(1001)
             if self.partition.start_offset >= self.log_end_offset:
@@ -270,6 +288,11 @@ class Group(PartitionWorld):
         for each in self.log:
             for offset in range(max(each.first_offset, self.log_start_offset), each.last_offset + 1):
                 assert not each.has_records or offset in self.delivered, offset
+        assert self.delivered >= set(self.queue)
+        if self.config.has_dead_letters:
+            assert self.rejected <= {*self.queue, *self.lost_letters}
+        else:
+            assert not self.queue
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -281,11 +304,22 @@ def test_a_group_gets_every_record_and_none_that_is_done(seed: int) -> None:
     assert group.done
 
 
+def test_histories_have_dead_letters() -> None:
+    """Otherwise they would prove nothing of them."""
+    groups = [Group(Random(f"share partition {seed}")) for seed in range(10)]
+    for group in groups:
+        for _ in range(150):
+            group.step()
+        group.finish()
+    assert {bool(group.queue) for group in groups} == {True, False}
+    assert any(group.rejected and group.config.has_dead_letters for group in groups)
+
+
 def some_batches(chance: Random) -> tuple[StateBatch, ...]:
     found = []
     for _ in range(chance.randrange(4)):
         first = chance.randrange(30)
-        state = chance.choice((DeliveryState.AVAILABLE, *DONE))
+        state = chance.choice(TELLABLE)
         found.append(StateBatch(first, first + chance.randrange(6), state, chance.randrange(4)))
     return tuple(found)
 

@@ -1,6 +1,7 @@
-"""ApiVersions (18), UpdateFeatures (57), DescribeCluster (60), UnregisterBroker (64).
+"""ApiVersions (18), UpdateFeatures (57), DescribeCluster (60), UnregisterBroker (64), UnregisterController (94).
 
-They describe this broker and its cluster. ApiVersions: KIP-35, KIP-511, features KIP-584 and KIP-1022.
+They describe this broker and its cluster. ApiVersions: KIP-35, KIP-511, features KIP-584 and KIP-1022, clients that
+mean another cluster or node KIP-1242.
 DescribeCluster: KIP-700, endpoint types KIP-919, fenced brokers KIP-1073. UpdateFeatures: KIP-584, KIP-778.
 UnregisterBroker: KIP-631.
 """
@@ -32,6 +33,10 @@ from kraftpy.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from kraftpy.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kraftpy.protocol.messages.unregister_controller import (
+    UnregisterControllerRequest,
+    UnregisterControllerResponse,
+)
 from kraftpy.protocol.messages.update_features import (
     SAFE_DOWNGRADE,
     UpdatableFeatureResult,
@@ -74,6 +79,11 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
         _is_software_name(request.client_software_name) and _is_software_name(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != (
+        broker.image.cluster_id,
+        broker.node_id,
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[])
     if context.connection is not None and request.client_software_name == SOFTWARE:
         context.connection.broker_claim = request.client_software_version
         if broker.connection_limits.must_prove(context.connection):
@@ -240,3 +250,11 @@ async def unregister_broker(
             return UnregisterBrokerResponse(error_code=error.code, error_message=shortened(error.message))
         if decision.result is None or not decision.result.is_partial:
             return UnregisterBrokerResponse(error_code=decision.error, error_message=shortened(decision.message))
+
+
+async def unregister_controller(
+    broker: Broker, request: UnregisterControllerRequest, context: RequestContext
+) -> UnregisterControllerResponse:
+    """Refuse to unregister a controller, as Kafka does while `metadata.version` is below 4.4-IV2."""
+    problem = "The current MetadataVersion is too old to support controller unregistration."
+    return UnregisterControllerResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=problem)

@@ -42,7 +42,7 @@ from kraftpy.protocol.messages import share_fetch as fetching
 from kraftpy.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from kraftpy.protocol.messages.share_fetch import LeaderIdAndEpoch, NodeEndpoint, ShareFetchRequest, ShareFetchResponse
 from kraftpy.share.acknowledgements import Acknowledgement, BadAcknowledgement, read_batch
-from kraftpy.share.partition import Acquired, Reply
+from kraftpy.share.effects import Acquired, Reply
 from kraftpy.share.records import ShareKey
 from kraftpy.types import TopicId
 

@@ -1,6 +1,9 @@
-"""Streams groups (keys 88, 89): their members and topologies (KIP-1071). The protocol is in `groups.coordinator`.
+"""Streams groups (keys 88, 89, 93): their members and topologies (KIP-1071). The protocol is in `groups.coordinator`.
 
 A cluster has them if the feature `streams.version` is at least 1, which is the default of a new cluster.
+
+Left out: descriptions of topologies (KIP-1331), which Kafka leaves to a plugin. Members are never asked for one, and
+are answered as by a Kafka without a plugin; those who describe a group are told that none is stored.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatResponse,
     Topology,
 )
+from kraftpy.protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    StreamsGroupTopologyDescriptionUpdateResponse,
+)
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasCoordinators
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
+_NOT_STORED = 1
 _INTERNAL = (CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE)
 
 
@@ -70,4 +78,21 @@ async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRe
     """Describe streams groups."""
     if not _has_protocol(broker):
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
-    return await described(broker, request, context, ask, DescribedStreamsGroup)
+    answer = await described(broker, request, context, ask, DescribedStreamsGroup)
+    if request.include_topology_description:
+        for group in answer.groups:
+            if group.error_code == ErrorCode.NONE:
+                group.topology_description_status = _NOT_STORED
+    return answer
+
+
+async def streams_group_topology_description_update(
+    broker: Broker, request: StreamsGroupTopologyDescriptionUpdateRequest, context: RequestContext
+) -> StreamsGroupTopologyDescriptionUpdateResponse:
+    """Refuse the description of a topology: there is nothing here that would keep it."""
+    problem = None
+    if broker.image.feature_level(STREAMS_FEATURE) >= 1:
+        problem = "The broker has no streams group topology description plugin configured."
+    return StreamsGroupTopologyDescriptionUpdateResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=problem or ErrorCode.UNSUPPORTED_VERSION.meaning
+    )

@@ -70,6 +70,8 @@ HANDLERS: dict[int, str] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "share_groups:describe_share_group_offsets",
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "share_groups:alter_share_group_offsets",
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: "share_groups:delete_share_group_offsets",
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: "streams_groups:streams_group_topology_description_update",
+    ApiKey.UNREGISTER_CONTROLLER: "cluster:unregister_controller",
 }
 
 CONTROLLER_APIS = frozenset(
@@ -90,6 +92,7 @@ CONTROLLER_APIS = frozenset(
         ApiKey.UNREGISTER_BROKER,
         ApiKey.ADD_RAFT_VOTER,
         ApiKey.REMOVE_RAFT_VOTER,
+        ApiKey.UNREGISTER_CONTROLLER,
     }
 )
 """The APIs that a controller listener serves to clients (KIP-919), as Kafka's does."""

@@ -3,7 +3,7 @@
 As in Kafka, a default that this broker was given (`num.partitions`, `default.replication.factor`) precedes the active
 controller's.
 
-Left out: creation with other settings, which takes a CreateTopics request.
+Dead letter queues are users' topics with two settings.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ def new_topic_id() -> TopicId:
 
 
 async def auto_create_topics(
-    names: Sequence[str], metadata: MetadataLog, config: BrokerConfig, clock: Clock
+    names: Sequence[str],
+    metadata: MetadataLog,
+    config: BrokerConfig,
+    clock: Clock,
+    configs: tuple[ConfigValue, ...] = (),
 ) -> dict[str, ErrorCode]:
-    """Create topics with the defaults, and return an error code for each that could not be created.
+    """Create topics with the defaults and some settings; return an error code for each that could not be created.
 
     At most `MOST_AT_ONCE` topics are created; the others get LEADER_NOT_AVAILABLE, on which clients ask again. Invalid
     names get INVALID_TOPIC_EXCEPTION; the metadata log, which is no topic, is unknown.
@@ -50,7 +54,7 @@ async def auto_create_topics(
     wanted = [name for name in wanted if name not in refused]
     refused.update(dict.fromkeys(wanted[MOST_AT_ONCE:], ErrorCode.LEADER_NOT_AVAILABLE))
     command = CreateTopics(
-        topics=tuple(_new_topic(name, config) for name in wanted[:MOST_AT_ONCE]),
+        topics=tuple(_new_topic(name, config, configs) for name in wanted[:MOST_AT_ONCE]),
         time_ms=clock.now(),
         default_partitions=config.num_partitions,
         default_replication_factor=config.default_replication_factor,
@@ -69,7 +73,7 @@ async def found_or_created(name: str, metadata: MetadataLog, config: BrokerConfi
     return metadata.image.topic(name)
 
 
-def _new_topic(name: str, config: BrokerConfig) -> NewTopic:
+def _new_topic(name: str, config: BrokerConfig, configs: tuple[ConfigValue, ...]) -> NewTopic:
     internal = settings_of(name, config)
     if internal is None:
         return NewTopic(
@@ -79,6 +83,7 @@ def _new_topic(name: str, config: BrokerConfig) -> NewTopic:
             replication_factor=(
                 config.default_replication_factor if "default.replication.factor" in config.given else -1
             ),
+            configs=configs,
         )
     return NewTopic(
         name=name,

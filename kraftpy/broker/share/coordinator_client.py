@@ -34,8 +34,8 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import read_share_group_state as read
 from kraftpy.protocol.messages import write_share_group_state as write
+from kraftpy.share.effects import Write
 from kraftpy.share.events import Command, Result
-from kraftpy.share.partition import Write
 from kraftpy.share.records import ShareKey
 from kraftpy.types import BrokerId
 

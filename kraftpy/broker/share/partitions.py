@@ -27,14 +27,16 @@ from kraftpy.broker.replication.log_search import search_timestamp
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.share.coordinator_client import ShareStates
+from kraftpy.broker.share.dead_letters import DeadLetterQueues
 from kraftpy.broker.waiting import Watch, wake_all
 from kraftpy.config.group import GroupSettings, duration_ms
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.share.acknowledgements import Acknowledgement
 from kraftpy.share.config import SharePartitionConfig
+from kraftpy.share.effects import Acquired, Available, DeadLetters, Effect, Reply, Write
 from kraftpy.share.events import NO_OFFSET
-from kraftpy.share.partition import Acquired, Available, Effect, Reply, SharePartition, Write
+from kraftpy.share.partition import SharePartition
 from kraftpy.share.records import ShareKey
 from kraftpy.types import Millis
 
@@ -63,6 +65,10 @@ class HeldPartition:
         self.waiting: dict[int, asyncio.Future[Reply]] = {}
         """Acknowledgements that are not written yet."""
         self.loading: asyncio.Task[None] | None = None
+        self.letters: deque[DeadLetters] = deque()
+        """What is to be written to the dead letter queue, one range after the other."""
+        self.burying: asyncio.Task[None] | None = None
+        """Writes them."""
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = Millis(0)
 
@@ -81,6 +87,7 @@ class SharePartitions:
         tasks: Tasks,
         replicas: Replicas,
         states: ShareStates,
+        queues: DeadLetterQueues,
         settings: Callable[[str], GroupSettings],
         has_members: Callable[[str], bool],
     ) -> None:
@@ -90,6 +97,7 @@ class SharePartitions:
         self._tasks = tasks
         self._replicas = replicas
         self._states = states
+        self._queues = queues
         self._settings = settings
         self._held: dict[ShareKey, HeldPartition] = {}
         self._request_ids = itertools.count(1)
@@ -141,6 +149,8 @@ class SharePartitions:
             del self._held[held.key]
         if held.loading is not None:
             held.loading.cancel()
+        if held.burying is not None:
+            held.burying.cancel()  # the next leader, or the next member, finds what is archiving
         if held.timer is not None:
             held.timer.cancel()
         try:
@@ -174,6 +184,7 @@ class SharePartitions:
             partition_max_record_locks=settings.share_partition_max_record_locks,
             record_lock_duration_ms=settings.share_record_lock_duration_ms,
             renew_acknowledge_enable=settings.share_renew_acknowledge_enable,
+            has_dead_letters=self._queues.has_queue(group_id),
         )
 
     # --- loading -----------------------------------------------------------------------------
@@ -221,6 +232,7 @@ class SharePartitions:
             if written.error_code != ErrorCode.NONE:
                 raise KafkaError(written.error_code, written.error_message or "cannot write the start offset")
         held.machine, held.is_loaded, held.error, held.loading = machine, True, None, None
+        self._step(held, "loading", machine.resume_dead_letters)
         wake_all(held.watches)
 
     async def _first_offset(self, held: HeldPartition) -> int:
@@ -246,6 +258,7 @@ class SharePartitions:
         request_id = next(self._request_ids)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         held.waiting[request_id] = answer
+        held.machine.config = self._config_of(held.key.group_id)
         now = self._clock.monotonic_ms()
         self._step(held, "an acknowledgement", lambda: held.machine.acknowledge(request_id, member_id, said, now))
         return answer
@@ -259,7 +272,8 @@ class SharePartitions:
 
     def _drop_unneeded(self, held: HeldPartition) -> None:
         """Drop the share partition if no member fetches from it any more and all changes are written."""
-        if not held.waiting and not self._has_members(held.key.group_id):
+        is_at_work = held.waiting or held.burying is not None or not held.machine.is_idle
+        if not is_at_work and not self._has_members(held.key.group_id):
             self._drop(held, _NOT_LED)
 
     def acquired(self, held: HeldPartition) -> None:
@@ -292,6 +306,11 @@ class SharePartitions:
                         answer.set_result(effect)
                 case Available():
                     wake_all(held.watches)
+                case DeadLetters():
+                    held.letters.append(effect)
+                    if held.burying is None:
+                        name = f"dead letters of {held.key.group_id!r}"
+                        held.burying = self._tasks.create_task(self._bury(held), name=name)
                 case _:
                     assert_never(effect)
         if self._held.get(held.key) is held:
@@ -321,6 +340,34 @@ class SharePartitions:
         else:
             self._drop_unneeded(held)
 
+    async def _bury(self, held: HeldPartition) -> None:
+        """Write to the dead letter queue what is to go there; what it cannot take is archived all the same."""
+        while held.letters:
+            letters = held.letters.popleft()
+            first, last = letters.first_offset, letters.last_offset
+            try:
+                await self._queues.write(held.key.group_id, held.replica, letters)
+            except KafkaError as error:
+                self._tasks.incidents.complaints.write(
+                    logger,
+                    logging.ERROR,
+                    "dead letters",
+                    held.key.group_id[:_SHOWN_CHARACTERS],
+                    "share group %.100r: offsets %d to %d of %s are not all in its dead letter queue: %s",
+                    held.key.group_id,
+                    first,
+                    last,
+                    held.replica.topic_partition,
+                    error,
+                )
+            except Exception as error:
+                self._tasks.survive("writing dead letters", error)
+            if self._held.get(held.key) is not held:
+                return
+            self._step(held, "dead letters", partial(held.machine.dead_letters_written, first, last))
+        held.burying = None
+        self._drop_unneeded(held)
+
     def _set_timer(self, held: HeldPartition) -> None:
         """Schedule a tick for when the next lock expires. An earlier timer stays: a spurious tick is harmless."""
         deadline = held.machine.next_deadline()
@@ -338,4 +385,5 @@ class SharePartitions:
         held.timer = None
         if held.is_led and self._held.get(held.key) is held:
             now = self._clock.monotonic_ms()
+            held.machine.config = self._config_of(held.key.group_id)
             self._step(held, "a tick", lambda: held.machine.tick(now))

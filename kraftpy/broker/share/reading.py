@@ -14,7 +14,7 @@ from kraftpy.protocol.record_batch import (
     read_markers,
     split_batches,
 )
-from kraftpy.share.partition import Acquired, Stretch
+from kraftpy.share.effects import Acquired, Stretch
 from kraftpy.types import Offset
 
 

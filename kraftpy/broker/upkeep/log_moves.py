@@ -9,16 +9,18 @@ into place: until the rename is durable nothing that was appended to the new log
 note of its origin (`layout.MOVED_FROM`) until the old log is gone, so that a start that finds both knows which one
 counts. So a crash at any point leaves the old one or the new one.
 
-A move that is not finished when the broker stops starts over at the next start, which recognises it by the directory's
-name. A request for a replica that is not here yet is kept in memory only, as in Kafka.
+A move that is not finished when the broker stops goes on at the next start, which recognises it by the directory's
+name and keeps as much of the copy as the log still has (`log.copies`). A request for a replica that is not here yet is
+kept in memory only, as in Kafka.
 
-Moves run one at a time, in the order of the requests; throttled by `replica.alter.log.dirs.io.max.bytes.per.second`.
-Left out: continuing a copy after a restart; several moves at once (`num.replica.alter.log.dirs.threads`).
+`num.replica.alter.log.dirs.threads` moves run at once, in the order of the requests: as many as there are log
+directories, if it is not set. Together they keep to `replica.alter.log.dirs.io.max.bytes.per.second`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator
@@ -34,7 +36,7 @@ from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.storage.disk import Disk
 from kraftpy.config import BrokerConfig
 from kraftpy.config.settings import whole_number
-from kraftpy.log import layout
+from kraftpy.log import copies, layout
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.results import Origin
@@ -42,7 +44,7 @@ from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.metadata.image import Image
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.types import LeaderEpoch, TopicPartition
+from kraftpy.types import LeaderEpoch, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +54,9 @@ _PIECE_BYTES = 256 * 1024
 _LAST_BYTES = 4 << 20
 """How much may be missing when the move is completed: it is copied without a pause."""
 _FLUSH_BYTES = 64 << 20
-_RETRY_SECONDS = 2.0
+_RETRY_MS = 2_000
 _LOOK_SECONDS = 1.0
+_MOST_AT_ONCE = 64
 _FILES_WHILE_OPENING = 8
 
 
@@ -68,10 +71,14 @@ class Future(NamedTuple):
 class _Move:
     """One replica on the move."""
 
-    def __init__(self, replica: Replica, disk: Disk, name: str) -> None:
+    def __init__(self, replica: Replica, disk: Disk, name: str, *, is_begun: bool) -> None:
         self.replica = replica
         self.disk = disk
         self.name = name
+        self.is_begun = is_begun
+        """The directory may hold a copy that was begun before the broker started."""
+        self.retry_at_ms = 0
+        """When to try again, in monotonic milliseconds."""
         self.log: PartitionLog | None = None
         self.is_over = False
         """The move was completed or given up."""
@@ -140,12 +147,7 @@ class LogMoves:
         name = layout.future_partition_name(key, uuid.uuid4().hex)
         if len(name) > layout.MOST_NAME_CHARACTERS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        before = self._moves.get(key)
-        if before is not None and before.disk is disk:
-            return ErrorCode.NONE
-        if before is not None:
-            self._give_up(before)
-        if replica.log_directory is disk.directory:
+        if not self._needs_a_copy(replica, disk):
             return ErrorCode.NONE
         try:
             await asyncio.to_thread(_make, disk, name, replica)
@@ -153,16 +155,28 @@ class LogMoves:
             if not manager.failures.storage_failed(disk.directory, "make a log in", error):
                 logger.error("%s cannot be moved to %s: %s", key, path, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
-        self._begin(replica, disk, name)
+        if self._needs_a_copy(replica, disk):  # another request may have come first
+            self._begin(replica, disk, name, is_begun=False)
+        else:
+            self._delete_later(disk, name)
         return ErrorCode.NONE
 
+    def _needs_a_copy(self, replica: Replica, disk: Disk) -> bool:
+        """Return whether a copy has to be begun; give one up that is made elsewhere."""
+        before = self._moves.get(replica.topic_partition)
+        if before is not None and before.disk is disk:
+            return False
+        if before is not None:
+            self._give_up(before)
+        return replica.log_directory is not disk.directory
+
     def resume(self) -> None:
-        """Restart the moves that were in progress when the broker stopped: the copies found in the directories."""
+        """Continue the moves that were in progress when the broker stopped: the copies found in the directories."""
         for disk in self._manager.disks:
             for name, key in sorted(disk.futures.items()):
                 replica = self._replicas.held(key)
                 if replica is not None and replica.log_directory is not disk.directory and key not in self._moves:
-                    self._begin(replica, disk, name)
+                    self._begin(replica, disk, name, is_begun=True)
                 elif key not in self._replicas.offline:
                     self._delete_later(disk, name)
 
@@ -175,10 +189,10 @@ class LogMoves:
                 size = 0 if move.log is None else move.log.segments.size_bytes
                 yield Future(key, size, max(0, move.replica.log_end_offset - end_offset))
 
-    def _begin(self, replica: Replica, disk: Disk, name: str) -> None:
+    def _begin(self, replica: Replica, disk: Disk, name: str, *, is_begun: bool) -> None:
         key = replica.topic_partition
         logger.info("%s: copying from %s to %s", key, replica.log_directory.path, disk.directory.path)
-        self._moves[key] = _Move(replica, disk, name)
+        self._moves[key] = _Move(replica, disk, name, is_begun=is_begun)
         self._awake.set()
 
     def _give_up(self, move: _Move) -> None:
@@ -202,21 +216,33 @@ class LogMoves:
 
     async def run(self) -> None:
         """Make the moves until cancelled."""
+        at_once = self._config.num_replica_alter_log_dirs_threads or len(self._manager.disks)
         try:
-            while True:
-                self._awake.clear()
-                for move in list(self._moves.values()):
-                    if move.goes_on():  # an earlier one may have taken long
-                        await self._advance(move)
-                if not self._moves:
-                    await self._awake.wait()
-                else:
-                    await asyncio.sleep(_RETRY_SECONDS)  # for those that could not continue
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(max(1, min(at_once, _MOST_AT_ONCE))):
+                    workers.create_task(self._make_moves())
         finally:
             for move in self._moves.values():
                 if move.log is not None:
                     move.log.release()
-                    move.log = None
+                    move.log, move.is_begun = None, True
+
+    async def _make_moves(self) -> None:
+        """Make one move after another, beside others that do the same."""
+        while True:
+            move = self._next()
+            if move is not None:
+                await self._advance(move)
+                continue
+            self._awake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_MS / 1000 if self._moves else None):
+                    await self._awake.wait()
+
+    def _next(self) -> _Move | None:
+        """Return the first move that nobody makes and that is not to be retried later."""
+        now = self._clock.monotonic_ms()
+        return next((each for each in self._moves.values() if not each.is_busy and each.retry_at_ms <= now), None)
 
     async def _advance(self, move: _Move) -> None:
         """Copy until the move is over or cannot continue for now."""
@@ -232,6 +258,7 @@ class LogMoves:
         except (_RetryLater, OSError, KafkaError) as error:
             if not move.goes_on():
                 return
+            move.retry_at_ms = self._clock.monotonic_ms() + _RETRY_MS
             if isinstance(error, OSError) and self._manager.failures.storage_failed(
                 move.disk.directory, "copy a log to", error
             ):
@@ -259,8 +286,12 @@ class LogMoves:
         return held is not move.replica or move.disk.failure is not None
 
     async def _open(self, move: _Move) -> None:
-        """Begin an empty copy at the log's start offset."""
+        """Open the copy that was begun before the broker started, or begin an empty one at the log's start offset."""
         replica = move.replica
+        if move.is_begun:
+            move.is_begun = False  # whatever is wrong with it, another one can be made
+            if await self._continue(move):
+                return
         start = replica.log.log_start_offset
         replica.operations.lowest_truncation = None
         move.clean_until = replica.operations.clean_until
@@ -268,23 +299,70 @@ class LogMoves:
         log.move_to(replica.log.files)
         move.log = log
 
+    async def _continue(self, move: _Move) -> bool:
+        """Open a copy and drop what is not in the log; return whether it can be continued."""
+        replica, where = move.replica, move.disk.directory.path
+        opened = await asyncio.to_thread(self._open_begun, move)
+        if opened is None:
+            return False
+        log, move.clean_until = opened
+        try:
+            if replica.operations.is_truncating:
+                move.is_begun = True
+                raise _RetryLater("the log is being truncated")
+            replica.operations.lowest_truncation = None
+            end = None if self._is_pointless(move) else copies.common_end(log, replica.log)
+            if end is not None:
+                await asyncio.to_thread(_cut, log, end, move.clean_until)
+                log.move_to(replica.log.files)
+                move.log = log
+                logger.info("%s: the copy in %s goes on at offset %d", replica.topic_partition, where, end)
+        except KafkaError as error:
+            logger.warning("%s: the copy in %s cannot be continued: %s", replica.topic_partition, where, error)
+        finally:
+            if move.log is not log:
+                log.release()
+        return move.log is log
+
+    def _open_begun(self, move: _Move) -> tuple[PartitionLog, Offset] | None:
+        """Return a copy that was begun before, with its clean part; None if it cannot be opened. Blocks."""
+        replica = move.replica
+        directory = OsDirectory(Path(move.disk.directory.path) / move.name)
+        try:
+            progress = copies.read_progress(directory)
+            if progress is None or layout.read_topic_id(directory) != replica.topic_id:
+                return None
+            log = self._open_log(directory, replica, progress.recovery_point, progress.log_start_offset)
+        except layout.CorruptFile as error:
+            logger.warning("%s: the copy cannot be continued: %s", replica.topic_partition, error)
+            return None
+        return log, Offset(progress.clean_until)
+
     def _open_empty(self, move: _Move, start: int) -> PartitionLog:
         replica = move.replica
         name = layout.future_partition_name(replica.topic_partition, uuid.uuid4().hex)
         directory = _make(move.disk, name, replica)
         before, move.name = move.name, name
         move.disk.directory.delete(before)  # only once the other is there: a crash in between would forget the move
-        log = PartitionLog.open(
+        log = self._open_log(directory, replica)
+        if start:
+            log.truncate_fully_and_start_at(start)
+        copies.write_progress(log, move.clean_until)
+        return log
+
+    def _open_log(
+        self, directory: OsDirectory, replica: Replica, recovery_point: int = 0, log_start_offset: int = 0
+    ) -> PartitionLog:
+        return PartitionLog.open(
             directory,
             replica.log.config,
             now=self._clock.now(),
             topic_id=replica.topic_id,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
             files=FileCache(_FILES_WHILE_OPENING),
             expiration_ms=self._config.producer_id_expiration_ms,
         )
-        if start:
-            log.truncate_fully_and_start_at(start)
-        return log
 
     async def _copy(self, move: _Move) -> bool:
         """Copy one piece, within the throttle; return whether the copy is nearly complete."""
@@ -354,6 +432,7 @@ class LogMoves:
             finally:
                 log.finish_flush(job)
             is_partial = job.is_partial
+        await asyncio.to_thread(copies.write_progress, log, move.clean_until)
 
     # --- completion --------------------------------------------------------------------------
 
@@ -403,9 +482,10 @@ class LogMoves:
         """Replace the log in one step, on the loop. Returns the old log."""
         replica, log, key = move.replica, move.log, move.replica.topic_partition
         assert log is not None
-        move.disk.directory.rename(move.name, str(key))
         directory = log.directory
         assert isinstance(directory, OsDirectory)
+        directory.delete(layout.COPY_PROGRESS)
+        move.disk.directory.rename(move.name, str(key))
         directory.renamed(str(key))
         log.take_over(replica.log)
         move.is_over = move.is_done = True
@@ -448,6 +528,12 @@ def _note_origin(log: PartitionLog, replica: Replica) -> None:
         replica.log.directory.delete(layout.MOVED_FROM)
         replica.log.directory.sync()
     log.directory.replace(layout.MOVED_FROM, f"{replica.log_directory.path}\n".encode())
+
+
+def _cut(log: PartitionLog, end: int, clean_until: Offset) -> None:
+    """Drop what a copy has beyond `end`, and record that before anything is appended. Blocks."""
+    log.truncate_to(end)
+    copies.write_progress(log, clean_until)
 
 
 def _set_aside(source: Disk, key: TopicPartition, aside: str) -> None:

@@ -228,6 +228,7 @@ class StreamsProtocol:
             member_id=message.member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self.settings(group.group_id).streams_heartbeat_interval_ms,
+            acceptable_recovery_lag_legacy=ACCEPTABLE_RECOVERY_LAG,
             acceptable_recovery_lag=ACCEPTABLE_RECOVERY_LAG,
             task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
             status=self._status(group, message.member_id),  # an empty list, not null: clients keep what null omits

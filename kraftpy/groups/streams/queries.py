@@ -42,6 +42,10 @@ def describe(
     return StreamsGroupDescribeResponse(groups=described)
 
 
+ASSIGNOR = "sticky"
+"""Kafka's name of the assignor that all groups have."""
+
+
 def _not_found(group_id: str, why: str) -> DescribedStreamsGroup:
     return DescribedStreamsGroup(
         error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} {why}.", group_id=group_id
@@ -62,6 +66,7 @@ def _describe(group: StreamsGroup, configured: Configured | None, operations: in
         topology=topology,
         members=[_member(group, member_id) for member_id in sorted(group.members)],
         authorized_operations=operations,
+        assignor_name=ASSIGNOR,
     )
 
 

@@ -3,7 +3,8 @@
 An unsupported version of this request is answered with UNSUPPORTED_VERSION in version 0, and the response header is
 never flexible (KIP-511).
 
-KIP-35, KIP-511 (the client's name), KIP-584 (features), KIP-866 (migration), KIP-1022 (features from version 0).
+KIP-35, KIP-511 (the client's name), KIP-584 (features), KIP-866 (migration), KIP-1022 (features from version 0),
+KIP-1242 (the cluster and node that the client means).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Annotated
 from kraftpy.protocol.schema import array, boolean, ignorable, int16, int32, int64, message, string, struct, tag
 
 
-@message(api_key=18, versions="0-4", flexible="3+")
+@message(api_key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest:
     """Names the client's software, and asks for the broker's APIs."""
 
     client_software_name: Annotated[str, string, "3+", ignorable] = ""  # KIP-511
     client_software_version: Annotated[str, string, "3+", ignorable] = ""
+    cluster_id: Annotated[str | None, string, "5+", ignorable] = None  # KIP-1242: where the client means to be
+    node_id: Annotated[int, int32, "5+", ignorable] = -1
 
 
 @struct
@@ -48,7 +51,7 @@ class FinalizedFeatureKey:
     min_version_level: Annotated[int, int16] = 0
 
 
-@message(api_key=18, versions="0-4", flexible="3+")
+@message(api_key=18, versions="0-5", flexible="3+")
 class ApiVersionsResponse:
     """The broker's APIs with their versions, and the features of the cluster."""
 

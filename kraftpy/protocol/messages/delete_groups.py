@@ -1,16 +1,16 @@
 """Deletes groups that have no members, with their offsets.
 
-KIP-229.
+KIP-229, KIP-1331 (messages).
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from kraftpy.protocol.schema import array, int16, int32, message, string, struct
+from kraftpy.protocol.schema import array, ignorable, int16, int32, message, string, struct
 
 
-@message(api_key=42, versions="0-2", flexible="2+")
+@message(api_key=42, versions="0-3", flexible="2+")
 class DeleteGroupsRequest:
     """The ids of the groups to delete."""
 
@@ -23,9 +23,10 @@ class DeletableGroupResult:
 
     group_id: Annotated[str, string]
     error_code: Annotated[int, int16] = 0
+    error_message: Annotated[str | None, string, "3+", ignorable] = None  # KIP-1331
 
 
-@message(api_key=42, versions="0-2", flexible="2+")
+@message(api_key=42, versions="0-3", flexible="2+")
 class DeleteGroupsResponse:
     """The results, by group."""
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, KeyValue, TaskIds, TaskOffset, TopicInfo
-from kraftpy.protocol.schema import array, boolean, int16, int32, message, nested, string, struct
+from kraftpy.protocol.messages.streams_group_topology_description_update import TopologyDescription
+from kraftpy.protocol.schema import array, boolean, ignorable, int8, int16, int32, message, nested, string, struct
 
 
-@message(api_key=89, versions="0", flexible="0+")
+@message(api_key=89, versions="0-1", flexible="0+")
 class StreamsGroupDescribeRequest:
     """The groups to describe."""
 
     group_ids: Annotated[list[str], array(string)] = []
     include_authorized_operations: Annotated[bool, boolean] = False
+    include_topology_description: Annotated[bool, boolean, "1+"] = False  # KIP-1331
 
 
 @struct
@@ -78,9 +80,12 @@ class DescribedStreamsGroup:
     topology: Annotated[DescribedTopology | None, nested] = None
     members: Annotated[list[DescribedStreamsMember], array] = []
     authorized_operations: Annotated[int, int32] = -(2**31)
+    topology_description: Annotated[TopologyDescription | None, nested, "1+"] = None  # KIP-1331
+    topology_description_status: Annotated[int, int8, "1+"] = 0
+    assignor_name: Annotated[str | None, string, "1+", ignorable] = None  # KIP-1357
 
 
-@message(api_key=89, versions="0", flexible="0+")
+@message(api_key=89, versions="0-1", flexible="0+")
 class StreamsGroupDescribeResponse:
     """The described groups."""
 

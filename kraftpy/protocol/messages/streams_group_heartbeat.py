@@ -1,13 +1,27 @@
 """The one request of a streams group's members: to join, stay, send their topology, report tasks, and leave.
 
-KIP-1071. The members of a streams group share the tasks of a topology, as those of a consumer group share partitions.
+KIP-1071, KIP-1331 (descriptions of topologies, in version 1). The members of a streams group share the tasks of a
+topology, as those of a consumer group share partitions.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from kraftpy.protocol.schema import array, boolean, int8, int16, int32, int64, message, nested, string, struct, uint16
+from kraftpy.protocol.schema import (
+    array,
+    boolean,
+    ignorable,
+    int8,
+    int16,
+    int32,
+    int64,
+    message,
+    nested,
+    string,
+    struct,
+    uint16,
+)
 
 
 @struct
@@ -83,7 +97,7 @@ class TaskOffset:
     offset: Annotated[int, int64]
 
 
-@message(api_key=88, versions="0", flexible="0+")
+@message(api_key=88, versions="0-1", flexible="0+")
 class StreamsGroupHeartbeatRequest:
     """Shows that a member is alive. Null, or a timeout of -1, means no change since its last heartbeat."""
 
@@ -131,7 +145,7 @@ class EndpointToPartitions:
     standby_partitions: Annotated[list[TopicPartitions], array] = []
 
 
-@message(api_key=88, versions="0", flexible="0+")
+@message(api_key=88, versions="0-1", flexible="0+")
 class StreamsGroupHeartbeatResponse:
     """The member's epoch, and its tasks if they have changed."""
 
@@ -141,11 +155,13 @@ class StreamsGroupHeartbeatResponse:
     member_id: Annotated[str, string] = ""
     member_epoch: Annotated[int, int32] = 0
     heartbeat_interval_ms: Annotated[int, int32] = 0
-    acceptable_recovery_lag: Annotated[int, int32] = 0
+    acceptable_recovery_lag_legacy: Annotated[int, int32, "0"] = 0
     task_offset_interval_ms: Annotated[int, int32] = 0
+    acceptable_recovery_lag: Annotated[int, int64, "1+", ignorable] = -1
     status: Annotated[list[Status] | None, array] = []
     active_tasks: Annotated[list[TaskIds] | None, array] = None
     standby_tasks: Annotated[list[TaskIds] | None, array] = None
     warmup_tasks: Annotated[list[TaskIds] | None, array] = None
+    topology_description_required: Annotated[bool, boolean, "1+"] = False  # KIP-1331
     endpoint_information_epoch: Annotated[int, int32] = 0
     partitions_by_user_endpoint: Annotated[list[EndpointToPartitions] | None, array] = None

@@ -1,0 +1,67 @@
+"""What a share partition reads and hands out, and what it asks its driver to do (`share.partition`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share.batches import StateBatch
+from kraftpy.share.in_flight import GivenUp
+
+
+class Stretch(NamedTuple):
+    """A range of offsets that was read: one batch, or a stretch without records for consumers (markers, aborted)."""
+
+    first_offset: int
+    last_offset: int
+    has_records: bool = True
+
+
+class Acquired(NamedTuple):
+    """A range of records that a member has just acquired."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+    @property
+    def size(self) -> int:
+        """The number of offsets in the range."""
+        return self.last_offset - self.first_offset + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """Write this to the coordinator, then report the outcome by `written`."""
+
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer this acknowledgement."""
+
+    request_id: int
+    error_code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Available:
+    """Records may be available now: waiting fetches should look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """Write these records to the group's dead letter queue, then report by `dead_letters_written`."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    cause: GivenUp
+
+
+Effect = Write | Reply | Available | DeadLetters
