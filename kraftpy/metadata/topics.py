@@ -278,15 +278,15 @@ def delete_topics(command: DeleteTopics, image: Image) -> Decision[tuple[TopicRe
         try:
             _check_reference(reference, named)
             if topic is None and reference.name is not None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.meaning)
             if topic is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
-            if meant[topic.topic_id] > 1:
-                raise Refused(
-                    ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
-                )
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID.meaning)
         except Refused as refused:
             results.append(_refused(reference.name, refused, reference.topic_id))
+            continue
+        if meant[topic.topic_id] > 1:
+            twice = "The provided topic name maps to an ID that was already supplied."
+            results.append(_refused(topic.name, Refused(ErrorCode.INVALID_REQUEST, twice), topic.topic_id))
             continue
         records.append(TopicDeleted(name=topic.name, topic_id=topic.topic_id))
         results.append(TopicResult(name=topic.name, topic_id=topic.topic_id))

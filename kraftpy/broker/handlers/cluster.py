@@ -211,7 +211,7 @@ async def update_features(
     if decision.error:  # as in Kafka: then nothing is said of single features
         return response
     response.results = [
-        UpdatableFeatureResult(feature=result.name, error_code=result.error, error_message=shortened(result.message))
+        UpdatableFeatureResult(feature=result.name, error_message=ErrorCode.NONE.meaning)
         for result in decision.result or ()
     ]
     return response

@@ -153,6 +153,10 @@ async def alter_configs(
             if problem := number_problem(len(resource.configs)):
                 changes.append(_refused(resource, ErrorCode.INVALID_CONFIG, problem))
                 continue
+            if nulls := [config.name for config in resource.configs if config.value is None]:
+                problem = f"Null value not supported for : {', '.join(nulls)}"
+                changes.append(_refused(resource, ErrorCode.INVALID_REQUEST, problem))
+                continue
             operations = tuple(ConfigOperation(name=config.name, value=config.value) for config in resource.configs)
             changes.append(
                 ConfigChange(

@@ -38,11 +38,11 @@ async def streams_group_heartbeat(
     """Join a streams group, stay in it or leave it."""
     if broker.image.feature_level(STREAMS_FEATURE) < 1:
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
-    if not request.group_id.strip():
-        return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
     if request.topology is not None and (problem := _problem_of_names(request.topology)) is not None:
         invalid = ErrorCode.STREAMS_INVALID_TOPOLOGY
         return StreamsGroupHeartbeatResponse(error_code=invalid, error_message=shortened(problem))
+    if not request.group_id.strip():
+        return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
     answer: Any = await broker.coordinators.ask(request, context)
     answer.error_message = shortened(answer.error_message)
     return answer

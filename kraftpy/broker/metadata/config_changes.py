@@ -71,8 +71,9 @@ def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> No
         return
     if change.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
         return  # refused by the metadata log
-    if change.resource_type == ConfigResourceType.TOPIC and image.topic(change.resource_name) is None:
-        return
+    is_topic = change.resource_type == ConfigResourceType.TOPIC
+    if is_topic and not change.replace and image.topic(change.resource_name) is None:
+        return  # as well; what would replace all settings is checked before, as in Kafka
     after = settings_after(change, image)
     try:
         if change.resource_type == ConfigResourceType.GROUP:

@@ -157,6 +157,8 @@ def _unknown_sessions(version: int, differ: Differ) -> None:
     for session, epoch in (*((0, 1), (5, 1), (5, 0), (5, -1), (-1, 0), (-1, -1), (0, -2), (0, MAX_INT), (12345, -2)),):
         ask(f"unknown session {session} epoch {epoch}", session, epoch, [topic("fs", topic_id, part(0))])
         ask(f"unknown session {session} epoch {epoch}, nothing", session, epoch)
+    for session, epoch in ((MAX_INT, 1), (-MAX_INT - 1, 1), (MAX_INT, 0)):
+        ask(f"session out of range, {session} epoch {epoch}", session, epoch, [topic("fs", topic_id, part(0))])
 
 
 def _known_sessions(version: int, differ: Differ) -> None:

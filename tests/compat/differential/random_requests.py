@@ -51,7 +51,7 @@ def make_pool(differ: Differ, name: str) -> Pool:
     return Pool(
         ids=[*own, *own, ZERO_UUID, b"\x22" * 16],
         topics=[a, b, a, "no.such.topic", "sp ace", "", "__consumer_offsets", ".", "x" * 260],
-        groups=[f"g.{name}", f"h.{name}", "nobody", "", f"g.{name}"],
+        groups=[f"g.{name}", f"h.{name}", f"nobody.{name}", "", f"g.{name}"],
         transactional_ids=[f"t.{name}", f"u.{name}", f"t.{name}", ""],
         batches=[good, good, b"", patched(good, *CRC, 1, seal=False), good[:-3], good + good],
     )
@@ -123,7 +123,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "isolation_level": (0, 1),
     "allow_auto_topic_creation": (False,),
     "session_timeout_ms": (6000, 10000, 10000, 0, -1),
-    "rebalance_timeout_ms": (6000, 10000, 10000, 0, -1),
+    "rebalance_timeout_ms": (6000, 10000),
+    "session_id": (0, 0, 1, 5, 100, -1),
     "resource_type": (2, 4, 8, 16, 32, 0, 3),
     "replica_id": (-1,),
     "producer_id": (10**12, 10**12, 10**12 + 1, -1, -1, -2, 2**63 - 1, -(2**63)),
