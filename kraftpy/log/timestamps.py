@@ -80,8 +80,9 @@ def are_doubtful(
 ) -> bool:
     """Return whether the records must be read, because the header's timestamps may be wrong or are out of range.
 
-    That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed. The
-    records of a client that has not proved right are read even if the topic replaces timestamps: they may be unreadable.
+    That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed. A
+    client that has not proved right has its records read even if the topic replaces timestamps: nobody else may be able
+    to read them.
     """
     count, first, largest, attributes = (
         header.records_count, header.base_timestamp, header.max_timestamp, header.attributes,

@@ -24,7 +24,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
-from kraftpy.broker.handlers.offsets import is_read_committed
+from kraftpy.broker.handlers.offsets import committed_only
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
 from kraftpy.broker.replication.fetch_sessions import FIRST_TOPIC_ID_VERSION, asked_for
@@ -67,7 +67,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     """Read what is there; wait if that is too little; answer."""
     if _replica_id(request, context) >= 0:
         return await replica_fetch(broker, request, context)
-    if is_read_committed(request.isolation_level) is None:
+    if committed_only(request.isolation_level) is None:
         return _refused(request, ErrorCode.INVALID_REQUEST, context)
     try:
         asked = await broker.slices.apart(asked_for, request) if context.is_long else asked_for(request)
@@ -110,7 +110,7 @@ class _Reader:
         self.request = request
         self.may_read_followers = context.api_version >= _FIRST_FROM_FOLLOWERS_VERSION
         self.uses_topic_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
-        self.read_committed = is_read_committed(request.isolation_level) is True
+        self.read_committed = committed_only(request.isolation_level) is True
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
         self.racks: dict[BrokerId, str] | None = None
         """The racks of the brokers; None if this reader is not sent to the nearest replica."""

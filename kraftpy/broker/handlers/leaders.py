@@ -71,6 +71,8 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         async for name, numbers in _pieces((topic.topic, topic.partitions) for topic in request.topic_partitions or ())
         for number in numbers
     ]
+    if request.topic_partitions is not None and not request.topic_partitions:
+        return ElectLeadersResponse()  # as Kafka, whatever the election is
     if request.election_type not in (PREFERRED, UNCLEAN):
         unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
         return await _no_election(unknown, request, context.api_version)

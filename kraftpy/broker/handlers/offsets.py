@@ -62,7 +62,7 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
         for partition in topic.partitions:
             key = (topic.name, partition.partition_index)
             (repeated if key in seen else seen).add(key)
-    is_committed_only = is_read_committed(request.isolation_level)
+    is_committed_only = committed_only(request.isolation_level)
     topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     searches = 0
     for topic in request.topics:
@@ -91,8 +91,8 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
     return ListOffsetsResponse(topics=answers)
 
 
-def is_read_committed(isolation_level: int) -> bool | None:
-    """Whether a reader sees committed transactions only; None if the level is none that exists."""
+def committed_only(isolation_level: int) -> bool | None:
+    """Return whether a reader of this level sees only what is committed; None if there is no such level."""
     return None if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED) else isolation_level == READ_COMMITTED
 
 

@@ -194,6 +194,16 @@ def _odd_joins(version: int, differ: Differ) -> None:
         differ.ask("join_group", body, version, note=note, client=note)
 
 
+@scenario
+def joins_after_a_refused_join(differ: Differ) -> None:
+    for version in (0, 2, 5, 9):
+        group = f"refused-{version}"
+        differ.ask("join_group", joining(group, protocols=[]), version, note="no protocols")
+        for note, protocols in (("no protocols again", []), ("protocols", PROTOCOLS)):
+            body = joining(group, "nobody", protocols=protocols)
+            differ.ask("join_group", body, version, note=f"{note}, of a member after a refused join")
+
+
 STRANGERS: dict[str, dict[str, Any]] = {
     "wrong generation": {"generation_id": 99},
     "generation -1": {"generation_id": -1},

@@ -2,10 +2,9 @@
 
 An entry says in which requests (`request`: names of APIs, or "*"), versions, field and case ours is another answer,
 what Kafka answers, what kraftpy answers, and why that is better for a user. Only what is given restricts it: `field` is
-one path or several, or their ends; `about` and `case` are regular expressions that are found in what the element is about and in the
-scenario's words for the question; `kafka` and `here` are values, or "any", "absent", "present",
-"text". `when` says the case in
-words, for the table.
+one path or several, or their ends; `about` and `case` are regular expressions that are found in what the element is
+about and in the scenario's words for the question; `kafka` and `here` are values, or "any", "absent", "present",
+"text". `when` says the case in words, for the table.
 """
 
 from __future__ import annotations
