@@ -301,9 +301,11 @@ async def _set_some(
     open_changes: dict[int, ConfigChange] = {}
     for number in numbers:
         change = changes[number]
+        if results[number] is not None:
+            continue
         if isinstance(change, ConfigResult):
             results[number] = change
-        elif results[number] is None:
+        else:
             try:
                 check_change(change, broker.config, broker.image)
                 open_changes[number] = change
@@ -331,11 +333,10 @@ async def _set_some(
 def _named_again(
     changes: Sequence[ConfigChange | ConfigResult],
 ) -> Iterator[tuple[ConfigChange | ConfigResult, bool]]:
-    """Pair each change with whether another one names the same resource."""
-    several = named_more_than_once([change for change in changes if isinstance(change, ConfigChange)])
+    """Pair each change, or the refusal of one, with whether another one names the same resource."""
+    several = named_more_than_once(changes)
     for change in changes:
-        is_change = isinstance(change, ConfigChange)
-        yield change, is_change and (int(change.resource_type), change.resource_name) in several
+        yield change, (int(change.resource_type), change.resource_name) in several
 
 
 def _named_twice(change: ConfigChange | ConfigResult) -> ConfigResult:

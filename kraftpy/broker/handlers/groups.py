@@ -234,7 +234,7 @@ async def _offset_commit(broker: Broker, request: OffsetCommitRequest, context: 
             ids[found.name] = found.topic_id
             if good:
                 known.append(OffsetCommitRequestTopic(name=found.name, partitions=good))
-        if bad:
+        if bad or found is None:
             refused.append(
                 OffsetCommitResponseTopic(
                     name=topic.name if found is None else found.name,

@@ -51,7 +51,7 @@ from kraftpy.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from kraftpy.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from kraftpy.types import BrokerId, Offset, TopicId
+from kraftpy.types import ZERO_TOPIC_ID, BrokerId, Offset, TopicId
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasConfigRoom, HasMetadata, HasReplicas
@@ -194,16 +194,17 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
         )
     command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
-    answers = [
-        DeletableTopicResult(
+    answers: dict[Hashable, DeletableTopicResult] = {}
+    for place, (reference, result) in enumerate(zip(references, results, strict=True)):
+        is_sound = (reference.name is None) != (reference.topic_id == ZERO_TOPIC_ID)
+        key = (result.name, result.topic_id) if is_sound else place  # of the others each is answered, as in Kafka
+        answers[key] = DeletableTopicResult(
             name=result.name,
             topic_id=result.topic_id,
             error_code=result.error,
             error_message=shortened(result.message),
         )
-        for result in results
-    ]
-    return DeleteTopicsResponse(responses=_once(answers, lambda answer: (answer.name, answer.topic_id)))
+    return DeleteTopicsResponse(responses=list(answers.values()))
 
 
 async def create_partitions(

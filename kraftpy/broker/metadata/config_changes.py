@@ -19,6 +19,7 @@ from kraftpy.config.group import check_group_settings
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
 from kraftpy.metadata.commands import ConfigChange, ConfigOperationType, ConfigResourceType
+from kraftpy.metadata.decision import ConfigResult
 from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, Image, config_bytes
 from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -71,9 +72,6 @@ def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> No
         return
     if change.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
         return  # refused by the metadata log
-    is_topic = change.resource_type == ConfigResourceType.TOPIC
-    if is_topic and not change.replace and image.topic(change.resource_name) is None:
-        return  # as well; what would replace all settings is checked before, as in Kafka
     after = settings_after(change, image)
     try:
         if change.resource_type == ConfigResourceType.GROUP:
@@ -139,7 +137,7 @@ def added_bytes(change: ConfigChange, image: Image) -> int:
     return _bytes(change, settings_after(change, image)) - _bytes(change, _before(change, image))
 
 
-def named_more_than_once(changes: Sequence[ConfigChange]) -> set[tuple[int, str]]:
+def named_more_than_once(changes: Sequence[ConfigChange | ConfigResult]) -> set[tuple[int, str]]:
     """Return the resources named by more than one of these changes."""
     named = Counter((int(change.resource_type), change.resource_name) for change in changes)
     return {resource for resource, times in named.items() if times > 1}
