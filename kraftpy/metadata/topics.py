@@ -267,11 +267,10 @@ def _partition_records(
 
 def delete_topics(command: DeleteTopics, image: Image) -> Decision[tuple[TopicResult, ...]]:
     """Delete each existing topic. All references to a topic that is given twice, by name or id, are refused."""
-    named = Counter(
-        reference.name if reference.name is not None else reference.topic_id for reference in command.topics
-    )
+    sound = [reference for reference in command.topics if reference.is_sound]
+    named = Counter(reference.name if reference.name is not None else reference.topic_id for reference in sound)
     resolved = [_resolve(reference, image) for reference in command.topics]
-    meant = Counter(topic.topic_id for topic in resolved if topic)
+    meant = Counter(topic.topic_id for topic in (_resolve(reference, image) for reference in sound) if topic)
     records: list[Record] = []
     results = []
     for reference, topic in zip(command.topics, resolved, strict=True):

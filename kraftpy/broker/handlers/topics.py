@@ -51,7 +51,7 @@ from kraftpy.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from kraftpy.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from kraftpy.types import ZERO_TOPIC_ID, BrokerId, Offset, TopicId
+from kraftpy.types import BrokerId, Offset, TopicId
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasConfigRoom, HasMetadata, HasReplicas
@@ -196,8 +196,7 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
     answers: dict[Hashable, DeletableTopicResult] = {}
     for place, (reference, result) in enumerate(zip(references, results, strict=True)):
-        is_sound = (reference.name is None) != (reference.topic_id == ZERO_TOPIC_ID)
-        key = (result.name, result.topic_id) if is_sound else place  # of the others each is answered, as in Kafka
+        key = (result.name, result.topic_id) if reference.is_sound else place  # others are all answered, as in Kafka
         answers[key] = DeletableTopicResult(
             name=result.name,
             topic_id=result.topic_id,
