@@ -156,7 +156,8 @@ def answers_page() -> str:
         names = "every request" if entry["request"] == "*" else ", ".join(_listed(entry["request"]))
         versions = f" {entry['versions']}" if "versions" in entry else ""
         when = f" of {entry['when']}" if "when" in entry else ""
-        field = "the answer" if entry["field"] == "outcome" else f"`{entry['field']}`"
+        fields = _listed(entry["field"])
+        field = "the answer" if fields == ["outcome"] else ", ".join(f"`{name}`" for name in fields)
         kafka, here = (" or ".join(_in_words(value) for value in _listed(entry[side])) for side in ("kafka", "here"))
         lines.append(f"| {names}{versions} | {field}{when} | {kafka} | {here} | {entry['why']} |")
     return "\n".join(lines) + "\n"

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+
+_TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))
+"""What Java trims from the ends of a text: blanks and control characters of ASCII, and no other spaces."""
+
+
+def is_blank(text: str) -> bool:
+    """Whether an id or a name consists of nothing but blanks, by Kafka's measure."""
+    return not text.strip(_TRIMMED)
 
 
 def unknown_member(member_id: str, group_id: str) -> KafkaError:

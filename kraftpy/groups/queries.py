@@ -73,7 +73,7 @@ def _not_found(group_id: str, api_version: int, operations: int) -> DescribedGro
         error_message=f"Group {group_id[:249]} not found." if is_error else None,
         group_id=group_id,
         group_state=State.DEAD.value,
-        authorized_operations=operations,
+        authorized_operations=OPERATIONS_NOT_ASKED if is_error else operations,
     )
 
 

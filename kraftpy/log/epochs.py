@@ -122,7 +122,7 @@ class LeaderEpochs:
         The end is UNDEFINED for -1 and for an epoch newer than all known ones. If all known epochs are newer, the
         requested epoch ends where the first of them begins.
         """
-        if leader_epoch < 0 or not self._epochs or leader_epoch > self._epochs[-1]:
+        if leader_epoch == UNDEFINED.leader_epoch or not self._epochs or leader_epoch > self._epochs[-1]:
             return UNDEFINED
         if leader_epoch == self._epochs[-1]:
             return EpochEnd(leader_epoch, log_end_offset)

@@ -81,14 +81,18 @@ def are_doubtful(
 ) -> bool:
     """Return whether the records must be read, because the header's timestamps may be wrong or are out of range.
 
-    That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed.
+    That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed. A
+    client that has not proved right has its records read even if the topic replaces timestamps: nobody else may be able
+    to read them.
     """
-    if config.message_timestamp_type == _LOG_APPEND_TIME:
-        return False
     count, first, largest, attributes = (
         header.records_count, header.base_timestamp, header.max_timestamp, header.attributes,
     )  # fmt: skip
-    if count > 1 and ((trust is not None and not trust.is_enough) or config.message_timestamp_before_max_ms < _ANY_AGE):
+    if count > 1 and trust is not None and not trust.is_enough:
+        return True
+    if config.message_timestamp_type == _LOG_APPEND_TIME:
+        return False
+    if count > 1 and config.message_timestamp_before_max_ms < _ANY_AGE:
         return True
     if largest < first or attributes & _APPEND_TIME_BIT:
         return True

@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar
 
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.frozen import frozen
-from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId
+from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
 
 SCHEMA = 5
 """The newest command schema that this code understands."""
@@ -200,6 +200,11 @@ class TopicReference:
 
     name: str | None = None
     topic_id: TopicId = TopicId(bytes(16))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether one of both is given, and not the other."""
+        return (self.name is None) != (self.topic_id == ZERO_TOPIC_ID)
 
 
 @frozen

@@ -10,7 +10,6 @@ the feature is enabled, `min.insync.replicas` is set for the cluster, may be set
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from kraftpy.config.settings import whole_number
@@ -70,14 +69,11 @@ def formatted_features(command: FormatCluster, image: Image) -> list[Record]:
 
 def update_features(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResult, ...]]:
     """Finalize all requested levels, or none: the first refusal becomes the decision's error."""
-    times_named = Counter(update.name for update in command.updates)
     records: list[Record] = []
     results = []
-    for update in command.updates:
+    for update in {each.name: each for each in command.updates}.values():  # the last that is said of a feature
         error, message = ErrorCode.NONE, None
         try:
-            if times_named[update.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this feature more than once.")
             records += _updated(update, command, image)
         except Refused as refused:
             error, message = refused.error, refused.message

@@ -267,26 +267,25 @@ def _partition_records(
 
 def delete_topics(command: DeleteTopics, image: Image) -> Decision[tuple[TopicResult, ...]]:
     """Delete each existing topic. All references to a topic that is given twice, by name or id, are refused."""
-    named = Counter(
-        reference.name if reference.name is not None else reference.topic_id for reference in command.topics
-    )
+    sound = [reference for reference in command.topics if reference.is_sound]
+    named = Counter(reference.name if reference.name is not None else reference.topic_id for reference in sound)
     resolved = [_resolve(reference, image) for reference in command.topics]
-    meant = Counter(topic.topic_id for topic in resolved if topic)
+    meant = Counter(topic.topic_id for topic in (_resolve(reference, image) for reference in sound) if topic)
     records: list[Record] = []
     results = []
     for reference, topic in zip(command.topics, resolved, strict=True):
         try:
             _check_reference(reference, named)
             if topic is None and reference.name is not None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.meaning)
             if topic is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
-            if meant[topic.topic_id] > 1:
-                raise Refused(
-                    ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
-                )
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID.meaning)
         except Refused as refused:
             results.append(_refused(reference.name, refused, reference.topic_id))
+            continue
+        if meant[topic.topic_id] > 1:
+            twice = "The provided topic name maps to an ID that was already supplied."
+            results.append(_refused(topic.name, Refused(ErrorCode.INVALID_REQUEST, twice), topic.topic_id))
             continue
         records.append(TopicDeleted(name=topic.name, topic_id=topic.topic_id))
         results.append(TopicResult(name=topic.name, topic_id=topic.topic_id))

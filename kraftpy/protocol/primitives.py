@@ -20,6 +20,8 @@ Left out: unknown tagged fields are skipped, not kept.
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any
@@ -95,9 +97,23 @@ def _string(buffer: Buffer, position: int, length: int) -> tuple[str, int]:
         return _mended(buffer[position:end]), end
 
 
+_AS_JAVA = "kraftpy.as-java"
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Replace bytes that are not UTF-8 as Java does: a surrogate by one character, where Python makes three."""
+    assert isinstance(error, UnicodeDecodeError)
+    is_surrogate = _SURROGATE.match(error.object, error.start) is not None
+    return "\ufffd", error.start + 3 if is_surrogate else error.end
+
+
+codecs.register_error(_AS_JAVA, _replaced)
+
+
 def _mended(data: Buffer) -> str:
     """Return the text of bytes that are not all UTF-8. A replacement takes three, so the text may be too long."""
-    text = str(data, "utf-8", "replace")
+    text = str(data, "utf-8", _AS_JAVA)
     if len(text.encode()) > MAX_STRING_BYTES:
         raise ProtocolError(f"a string of {len(data)} bytes that are not UTF-8")
     return text

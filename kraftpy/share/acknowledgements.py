@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from kraftpy.protocol.errors import ErrorCode
@@ -61,9 +62,10 @@ def read_batch(first_offset: int, last_offset: int, types: Sequence[int], *, may
 
 
 def check(acknowledgements: Sequence[Acknowledgement]) -> Sequence[Acknowledgement]:
-    """Return them if they are in order and name no offset twice. Raises BadAcknowledgement (INVALID_REQUEST)."""
+    """Return them in order if they name no offset twice. Raises BadAcknowledgement (INVALID_RECORD_STATE)."""
+    acknowledgements = sorted(acknowledgements, key=attrgetter("first_offset"))
     for before, after in pairwise(acknowledgements):
-        if after.first_offset <= before.last_offset:
-            message = f"offset {after.first_offset} is acknowledged twice, or out of order"
-            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, message)
+        if after.first_offset <= before.last_offset:  # as if the second one came in a request of its own
+            message = f"offset {after.first_offset} is acknowledged twice"
+            raise BadAcknowledgement(ErrorCode.INVALID_RECORD_STATE, message)
     return acknowledgements

@@ -99,19 +99,27 @@ async def test_of_all_partitions_every_topic_is_listed() -> None:
     ]
 
 
-async def test_a_partition_or_a_move_that_is_named_twice_counts_once() -> None:
+@pytest.mark.parametrize("kind", [PREFERRED, 7])
+async def test_topics_and_partitions_are_answered_as_they_are_named(kind: int) -> None:
     made = three()
     made.topic("t", (1, 2))
-    named = TopicPartitions(topic="t", partitions=[0, 0])
-    request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=[named, named], timeout_ms=1000)
+    named = [TopicPartitions(topic="t", partitions=partitions) for partitions in ([0, 0], [], [0])]
+    request = ElectLeadersRequest(election_type=kind, topic_partitions=named, timeout_ms=1000)
     answer = await leaders.elect_leaders(made.broker(1), request, context(ApiKey.ELECT_LEADERS, 2))
-    (topic,) = answer.replica_election_results
-    assert [(part.partition_id, part.error_code) for part in topic.partition_result] == [
-        (0, ErrorCode.ELECTION_NOT_NEEDED)
+    told = [
+        (topic.topic, [(part.partition_id, part.error_code) for part in topic.partition_result])
+        for topic in answer.replica_election_results
     ]
+    error = ErrorCode.ELECTION_NOT_NEEDED if kind == PREFERRED else ErrorCode.INVALID_REQUEST
+    assert told == [("t", [(0, error)] * 2), ("t", []), ("t", [(0, error)])]
+
+
+async def test_moves_are_answered_as_they_are_named() -> None:
+    made = three()
+    made.topic("t", (1, 2))
     same = alter.ReassignablePartition(partition_index=0, replicas=[2, 3])
     other = alter.ReassignablePartition(partition_index=0, replicas=[3, 2])
-    for moves, errors in (([same, same], [0]), ([same, other], [ErrorCode.INVALID_REQUEST] * 2)):
+    for moves, errors in (([same, same], [0, 0]), ([], []), ([same, other], [ErrorCode.INVALID_REQUEST] * 2)):
         moved_request = alter.AlterPartitionReassignmentsRequest(
             topics=[alter.ReassignableTopic(name="t", partitions=moves)], timeout_ms=1000
         )
@@ -135,7 +143,9 @@ async def test_an_unclean_election_is_held_only_on_request() -> None:
 async def test_an_election_that_cannot_be_held_says_why() -> None:
     made = three()
     made.topic("t", (1, 2))
-    assert await elected(made, {"t": [0]}, kind=7) == (0, {("t", 0): ErrorCode.INVALID_REQUEST})
+    refused = {("t", 0): ErrorCode.INVALID_REQUEST}
+    assert await elected(made, {"t": [0]}, kind=7) == (ErrorCode.INVALID_REQUEST, refused)
+    assert await elected(made, {"t": [0]}, kind=7, version=0) == (0, refused)
     made.decides_after_s = 10.0
     late = {("t", 0): ErrorCode.REQUEST_TIMED_OUT}
     assert await elected(made, {"t": [0]}, timeout_ms=20) == (ErrorCode.REQUEST_TIMED_OUT, late)

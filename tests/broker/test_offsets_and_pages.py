@@ -95,12 +95,31 @@ def test_offsets_that_cannot_be_listed(asking: socket.socket, topic: str) -> Non
     assert listed(asking, topic, LATEST, current_leader_epoch=0)[0] == ErrorCode.NONE
 
 
-def test_a_partition_listed_twice_is_refused_both_times(asking: socket.socket, topic: str) -> None:
-    twice = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)] * 2
-    once = [ListOffsetsPartition(partition_index=1, timestamp=LATEST)]
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=twice + once)])
-    found = ask(asking, ApiKey.LIST_OFFSETS, 9, request).topics[0].partitions
-    assert [each.error_code for each in found] == [ErrorCode.INVALID_REQUEST] * 2 + [ErrorCode.NONE]
+def test_a_partition_listed_twice_is_refused_once(asking: socket.socket, topic: str) -> None:
+    first, second = (ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in (0, 1))
+    for asked in ([[first, first, second]], [[first, second], [first]], [[first], [], [second, first]]):
+        topics = [ListOffsetsTopic(name=topic, partitions=partitions) for partitions in asked]
+        (found,) = ask(asking, ApiKey.LIST_OFFSETS, 9, ListOffsetsRequest(replica_id=-1, topics=topics)).topics
+        told = {each.partition_index: each.error_code for each in found.partitions}
+        assert len(found.partitions) == 2
+        assert told == {0: ErrorCode.INVALID_REQUEST, 1: ErrorCode.NONE}
+
+
+def test_offsets_of_an_unknown_isolation_level_or_an_epoch_below_none_are_refused(
+    asking: socket.socket, topic: str
+) -> None:
+    def error(isolation_level: int, epoch: int) -> int:
+        partition = ListOffsetsPartition(partition_index=0, timestamp=LATEST, current_leader_epoch=epoch)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=isolation_level,
+            topics=[ListOffsetsTopic(name=topic, partitions=[partition])],
+        )
+        code: int = ask(asking, ApiKey.LIST_OFFSETS, 9, request).topics[0].partitions[0].error_code
+        return code
+
+    assert [error(level, -1) for level in (0, 1, 2, -1)] == [0, 0, *[ErrorCode.INVALID_REQUEST] * 2]
+    assert error(0, -2) == ErrorCode.FENCED_LEADER_EPOCH
 
 
 def test_records_deleted_are_not_listed(asking: socket.socket, topic: str) -> None:

@@ -221,8 +221,8 @@ async def update_features(
     if decision.error:  # as in Kafka: then nothing is said of single features
         return response
     response.results = [
-        UpdatableFeatureResult(feature=result.name, error_code=result.error, error_message=shortened(result.message))
-        for result in decision.result or ()
+        UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.meaning)
+        for update in request.feature_updates
     ]
     return response
 

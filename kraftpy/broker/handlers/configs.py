@@ -185,6 +185,10 @@ async def alter_configs(
             if problem := number_problem(len(resource.configs)):
                 changes.append(_refused(resource, ErrorCode.INVALID_CONFIG, problem))
                 continue
+            if nulls := [config.name for config in resource.configs if config.value is None]:
+                problem = f"Null value not supported for : {', '.join(nulls)}"
+                changes.append(_refused(resource, ErrorCode.INVALID_REQUEST, problem))
+                continue
             operations = tuple(ConfigOperation(name=config.name, value=config.value) for config in resource.configs)
             changes.append(
                 ConfigChange(
@@ -346,9 +350,11 @@ async def _set_some(
     open_changes: dict[int, ConfigChange] = {}
     for number in numbers:
         change = changes[number]
+        if results[number] is not None:
+            continue
         if isinstance(change, ConfigResult):
             results[number] = change
-        elif results[number] is None:
+        else:
             try:
                 check_change(change, broker.config, broker.image, broker.settings.static)
                 open_changes[number] = change
@@ -376,11 +382,10 @@ async def _set_some(
 def _named_again(
     changes: Sequence[ConfigChange | ConfigResult],
 ) -> Iterator[tuple[ConfigChange | ConfigResult, bool]]:
-    """Pair each change with whether another one names the same resource."""
-    several = named_more_than_once([change for change in changes if isinstance(change, ConfigChange)])
+    """Pair each change, or the refusal of one, with whether another one names the same resource."""
+    several = named_more_than_once(changes)
     for change in changes:
-        is_change = isinstance(change, ConfigChange)
-        yield change, is_change and (int(change.resource_type), change.resource_name) in several
+        yield change, (int(change.resource_type), change.resource_name) in several
 
 
 def _named_twice(change: ConfigChange | ConfigResult) -> ConfigResult:

@@ -24,6 +24,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
+from kraftpy.broker.handlers.offsets import committed_only
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
 from kraftpy.broker.replication.fetch_sessions import FIRST_TOPIC_ID_VERSION, asked_for
@@ -33,6 +34,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
+    FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
             """The memory budget of requests and answers."""
 
 
-READ_COMMITTED = 1
 _FIRST_FROM_FOLLOWERS_VERSION = 11
 _LONG = 250
 """How many partitions are read without a pause."""
@@ -66,6 +67,8 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     """Read what is there; wait if that is too little; answer."""
     if _replica_id(request, context) >= 0:
         return await replica_fetch(broker, request, context)
+    if committed_only(request.isolation_level) is None:
+        return _refused(request, ErrorCode.INVALID_REQUEST, context)
     try:
         asked = await broker.slices.apart(asked_for, request) if context.is_long else asked_for(request)
         fetched = broker.fetch_sessions.open(request, context.api_version, broker.clock.now(), asked=asked)
@@ -85,6 +88,20 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     return respond(fetched, answers, name_leaders(broker, answers, context))
 
 
+def _refused(request: FetchRequest, error: ErrorCode, context: RequestContext) -> FetchResponse:
+    """Refuse a whole request; versions that name topics say it of each partition as well."""
+    if context.api_version >= FIRST_TOPIC_ID_VERSION:
+        return FetchResponse(error_code=error)
+    topics = [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            partitions=[PartitionData(partition_index=each.partition, error_code=error) for each in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return FetchResponse(error_code=error, responses=topics)
+
+
 class _Reader:
     """The client of one request, and what applies to all partitions it reads."""
 
@@ -93,7 +110,7 @@ class _Reader:
         self.request = request
         self.may_read_followers = context.api_version >= _FIRST_FROM_FOLLOWERS_VERSION
         self.uses_topic_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
-        self.read_committed = request.isolation_level == READ_COMMITTED
+        self.read_committed = committed_only(request.isolation_level) is True
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
         self.racks: dict[BrokerId, str] | None = None
         """The racks of the brokers; None if this reader is not sent to the nearest replica."""
@@ -211,7 +228,8 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
             slice_from=reader.broker.config.kraftpy_fetch_zero_copy_min_bytes,
         )
         answer.records = cast("bytes", read.records)  # a file slice has a length too; the connection sends it
-        if read_committed:
+        is_at_end = partition.fetch_offset >= replica.last_stable_offset
+        if read_committed and (answer.records or is_at_end):  # what did not fit has no list of them, as in Kafka
             answer.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in read.aborted_transactions

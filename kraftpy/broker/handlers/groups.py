@@ -181,12 +181,16 @@ async def find_coordinator(
         return FindCoordinatorResponse(coordinators=found)
     one = await _coordinator(broker, request.key, request.key_type, context)
     return FindCoordinatorResponse(
-        error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
+        error_code=one.error_code,
+        error_message=one.error_message or ErrorCode.of(one.error_code).meaning,  # "NONE" as well, as in Kafka
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
     )
 
 
 async def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> Coordinator:
-    answer = Coordinator(key=key, node_id=-1, host="", port=-1)
+    answer = Coordinator(key=key, node_id=-1, host="", port=-1, error_message="")
     name = None if key_type == _SHARE and context.api_version < _FIRST_SHARE_VERSION else _TOPICS.get(key_type)
     if name is None:
         answer.error_code = ErrorCode.INVALID_REQUEST
@@ -235,7 +239,7 @@ async def _offset_commit(broker: Broker, request: OffsetCommitRequest, context: 
             ids[found.name] = found.topic_id
             if good:
                 known.append(OffsetCommitRequestTopic(name=found.name, partitions=good))
-        if bad:
+        if bad or found is None:
             refused.append(
                 OffsetCommitResponseTopic(
                     name=topic.name if found is None else found.name,

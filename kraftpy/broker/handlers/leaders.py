@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -52,14 +52,16 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
-_NO_TOP_LEVEL_ERROR = 0
 _FIRST_TOP_LEVEL_ERROR_VERSION = 1
 _AT_ONCE = 1_000
 """How many partitions are read, or results built, before other requests are served."""
 _UNREPORTED = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Errors to leave out for partitions that the request did not name: they were elected or deleted meanwhile."""
 
+_Result = ElectionResult | ReassignmentResult | KafkaError
+
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
@@ -69,10 +71,11 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         async for name, numbers in _pieces((topic.topic, topic.partitions) for topic in request.topic_partitions or ())
         for number in numbers
     ]
-    partitions = list(dict.fromkeys(partitions))  # each once, as in Kafka
+    if request.topic_partitions is not None and not request.topic_partitions:
+        return ElectLeadersResponse()  # as Kafka, whatever the election is
     if request.election_type not in (PREFERRED, UNCLEAN):
         unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-        return _no_election(unknown, partitions, _NO_TOP_LEVEL_ERROR)  # as Kafka: the error is the partitions' alone
+        return await _no_election(unknown, request, context.api_version)
     try:
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
@@ -80,26 +83,39 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
                 broker, ElectLeaders(partitions=(), unclean=is_unclean, time_ms=broker.clock.now()), request.timeout_ms
             )
             partitions = await _in_need(broker.image, is_unclean=is_unclean)
+        partitions = list(dict.fromkeys(partitions))  # an election is held once; all that name it get its result
         command = ElectLeaders(partitions=tuple(partitions), unclean=is_unclean, time_ms=broker.clock.now())
         elected = await _decided_in_parts(broker, command, request.timeout_ms)
     except KafkaError as error:
-        named = () if request.topic_partitions is None else partitions
-        return _no_election(error, named, context.api_version)
+        return await _no_election(error, request, context.api_version)
+    if request.topic_partitions is not None:
+        held: dict[tuple[str, int], _Result] = {(each.topic, each.partition): each for each in elected}
+        return ElectLeadersResponse(replica_election_results=await _as_named(request, lambda *key: held[key]))
     results: dict[str, ReplicaElectionResult] = {}
     async for some in in_slices(elected, _AT_ONCE):
         for result in some:
-            if request.topic_partitions is None and result.error in _UNREPORTED:
-                continue
-            _topic_of(results, result.topic).partition_result.append(
-                PartitionResult(
-                    partition_id=result.partition, error_code=result.error, error_message=shortened(result.message)
-                )
-            )
-    if request.topic_partitions is None:  # as in Kafka: the other topics are listed without partitions
-        async for names in in_slices([topic.name for topic in broker.image.topics()], _AT_ONCE):
-            for name in names:
-                _topic_of(results, name)
+            if result.error not in _UNREPORTED:
+                _topic_of(results, result.topic).partition_result.append(_told(result.partition, result))
+    async for names in in_slices([topic.name for topic in broker.image.topics()], _AT_ONCE):
+        for name in names:  # as in Kafka: the other topics are listed without partitions
+            _topic_of(results, name)
     return ElectLeadersResponse(replica_election_results=list(results.values()))
+
+
+async def _as_named(
+    request: ElectLeadersRequest, result_of: Callable[[str, int], _Result]
+) -> list[ReplicaElectionResult]:
+    """Return the topics as the request names them, each partition with what `result_of` says of it."""
+    results = [ReplicaElectionResult(topic=topic.topic) for topic in request.topic_partitions or ()]
+    named = zip(results, request.topic_partitions or (), strict=True)
+    async for result, numbers in _pieces((result, topic.partitions) for result, topic in named):
+        result.partition_result += [_told(number, result_of(result.topic, number)) for number in numbers]
+    return results
+
+
+def _told(partition: int, result: _Result) -> PartitionResult:
+    error = result.code if isinstance(result, KafkaError) else result.error
+    return PartitionResult(partition_id=partition, error_code=error, error_message=shortened(result.message))
 
 
 async def _in_need(image: Image, *, is_unclean: bool) -> list[PartitionReference]:
@@ -122,7 +138,7 @@ async def _in_need(image: Image, *, is_unclean: bool) -> list[PartitionReference
     return found
 
 
-async def _pieces(topics: Iterable[tuple[str, Sequence[T]]]) -> AsyncIterator[tuple[str, Sequence[T]]]:
+async def _pieces(topics: Iterable[tuple[K, Sequence[T]]]) -> AsyncIterator[tuple[K, Sequence[T]]]:
     """Yield topics with what the request names of each, and let other requests run after every few thousand."""
     done = 0
     for name, items in topics:
@@ -182,16 +198,9 @@ async def _decided(
     return list(decision.result or ())
 
 
-def _no_election(error: KafkaError, partitions: Iterable[PartitionReference], version: int) -> ElectLeadersResponse:
+async def _no_election(error: KafkaError, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
     """Report a request-level error, to each partition as well: version 0 has no other field for it."""
-    results: dict[str, ReplicaElectionResult] = {}
-    for partition in partitions:
-        _topic_of(results, partition.topic).partition_result.append(
-            PartitionResult(
-                partition_id=partition.partition, error_code=error.code, error_message=shortened(error.message)
-            )
-        )
-    response = ElectLeadersResponse(replica_election_results=list(results.values()))
+    response = ElectLeadersResponse(replica_election_results=await _as_named(request, lambda *_: error))
     if version >= _FIRST_TOP_LEVEL_ERROR_VERSION:
         response.error_code = error.code
     return response
@@ -205,43 +214,42 @@ async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Begin to reassign each partition, or cancel its reassignment (null)."""
+    if not request.topics:
+        return AlterPartitionReassignmentsResponse(error_message="")  # as Kafka, which has nothing to decide
+    wanted = [
+        Reassignment(
+            topic=name,
+            partition=partition.partition_index,
+            replicas=None if partition.replicas is None else tuple(map(BrokerId, partition.replicas)),
+        )
+        async for name, partitions in _pieces((topic.name, topic.partitions) for topic in request.topics)
+        for partition in partitions
+    ]
     command = AlterReassignments(
-        reassignments=tuple(  # the same move twice is one
-            dict.fromkeys(
-                [
-                    Reassignment(
-                        topic=name,
-                        partition=partition.partition_index,
-                        replicas=None if partition.replicas is None else tuple(map(BrokerId, partition.replicas)),
-                    )
-                    async for name, partitions in _pieces((topic.name, topic.partitions) for topic in request.topics)
-                    for partition in partitions
-                ]
-            )
-        ),
+        reassignments=tuple(dict.fromkeys(wanted)),  # the same move twice is one, which both get the result of
         time_ms=broker.clock.now(),
         allow_replication_factor_change=request.allow_replication_factor_change,
     )
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change
     )
+    results: dict[Reassignment, _Result]
     try:
         altered = await _decided_in_parts(broker, command, request.timeout_ms)
+        results = dict(zip(command.reassignments, altered, strict=True))
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
-        altered = [
-            ReassignmentResult(topic=each.topic, partition=each.partition, error=error.code, message=error.message)
-            for each in command.reassignments
-        ]
-    topics: dict[str, ReassignableTopicResponse] = {}
-    async for some in in_slices(altered, _AT_ONCE):
-        for result in some:
-            topics.setdefault(result.topic, ReassignableTopicResponse(name=result.topic)).partitions.append(
+        results = dict.fromkeys(command.reassignments, error)
+    response.responses = [ReassignableTopicResponse(name=topic.name) for topic in request.topics]
+    places = (topic for topic, asked in zip(response.responses, request.topics, strict=True) for _ in asked.partitions)
+    async for some in in_slices(list(zip(places, wanted, strict=True)), _AT_ONCE):
+        for topic, move in some:
+            told = _told(move.partition, results[move])
+            topic.partitions.append(
                 ReassignablePartitionResponse(
-                    partition_index=result.partition, error_code=result.error, error_message=shortened(result.message)
+                    partition_index=told.partition_id, error_code=told.error_code, error_message=told.error_message
                 )
             )
-    response.responses = list(topics.values())
     return response
 
 

@@ -145,7 +145,8 @@ def _response(
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as in Kafka: without a name, nothing is authorized
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
     cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
     return MetadataResponse(
         brokers=[

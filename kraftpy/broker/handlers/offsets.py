@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
+READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 _LARGEST = -3
 
@@ -52,7 +53,7 @@ _LOOK_UP_UNITS = 4
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """Return, for each partition, the offset of a timestamp or of a special position."""
+    """Return, for each partition, the offset of a timestamp or of a special position; each is answered once."""
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -61,10 +62,10 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
         for partition in topic.partitions:
             key = (topic.name, partition.partition_index)
             (repeated if key in seen else seen).add(key)
-    topics = []
+    is_committed_only = committed_only(request.isolation_level)
+    topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     searches = 0
     for topic in request.topics:
-        partitions = []
         for partition in topic.partitions:
             if context.is_long:
                 await broker.slices.breathe(_LOOK_UP_UNITS)
@@ -78,26 +79,34 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names a partition more than once")
                 if partition.timestamp < 0 and context.api_version < _SINCE_VERSION.get(partition.timestamp, 1 << 15):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown timestamp {partition.timestamp}")
-                await _look_up(broker, request, topic.name, partition, answer)
+                if is_committed_only is None:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown isolation level {request.isolation_level}")
+                await _look_up(broker, topic.name, partition, answer, is_committed_only=is_committed_only)
             except KafkaError as error:
                 answer.error_code = error.code
                 if error.code == ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < _SINCE_NOT_AVAILABLE:
                     answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE  # older clients know to retry on this one
-            partitions.append(answer)
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-    return ListOffsetsResponse(topics=topics)
+            topics.setdefault(topic.name, {})[partition.partition_index] = answer
+    answers = [ListOffsetsTopicResponse(name=name, partitions=list(found.values())) for name, found in topics.items()]
+    return ListOffsetsResponse(topics=answers)
+
+
+def committed_only(isolation_level: int) -> bool | None:
+    """Return whether a reader of this level sees only what is committed; None if there is no such level."""
+    return None if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED) else isolation_level == READ_COMMITTED
 
 
 async def _look_up(
     broker: Broker,
-    request: ListOffsetsRequest,
     topic: str,
     partition: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
+    *,
+    is_committed_only: bool,
 ) -> None:
     replica = broker.replicas.leader(topic, partition.partition_index)
     replica.check_leader_epoch(partition.current_leader_epoch)
-    readable_end = replica.last_stable_offset if request.isolation_level == READ_COMMITTED else replica.high_watermark
+    readable_end = replica.last_stable_offset if is_committed_only else replica.high_watermark
     log = replica.log
     match partition.timestamp:
         case -1:

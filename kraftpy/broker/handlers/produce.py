@@ -172,9 +172,10 @@ async def _append_all(
             batch = None
             attempt = _Attempt()
             try:
-                _check(request, context)
+                _check_version(context)
                 replica = _replica(broker, context, topic, partition)
                 header = _header(context, partition, verified.get(replica.topic_partition) if verified else None)
+                _check_acks(request)  # after what is wrong with the partition and the batch, as in Kafka
                 now = broker.clock.now()
                 if not replica.log.is_prepared(None, partition.records or b"", now, header, _trust(context)):
                     if looked_at:
@@ -188,7 +189,7 @@ async def _append_all(
             except KafkaError as error:
                 answer = _refused(partition.index, error, attempt.replica)
             response.partition_responses.append(answer)
-    return responses
+    return [response for response in responses if response.partition_responses]
 
 
 class _Attempt:
@@ -298,12 +299,15 @@ async def _prepared(
         batch = await broker.replicas.decoding.carry_out(work)
 
 
-def _check(request: ProduceRequest, context: RequestContext) -> None:
+def _check_version(context: RequestContext) -> None:
     if context.api_version < _FIRST_BATCH_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             "message sets (Produce 0 to 2) are not supported; send record batches",
         )
+
+
+def _check_acks(request: ProduceRequest) -> None:
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
 

@@ -82,6 +82,9 @@ _SAID_UNITS = 20
 _TOLD_UNITS = 2
 """The cost of one partition in an answer."""
 _SHORT = 50
+_NOBODY = -1
+_MOST_MEMBER_CHARACTERS = 36
+"""The size of a UUID as text."""
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -108,6 +111,7 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         key = _session_key(request.group_id, request.member_id)
         _check_fetch(request)
         session = _session_of_fetch(broker, key, request, context)
+        _check_mode(request)
     except KafkaError as error:
         return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))
     is_closing = request.share_session_epoch == CLOSING_EPOCH
@@ -153,9 +157,9 @@ def _session_of_fetch(
             close_session(broker, key)
             raise
         return session
+    session = sessions.take(key, request.share_session_epoch)
     if request.share_session_epoch == CLOSING_EPOCH and request.forgotten_topics_data:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a request that closes the share session cannot forget topics")
-    session = sessions.take(key, request.share_session_epoch)
     if request.share_session_epoch != CLOSING_EPOCH:
         sessions.change(session, request)
     return session
@@ -168,11 +172,12 @@ def _check_served(broker: Broker) -> None:
 
 
 def _check_fetch(request: ShareFetchRequest) -> None:
-    if request.share_session_epoch < CLOSING_EPOCH:
-        raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"invalid session epoch {request.share_session_epoch}")
     asks_for = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     if request.is_renew_ack and any(asks_for):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a request that renews locks must set all fetch limits to 0")
+
+
+def _check_mode(request: ShareFetchRequest) -> None:
     if not 0 <= request.share_acquire_mode <= _RECORD_LIMIT:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown share acquire mode {request.share_acquire_mode}")
 
@@ -202,6 +207,8 @@ class _Fetch:
     def told(self, results: dict[SharedPartition, Reply]) -> list[SharedPartition]:
         """Return the partitions to put in the answer: those with something to report."""
         told = {partition: None for partition, taken in self.taken.items() if taken.error or taken.acquired}
+        if self._request.share_session_epoch == OPENING_EPOCH and self._request.max_records:
+            told = {**told, **dict.fromkeys(self._session.partitions)}  # the first answer names all of them
         return [*told, *(partition for partition in results if partition not in told)]
 
     async def wait(self) -> None:
@@ -389,7 +396,7 @@ async def share_acknowledge(
     try:
         _check_served(broker)
         key = _session_key(request.group_id, request.member_id)
-        if request.share_session_epoch == OPENING_EPOCH or request.share_session_epoch < CLOSING_EPOCH:
+        if request.share_session_epoch == OPENING_EPOCH:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session begins with a ShareFetch")
         broker.share_sessions.take(key, request.share_session_epoch)
     except KafkaError as error:
@@ -474,8 +481,10 @@ def _read_batches(batches: Sequence[fetching.AcknowledgementBatch], *, may_renew
 
 
 def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
-    if not group_id or not member_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "group id and member id must be given")
+    if group_id is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+    if not member_id or len(member_id) > _MOST_MEMBER_CHARACTERS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
     return SessionKey(group_id, member_id)
 
 
@@ -498,8 +507,8 @@ def _name_leaders(
         if any(code in _LED_ELSEWHERE for code in codes):
             hints = hints or LeaderHints(broker, context.listener)
             leader = hints.of("", partition.topic_id, partition.partition)
-            if leader is not None:
-                answer.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
+            known = (_NOBODY, _NOBODY) if leader is None else (leader.leader_id, leader.leader_epoch)
+            answer.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
     if hints is None:
         return []
     return [

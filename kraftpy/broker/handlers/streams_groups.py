@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.handlers.pieces import ask, described
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kraftpy.groups.member_errors import is_blank
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import STREAMS_FEATURE
 from kraftpy.metadata.topics import topic_name_problem
@@ -46,11 +47,11 @@ async def streams_group_heartbeat(
     """Join a streams group, stay in it or leave it."""
     if not _has_protocol(broker):
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
-    if not request.group_id.strip():
-        return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
     if request.topology is not None and (problem := _problem_of_names(request.topology)) is not None:
         invalid = ErrorCode.STREAMS_INVALID_TOPOLOGY
         return StreamsGroupHeartbeatResponse(error_code=invalid, error_message=shortened(problem))
+    if is_blank(request.group_id):
+        return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
     answer: Any = await broker.coordinators.ask(request, context)
     answer.error_message = shortened(answer.error_message)
     return answer

@@ -194,16 +194,16 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
         )
     command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
-    answers = [
-        DeletableTopicResult(
+    answers: dict[Hashable, DeletableTopicResult] = {}
+    for place, (reference, result) in enumerate(zip(references, results, strict=True)):
+        key = (result.name, result.topic_id) if reference.is_sound else place  # others are all answered, as in Kafka
+        answers[key] = DeletableTopicResult(
             name=result.name,
             topic_id=result.topic_id,
             error_code=result.error,
             error_message=shortened(result.message),
         )
-        for result in results
-    ]
-    return DeleteTopicsResponse(responses=_once(answers, lambda answer: (answer.name, answer.topic_id)))
+    return DeleteTopicsResponse(responses=list(answers.values()))
 
 
 async def create_partitions(
@@ -247,17 +247,24 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     """Move each partition's log start offset (-1: to the high watermark); its live replicas follow."""
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
-    topics = []
-    for topic in request.topics:
-        answer = DeleteRecordsTopicResult(name=topic.name, partitions=[])
-        for start in range(0, len(topic.partitions), _DELETED_AT_ONCE):
-            piece = topic.partitions[start : start + _DELETED_AT_ONCE]
+    topics: dict[str, DeleteRecordsTopicResult] = {}
+    for name, named in _last_named(request).items():
+        partitions = list(named.values())
+        for start in range(0, len(partitions), _DELETED_AT_ONCE):
+            piece = partitions[start : start + _DELETED_AT_ONCE]
             if context.is_long:
                 await broker.slices.breathe(_DELETE_UNITS * len(piece))
-            deleting = [_delete(broker, topic.name, partition, deadline) for partition in piece]
-            answer.partitions += await asyncio.gather(*deleting)
-        topics.append(answer)
-    return DeleteRecordsResponse(topics=topics)
+            deleting = [_delete(broker, name, partition, deadline) for partition in piece]
+            topics.setdefault(name, DeleteRecordsTopicResult(name=name)).partitions += await asyncio.gather(*deleting)
+    return DeleteRecordsResponse(topics=list(topics.values()))
+
+
+def _last_named(request: DeleteRecordsRequest) -> dict[str, dict[int, DeleteRecordsPartition]]:
+    """Return what is asked of each partition: of one that is named twice, what was said last."""
+    found: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    for topic in request.topics:
+        found.setdefault(topic.name, {}).update({each.partition_index: each for each in topic.partitions})
+    return found
 
 
 async def _delete(
@@ -265,7 +272,7 @@ async def _delete(
 ) -> DeleteRecordsPartitionResult:
     answer = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1)
     try:
-        if is_internal(topic):
+        if is_internal(topic) and broker.image.partition(topic, partition.partition_index) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
         replica = broker.replicas.leader(topic, partition.partition_index)
         if replica.log.config.cleanup_policy == frozenset({"compact"}):

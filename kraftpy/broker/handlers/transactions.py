@@ -204,20 +204,21 @@ async def _results(
     *,
     is_long: bool,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    results = []
+    """Return each partition's result once, by topic."""
+    results: dict[str, dict[int, AddPartitionsToTxnPartitionResult]] = {}
     for topic in topics:
-        of_topic: list[AddPartitionsToTxnPartitionResult] = []
         for indexes in cut(topic.partitions):
             if is_long:
                 await broker.slices.breathe(_TOPIC_UNITS + len(indexes))
-            of_topic += [
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
-                )
-                for index in indexes
-            ]
-        results.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=of_topic))
-    return results
+            of_topic = results.setdefault(topic.name, {})
+            for index in indexes:
+                code = codes[TopicPartition(topic.name, index)]
+                of_topic[index] = AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+    return [
+        AddPartitionsToTxnTopicResult(name=name, results_by_partition=list(of_topic.values()))
+        for name, of_topic in results.items()
+        if of_topic
+    ]
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
@@ -268,6 +269,30 @@ async def txn_offset_commit(
 async def _txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
+    """Answer for the partitions that do not exist, and have the offsets of the others stored."""
+    known: list[TxnOffsetCommitRequestTopic] = []
+    unknown: list[TxnOffsetCommitRequestTopic] = []
+    for topic in request.topics:
+        found = broker.image.topic(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        for parts, is_known in ((known, True), (unknown, False)):
+            chosen = [each for each in topic.partitions if (0 <= each.partition_index < count) == is_known]
+            if chosen or (found is None and not is_known):
+                parts.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=chosen))
+    request.topics = unknown
+    refused = refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    refused.topics = with_refused(refused.topics, [])
+    if not known:
+        return refused
+    request.topics = known
+    answered = await _commit_existing(broker, request, context)
+    answered.topics = with_refused(refused.topics, answered.topics)
+    return answered
+
+
+async def _commit_existing(
+    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
     if not request.group_id:
         return refuse(request, ErrorCode.INVALID_GROUP_ID)
     partition = _offsets_partition(broker, request.group_id)
@@ -304,24 +329,8 @@ async def _txn_offset_commit(
 async def _store_offsets(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    known: list[TxnOffsetCommitRequestTopic] = []
-    unknown: list[TxnOffsetCommitRequestTopic] = []
-    for topic in request.topics:
-        found = broker.image.topic(topic.name)
-        count = 0 if found is None else len(found.partitions)
-        for parts, is_known in ((known, True), (unknown, False)):
-            chosen = [each for each in topic.partitions if (0 <= each.partition_index < count) == is_known]
-            if chosen:
-                parts.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=chosen))
-    request.topics = unknown
-    refused = refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    refused.topics = with_refused(refused.topics, [])
-    if not known:
-        return refused
-    request.topics = known
     answered = await broker.coordinators.ask(request, context)
     assert isinstance(answered, TxnOffsetCommitResponse)
-    answered.topics = with_refused(refused.topics, answered.topics)
     return answered
 
 

@@ -20,6 +20,7 @@ from kraftpy.config.group import check_group_settings
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
 from kraftpy.metadata.commands import ConfigChange, ConfigOperationType, ConfigResourceType
+from kraftpy.metadata.decision import ConfigResult
 from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, Image, config_bytes
 from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -86,8 +87,6 @@ def check_change(change: ConfigChange, config: BrokerConfig, image: Image, stati
         return
     if change.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
         return  # refused by the metadata log
-    if change.resource_type == ConfigResourceType.TOPIC and image.topic(change.resource_name) is None:
-        return
     after = settings_after(change, image)
     try:
         if change.resource_type == ConfigResourceType.GROUP:
@@ -155,7 +154,7 @@ def added_bytes(change: ConfigChange, image: Image) -> int:
     return _bytes(change, settings_after(change, image)) - _bytes(change, _before(change, image))
 
 
-def named_more_than_once(changes: Sequence[ConfigChange]) -> set[tuple[int, str]]:
+def named_more_than_once(changes: Sequence[ConfigChange | ConfigResult]) -> set[tuple[int, str]]:
     """Return the resources named by more than one of these changes."""
     named = Counter((int(change.resource_type), change.resource_name) for change in changes)
     return {resource for resource, times in named.items() if times > 1}

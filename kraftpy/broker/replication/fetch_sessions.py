@@ -28,6 +28,7 @@ from kraftpy.protocol.messages.fetch import FetchRequest, PartitionData
 from kraftpy.types import Millis, TopicId
 
 FIRST_TOPIC_ID_VERSION = 13
+NO_EPOCH = -1
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
@@ -318,7 +319,7 @@ def asked_for(request: FetchRequest) -> list[FetchedPartition]:
             partition=partition.partition,
             fetch_offset=partition.fetch_offset,
             max_bytes=partition.partition_max_bytes,
-            current_leader_epoch=partition.current_leader_epoch,
+            current_leader_epoch=max(NO_EPOCH, partition.current_leader_epoch),  # unlike elsewhere, as in Kafka
             last_fetched_epoch=partition.last_fetched_epoch,
             log_start_offset=partition.log_start_offset,
         )

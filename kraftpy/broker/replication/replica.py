@@ -47,6 +47,8 @@ from kraftpy.replication.leader import Leader, PartitionState
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicPartition
 
 NO_LEADER = BrokerId(-1)
+NO_LEADER_EPOCH = -1
+"""What a client that knows no epoch says; any other negative one is older than that of the leader."""
 NEVER = 1 << 62
 
 
@@ -318,7 +320,7 @@ class Replica:
 
         -1 skips the check (rule 6).
         """
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+        if current_leader_epoch in (NO_LEADER_EPOCH, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
             raise KafkaError(

@@ -105,7 +105,11 @@ class MarkerWriter:
                         await self._slices.breathe(_MARKER_UNITS)
                     await room.acquire()
                     group.create_task(write(marker, partition, outcomes))
-        return WriteTxnMarkersResponse(markers=list(map(_result, request.markers, codes)))
+        by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
+        for marker, outcomes in zip(request.markers, codes, strict=True):
+            if outcomes:
+                by_producer.setdefault(marker.producer_id, {}).update(outcomes)
+        return WriteTxnMarkersResponse(markers=list(map(_result, by_producer, by_producer.values())))
 
     async def _write_one(self, marker: WritableTxnMarker, partition: TopicPartition, deadline: float) -> ErrorCode:
         try:
@@ -146,8 +150,8 @@ class MarkerWriter:
             return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
-    """Build the result of one marker, naming each partition once."""
+def _result(producer_id: int, codes: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
+    """Build the result of one producer's markers, naming each partition once."""
     topics = {
         topic: WritableTxnMarkerTopicResult(
             name=topic,
@@ -158,7 +162,7 @@ def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -
         )
         for topic, indexes in by_topic(set(codes)).items()
     }
-    return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=list(topics.values()))
+    return WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values()))
 
 
 class Marking:

@@ -132,6 +132,9 @@ class LogMoves:
         """Move a replica to a log directory; return the code to answer AlterReplicaLogDirs with."""
         path = str(Path(path))
         manager, replicas = self._manager, self._replicas
+        name = layout.future_partition_name(key, uuid.uuid4().hex)
+        if len(name) > layout.MOST_NAME_CHARACTERS:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         if path not in manager.directories.paths:
             return ErrorCode.LOG_DIR_NOT_FOUND
         disk = manager.disks.at(path)
@@ -144,9 +147,6 @@ class LogMoves:
                 del manager.opener.requested_directories[next(iter(manager.opener.requested_directories))]
             is_known = self._image().partition(*key) is not None
             return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        name = layout.future_partition_name(key, uuid.uuid4().hex)
-        if len(name) > layout.MOST_NAME_CHARACTERS:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
         if not self._needs_a_copy(replica, disk):
             return ErrorCode.NONE
         try:

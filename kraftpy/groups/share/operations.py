@@ -87,9 +87,14 @@ class Alteration(Operation):
 
     def begin(self, draft: ShareDraft, topics: Topics, timestamp: Millis) -> Initialization | None:
         """Initialize again those partitions that exist."""
+        answers: dict[str, AlterShareGroupOffsetsResponseTopic] = {}
         for topic in self._message.topics:
+            if not topic.partitions:
+                continue
             info = topics.topic(topic.topic_name)
-            answer = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name)
+            answer = answers.setdefault(
+                topic.topic_name, AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name)
+            )
             if info is not None:
                 answer.topic_id = info.topic_id
             for each in topic.partitions:
@@ -103,7 +108,7 @@ class Alteration(Operation):
                     partition = TopicIdPartition(info.topic_id, each.partition_index)
                     self._start_offsets[partition] = each.start_offset
                     self._partitions[partition] = result
-            self._response.responses.append(answer)
+        self._response.responses = list(answers.values())
         if not self._start_offsets:
             return None
         group, wanted = draft.group, frozenset(self._start_offsets)

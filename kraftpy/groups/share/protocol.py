@@ -23,7 +23,7 @@ from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
-from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
+from kraftpy.groups.member_errors import fenced_member, group_is_full, is_blank, unknown_member
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.group import ShareDraft, ShareGroup
@@ -241,13 +241,13 @@ class ShareProtocol:
 def _check(message: ShareGroupHeartbeatRequest) -> None:
     """Refuse invalid requests."""
     problem = None
-    if not message.group_id.strip():
+    if is_blank(message.group_id):
         problem = "GroupId can't be empty."
-    elif not message.member_id.strip():
+    elif is_blank(message.member_id):
         problem = "MemberId can't be empty."
     elif len(message.member_id) > _LONGEST_MEMBER_ID:
         problem = "Invalid member id in the request."
-    elif message.rack_id is not None and not message.rack_id.strip():
+    elif message.rack_id is not None and is_blank(message.rack_id):
         problem = "RackId can't be empty."
     elif message.member_epoch < LEAVING:
         problem = "MemberEpoch is invalid."

@@ -23,7 +23,7 @@ from kraftpy.groups.assignment_interval import may_assign
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING, next_epoch
-from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
+from kraftpy.groups.member_errors import fenced_member, group_is_full, is_blank, unknown_member
 from kraftpy.groups.streams.assignor import Worker, assign
 from kraftpy.groups.streams.endpoints import endpoints
 from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup, TaskOffsets
@@ -400,11 +400,11 @@ def _check(message: StreamsGroupHeartbeatRequest) -> None:
     reported = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
     if message.member_epoch < LEAVING:
         problem = f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to {LEAVING}."
-    elif not message.member_id.strip():
+    elif is_blank(message.member_id):
         problem = "MemberId can't be empty."
     elif message.instance_id is not None:
         problem = "Static membership is not yet supported."
-    elif message.rack_id is not None and not message.rack_id.strip():
+    elif message.rack_id is not None and is_blank(message.rack_id):
         problem = "RackId can't be empty."
     elif joins and message.rebalance_timeout_ms < 0:
         problem = "RebalanceTimeoutMs must be provided in first request."

@@ -83,10 +83,13 @@ class ShareFetchRequest:
 
 @struct
 class LeaderIdAndEpoch:
-    """The current leader of the partition, if it is another broker."""
+    """The current leader of the partition, if it is another broker; -1 if none is known.
 
-    leader_id: Annotated[int, int32] = -1
-    leader_epoch: Annotated[int, int32] = -1
+    Only an error that the leader is elsewhere gives it a meaning: otherwise there is 0, as in Kafka.
+    """
+
+    leader_id: Annotated[int, int32] = 0
+    leader_epoch: Annotated[int, int32] = 0
 
 
 @struct

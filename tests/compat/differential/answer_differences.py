@@ -11,12 +11,12 @@ from typing import Any
 from plain_answers import Plain
 
 IDENTITY = (
-    *("resource_name", "transactional_id", "group_id", "member_id", "key", "name", "topic_name", "topic", "topic_id"),
+    *("transactional_id", "group_id", "member_id", "key", "name", "topic_name", "topic", "topic_id"),
     *("partition_index", "partition", "partition_id", "index", "batch_index", "api_key", "feature", "subtopology_id"),
     *("log_dir", "broker_id", "replica_id", "node_id", "producer_id"),
 )
 """Fields that say what an element of a list is about, the first that it has: elements are matched by it, in whatever
-order they come. Names and ids of nothing are passed over.
+order they come. Names and ids of nothing are passed over. A resource with settings has a type and a name.
 """
 NOTHING = (None, "", "<no id>")
 
@@ -90,9 +90,9 @@ def _by_identity(elements: list[Any]) -> dict[str, list[Any]]:
 
 
 def _identity(element: Mapping[str, Plain]) -> str:
-    about = next((name for name in IDENTITY if element.get(name) not in NOTHING), None)
-    if about == "resource_name":
+    if "resource_name" in element:
         return f"{element['resource_type']} {element['resource_name']}"
+    about = next((name for name in IDENTITY if element.get(name) not in NOTHING), None)
     return "" if about is None else str(element[about])
 
 

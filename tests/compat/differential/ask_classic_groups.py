@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from both import Both
+from both import Both, each
 from differ import Differ
 from scenario_table import add_scenario, scenario
 from side import Side
@@ -125,7 +125,10 @@ def one_protocol_at_a_group_of_another(differ: Differ) -> None:
         new = {**member, "rebalance_timeout_ms": 10000, "topic_partitions": []}
         if group != "lg-stable":
             ask("join_group", joining(group), 3, "classic join of", client=f"of {group}")
-        ask("consumer_group_heartbeat", new, 1, "consumer join of")
+        if group == "lg-empty":
+            _joins_beside_a_classic_member(differ, {"group_id": group, **new})
+        else:
+            ask("consumer_group_heartbeat", new, 1, "consumer join of")
         ask("share_group_heartbeat", member, 1, "share join of")
         ask("heartbeat", {"generation_id": 1, "member_id": "m1"}, 4, "classic heartbeat of")
         ask("sync_group", {"generation_id": 1, "member_id": "m1"}, 3, "classic sync of")
@@ -136,6 +139,18 @@ def one_protocol_at_a_group_of_another(differ: Differ) -> None:
         ask("alter_share_group_offsets", {"topics": [topic]}, 0, "alteration of")
         ask("delete_share_group_offsets", {"topics": [{"topic_name": "t"}]}, 0, "deletion of")
         differ.ask("delete_groups", {"groups_names": [group]}, 2, note=group)
+
+
+def _joins_beside_a_classic_member(differ: Differ, body: dict[str, Any]) -> None:
+    """Ask whether a member gets one of two partitions. Kafka gives it either, by the hash of the other's random id."""
+    answers = differ.ask("consumer_group_heartbeat", body, 1, compare=False)
+    given = [
+        sum(len(topic.partitions) for topic in answer.assignment.topic_partitions) if answer.assignment else None
+        for answer in each(answers)
+    ]
+    told = [f"{answer.error_code} epoch {answer.member_epoch}" for answer in each(answers)]
+    outcomes = [f"{words}, {count} partitions" for words, count in zip(told, given, strict=True)]
+    differ.compare_outcomes("CONSUMER_GROUP_HEARTBEAT", "consumer join beside a classic member", outcomes)
 
 
 # Joining
@@ -177,6 +192,16 @@ def _odd_joins(version: int, differ: Differ) -> None:
         if note == "odd group name":
             body["group_id"] += str(version)
         differ.ask("join_group", body, version, note=note, client=note)
+
+
+@scenario
+def joins_after_a_refused_join(differ: Differ) -> None:
+    for version in (0, 2, 5, 9):
+        group = f"refused-{version}"
+        differ.ask("join_group", joining(group, protocols=[]), version, note="no protocols")
+        for note, protocols in (("no protocols again", []), ("protocols", PROTOCOLS)):
+            body = joining(group, "nobody", protocols=protocols)
+            differ.ask("join_group", body, version, note=f"{note}, of a member after a refused join")
 
 
 STRANGERS: dict[str, dict[str, Any]] = {

@@ -85,6 +85,19 @@ def describe_configs_of_odd_resources(differ: Differ) -> None:
                 differ.ask("describe_configs", body, version, note=f"type {kind} name {name[:10]!r}")
 
 
+@scenario
+def resources_of_an_unknown_type(differ: Differ) -> None:
+    """Name one beside others, which is no reason to refuse these."""
+    differ.create("ut", 1)
+    names = [(3, "ut"), (TOPIC, "ut"), (TOPIC, "no.such"), (TOPIC, "sp ace"), (GROUP, "g")]
+    keys = [{"resource_type": kind, "resource_name": name, "configuration_keys": None} for kind, name in names]
+    differ.each_version("describe_configs", {"resources": keys}, "beside an unknown type")
+    for api in ("alter_configs", "incremental_alter_configs"):
+        config = {"name": "retention.ms" if api == "alter_configs" else "no.such", "value": "5"}
+        resources = [{"resource_type": kind, "resource_name": name, "configs": [config]} for kind, name in names]
+        differ.each_version(api, {"resources": resources, "validate_only": True}, "beside an unknown type")
+
+
 def describe_all(differ: Differ, kind: int, name: str) -> None:
     """Ask for all settings of a resource, with and without where they come from, and for none."""
     for version in range(1, 5):

@@ -105,6 +105,8 @@ def _fetch_topics(version: int, differ: Differ) -> None:
         differ.ask("fetch", fetched(other), version, note=f"topic {name!r}")
         body = fetched(other, known, max_wait_ms=300, min_bytes=1)
         differ.ask("fetch", body, version, note=f"topic {name!r} and a good one, waiting")
+    body = fetched(topic("", ZERO_UUID, part(0), part(0, 1)), known)
+    differ.ask("fetch", body, version, note="several partitions without an id")
     body = fetched(topic("ft", topic_id, part(4)), topic("ft", topic_id, part(5)))
     differ.ask("fetch", body, version, note="topic twice")
 
@@ -157,6 +159,8 @@ def _unknown_sessions(version: int, differ: Differ) -> None:
     for session, epoch in (*((0, 1), (5, 1), (5, 0), (5, -1), (-1, 0), (-1, -1), (0, -2), (0, MAX_INT), (12345, -2)),):
         ask(f"unknown session {session} epoch {epoch}", session, epoch, [topic("fs", topic_id, part(0))])
         ask(f"unknown session {session} epoch {epoch}, nothing", session, epoch)
+    for session, epoch in ((MAX_INT, 1), (-MAX_INT - 1, 1), (MAX_INT, 0)):
+        ask(f"session out of range, {session} epoch {epoch}", session, epoch, [topic("fs", topic_id, part(0))])
 
 
 def _known_sessions(version: int, differ: Differ) -> None:

@@ -143,26 +143,30 @@ def produce_what_topics_refuse(differ: Differ) -> None:
 
 @scenario
 def produce_in_odd_requests(differ: Differ) -> None:
-    topic_id = differ.create("po", 2)
+    names = ("po", "po.twice", "po.again")
+    ids = {name: differ.create(name, 12 if name == "po" else 14) for name in names}
     good = encode_batch(rows(differ.now(), 2))
     bad = patched(good, *CRC, 1, seal=False)
 
-    def topic(*data: tuple[int, bytes]) -> dict[str, Any]:
+    def topic(name: str, *data: tuple[int, bytes]) -> dict[str, Any]:
         partitions = [{"index": index, "records": records} for index, records in data]
-        return {"name": "po", "topic_id": topic_id, "partition_data": partitions}
+        return {"name": name, "topic_id": ids[name], "partition_data": partitions}
 
-    cases: dict[str, list[dict[str, Any]]] = {
-        "no topics": [],
-        "no partitions": [topic()],
-        "partition twice": [topic((0, good), (0, good))],
-        "topic twice": [topic((0, good)), topic((0, good))],
-        "one good, two bad": [topic((0, good), (9, good), (1, bad))],
-    }
     for version in range(3, 14):
-        for note, topics in cases.items():
-            body = {"acks": -1, "timeout_ms": 1000, "topic_data": topics}
-            differ.ask("produce", body, version, note=note)
-    read_back(differ, "po", topic_id)
+        cases: dict[str, list[dict[str, Any]]] = {
+            "no topics": [],
+            "no partitions": [topic("po")],
+            "partition twice": [topic("po.twice", (version, good), (version, good))],
+            "topic twice": [topic("po.again", (version, good)), topic("po.again", (version, good))],
+            "one good, two bad": [topic("po", (0, good), (19, good), (1, bad))],
+        }
+        for acks in (-1, 5):
+            for note, topics in cases.items():
+                body = {"acks": acks, "timeout_ms": 1000, "topic_data": topics}
+                differ.ask("produce", body, version, note=note if acks == -1 else f"{note}, acks {acks}")
+    for name in names:
+        note = "" if name == "po" else "named twice "
+        read_back(differ, name, ids[name], note, 0 if name == "po" else 13)
 
 
 @scenario

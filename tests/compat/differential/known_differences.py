@@ -2,10 +2,9 @@
 
 An entry says in which requests (`request`: names of APIs, or "*"), versions, field and case ours is another answer,
 what Kafka answers, what kraftpy answers, and why that is better for a user. Only what is given restricts it: `field` is
-a path, or its end; `about` and `case` are regular expressions that are found in what the element is about and in the
-scenario's words for the question; `kafka` and `here` are values, or "any", "absent", "present",
-"text". `when` says the case in
-words, for the table.
+one path or several, or their ends; `about` and `case` are regular expressions that are found in what the element is
+about and in the scenario's words for the question; `kafka` and `here` are values, or "any", "absent", "present",
+"text". `when` says the case in words, for the table.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Known:
     """One entry of the file."""
 
     request: tuple[str, ...]
-    field: str
+    field: tuple[str, ...]
     kafka: tuple[str, ...]
     here: tuple[str, ...]
     why: str
@@ -57,7 +56,7 @@ class Known:
         about, cases = self._pattern
         return (
             (api in self.apis or self.request == ("*",))
-            and (found.field == self.field or found.field.endswith(f".{self.field}"))
+            and any(found.field == name or found.field.endswith(f".{name}") for name in self.field)
             and self._has_version(version)
             and about.search(found.about) is not None
             and cases.search(case) is not None
@@ -114,7 +113,7 @@ class KnownDifferences:
 
 def _read(entry: dict[str, Any]) -> Known:
     values = dict(entry)
-    for name in ("request", "kafka", "here"):
+    for name in ("request", "field", "kafka", "here"):
         value = values[name]
         values[name] = tuple(value) if isinstance(value, list) else (value,)
     return Known(**values)

@@ -31,6 +31,8 @@ IN_ORDER = {"replica_nodes", "replicas"}
 LEFT_OUT = {"throttle_time_ms"}
 LISTED = {"ListTransactionsResponse": "transactional_id", "ListGroupsResponse": "group_id"}
 """Answers that list everything of a kind, and what their elements are called."""
+IN_PIECES = {"FetchResponse": "responses"}
+"""Answers that may have a topic in several pieces, between which others come; the partitions are all that counts."""
 SOME_NUMBER = frozenset(["total_bytes", "usable_bytes", "finalized_features_epoch"])
 """Fields whose value depends on the disk, or on what was done before."""
 OF_INTERNAL_TOPICS = frozenset(
@@ -112,6 +114,8 @@ class Names:
             for field in fields(kind)
             if version in field.versions and field.name not in LEFT_OUT
         }
+        if whole := IN_PIECES.get(type(message).__name__):
+            told[whole] = _joined(told[whole])
         if identity := LISTED.get(type(message).__name__):
             for name, value in told.items():
                 if isinstance(value, list):
@@ -207,6 +211,15 @@ class Names:
         except Exception as error:
             return [*batches, {"undecodable": str(error)}]
         return batches
+
+
+def _joined(topics: list[dict[str, Plain]]) -> list[dict[str, Plain]]:
+    """Return each topic once, with the partitions of all its pieces."""
+    whole: dict[tuple[Plain, Plain], dict[str, Plain]] = {}
+    for topic in topics:
+        known = whole.setdefault((topic.get("topic"), topic.get("topic_id")), {**topic, "partitions": []})
+        known["partitions"] = [*known["partitions"], *topic["partitions"]]
+    return list(whole.values())
 
 
 def shortened(value: bytes) -> str:

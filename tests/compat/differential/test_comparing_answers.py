@@ -74,8 +74,8 @@ A_DIFFERENCE = Difference(
     ("changed", "explains"),
     [
         ({}, True),
-        ({"field": "partitions.error_code"}, True),
-        ({"field": "code"}, False),
+        ({"field": ("partitions.error_code",)}, True),
+        ({"field": ("code",)}, False),
         ({"request": ("Produce",)}, False),
         ({"request": ("*",)}, True),
         ({"versions": "4-5"}, True),
@@ -93,7 +93,7 @@ A_DIFFERENCE = Difference(
 def test_an_entry_explains_what_it_describes_and_nothing_else(changed: dict[str, Any], explains: bool) -> None:
     fields: dict[str, Any] = {
         "request": ("ListOffsets",),
-        "field": "error_code",
+        "field": ("error_code",),
         "kafka": ("NONE",),
         "here": ("NOT_LEADER_OR_FOLLOWER",),
         "why": "it is a test",
