@@ -288,7 +288,7 @@ def test_the_bytes_of_a_command_are_fixed() -> None:
     """The journal of an older version must be readable: a change here needs a new schema."""
     command = CreateTopics(topics=(NewTopic(name="t", topic_id=TopicId(b"i" * 16), partitions=2),), time_ms=Millis(7))
     assert msgpack.unpackb(encode_command(command)) == [
-        5,
+        4,
         4,
         {"topics": [{"name": "t", "topic_id": b"i" * 16, "partitions": 2}], "time_ms": 7},
     ]

@@ -21,6 +21,7 @@ from kraftpy.metadata.commands import (
     NewTopic,
     RegisterBroker,
     SetConfigs,
+    SetControllerDefaults,
     SubmissionId,
     UpdateFeatures,
     decode_submission,
@@ -133,7 +134,7 @@ def test_a_journal_and_a_snapshot_of_the_first_schema_are_read() -> None:
     assert partition is not None
     assert (partition.isr, partition.leader, partition.leader_epoch) == ((1,), -1, 1)
     schema, saved = msgpack.unpackb(machine.snapshot())
-    assert schema == 5
+    assert schema == 4
     for broker in saved["brokers"]:
         del broker["registered_index"]
     for name in ("features", "submissions"):
@@ -169,17 +170,15 @@ def test_what_an_older_version_refused_stays_refused_and_what_it_knows_is_writte
     newer: list[Command] = [
         update,
         FormatCluster(cluster_id="c", time_ms=Millis(1), features=LATEST),
-        SetConfigs(
-            changes=(ConfigChange(resource_type=32, resource_name="g", operations=(setting,)),), time_ms=Millis(1)
-        ),
+        SetConfigs(changes=(of_a_group(setting),), time_ms=Millis(1)),
         CreateTopics(topics=(queue,), time_ms=Millis(1)),
+        SetConfigs(changes=(of_a_group(other),), time_ms=Millis(1), rules=1),
+        SetControllerDefaults(configs=(), time_ms=Millis(1)),
     ]
     known: list[Command] = [
         UpdateFeatures(updates=(FeatureUpdate(name="share.version", level=1),), time_ms=Millis(3)),
         FormatCluster(cluster_id="c", time_ms=Millis(1)),
-        SetConfigs(
-            changes=(ConfigChange(resource_type=32, resource_name="g", operations=(other,)),), time_ms=Millis(1)
-        ),
+        SetConfigs(changes=(of_a_group(other),), time_ms=Millis(1)),
         CreateTopics(topics=(NewTopic(name="t", topic_id=TOPIC_ID),), time_ms=Millis(1)),
         BalanceLeaders(imbalance_percentage=10, time_ms=Millis(1)),
     ]
