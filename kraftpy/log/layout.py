@@ -84,9 +84,11 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str, suffix: str) -> int | None:
-    """Return the offset in a file's name; None if the name is not 20 digits and `suffix`."""
-    if len(name) == _DIGITS + len(suffix) and name.endswith(suffix) and name[:_DIGITS].isdecimal():
-        return int(name[:_DIGITS])
+    """Return the offset in a file's name; None if the name is not 20 digits and `suffix`, or of no offset."""
+    digits = name[:_DIGITS]
+    if len(name) == _DIGITS + len(suffix) and name.endswith(suffix) and digits.isdecimal() and digits.isascii():
+        offset = int(digits)
+        return offset if offset >> 63 == 0 else None
     return None
 
 
