@@ -137,15 +137,6 @@ class Demands:
             self._demand, self._config = demand_of(config), config
         return self._demand
 
-    def on(
-        self, header: BatchHeader, batch: Buffer, config: TopicConfig, now: Millis, trust: Trust | None = None
-    ) -> Demand | None:
-        """Return the demands on this batch, whose header may be doubtful; it has not been checked yet."""
-        demand = self.of(config)
-        if demand is None and are_doubtful(header, batch, config, now, trust):
-            return TIMES
-        return demand
-
 
 def checked(
     records: Buffer, config: TopicConfig, limits: BatchLimits, header: BatchHeader | None = None
@@ -269,8 +260,8 @@ def stored_form(
         return batch.header, batch.batch
     is_judged = batch is None and header is not None
     header, data = checked(records, config, limits, header)
-    if not is_judged:
-        demand = demands.on(header, data, config, now)
+    if demand is None and not is_judged and are_doubtful(header, data, config, now):
+        demand = TIMES
     if demand is None:
         return header, data
     batch = finish(prepared(header, data, demand, config, limits, now))

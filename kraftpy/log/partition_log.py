@@ -49,7 +49,7 @@ from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, SideBySide
 from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult
 from kraftpy.log.segment import Segment
 from kraftpy.log.segments import Segments
-from kraftpy.log.timestamps import Trust
+from kraftpy.log.timestamps import Trust, are_doubtful
 from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -206,8 +206,7 @@ class PartitionLog:
         demand = self._demands.of(self.config)
         if batch is not None:
             return batch.demand == (demand or TIMES)
-        header = header or read_header(records)
-        return demand is None and self._demands.on(header, records, self.config, now, trust) is None
+        return demand is None and not are_doubtful(header or read_header(records), records, self.config, now, trust)
 
     def append(
         self,

@@ -15,7 +15,7 @@ from typing import Final
 from kraftpy.config.topic import TopicConfig
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, TimestampType
+from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
 from kraftpy.protocol.records import MOST_NAMED, BadRecords, RecordError, record_times, zigzag
 from kraftpy.types import Millis
 
@@ -58,15 +58,12 @@ class Trust:
     all were the same; and never again after one that was wrong.
     """
 
-    __slots__ = ("_right_count",)
+    __slots__ = ("_right_count", "is_enough")
 
     def __init__(self) -> None:
         self._right_count = 0
-
-    @property
-    def is_enough(self) -> bool:
-        """Return whether the client's headers are believed."""
-        return self._right_count >= _ENOUGH
+        self.is_enough = False
+        """The client's headers are believed."""
 
     def read(self, sent: BatchHeader, max_timestamp: int) -> None:
         """Compare the header of a batch whose records have been read."""
@@ -74,6 +71,7 @@ class Trust:
             self._right_count = _NEVER
         elif sent.records_count > 1:
             self._right_count += 1 if sent.max_timestamp == sent.base_timestamp else _ENOUGH
+        self.is_enough = self._right_count >= _ENOUGH
 
 
 def are_doubtful(
@@ -98,7 +96,11 @@ def are_doubtful(
         return True
     if count == 1 and not attributes & _CODEC_BITS and _has_other_delta(batch, largest - first):
         return True
-    return not _is_in_range(header, config, now)
+    newest = now + config.message_timestamp_after_max_ms
+    oldest = now - config.message_timestamp_before_max_ms
+    if first >= 0:
+        return first < oldest or largest > newest
+    return largest >= 0 and not oldest <= largest <= newest
 
 
 def _has_other_delta(batch: Buffer, delta: int) -> bool:
@@ -123,7 +125,7 @@ def _has_other_delta(batch: Buffer, delta: int) -> bool:
 
 def refuse_type(header: BatchHeader, config: TopicConfig) -> None:
     """Refuse a batch that pretends to have the broker's timestamps, if its topic stamps them. Raises BadRecords."""
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME and stamps_append_time(config):
+    if header.attributes & _APPEND_TIME_BIT and stamps_append_time(config):
         message = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
         count = min(header.records_count, MOST_NAMED)
         raise BadRecords(

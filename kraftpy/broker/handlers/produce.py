@@ -336,7 +336,12 @@ def _header(context: RequestContext, partition: PartitionProduceData, found: _Tr
 def _has_transactional(request: ProduceRequest) -> bool:
     for topic in request.topic_data:
         for partition in topic.partition_data:
-            if _is_transactional(partition):
+            records = partition.records or b""
+            if (
+                len(records) >= HEADER_BYTES
+                and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
+                and records[_MAGIC_AT] == MAGIC
+            ):
                 return True
     return False
 
