@@ -47,6 +47,8 @@ _LARGEST = -3
 _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The first version of ListOffsets in which negative timestamps have a meaning."""
 _SINCE_NOT_AVAILABLE = 5
+_DEBUGGING = -2
+"""The replica id of a tool that looks at any replica."""
 _LOOK_UP_UNITS = 4
 """The cost of finding an offset, in units of `slicing`."""
 
@@ -95,8 +97,11 @@ async def _look_up(
     partition: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
-    replica = broker.replicas.leader(topic, partition.partition_index)
-    replica.check_leader_epoch(partition.current_leader_epoch)
+    if request.replica_id == _DEBUGGING:
+        replica = broker.replicas.readable(topic, partition.partition_index)
+        replica.check_leader_epoch(partition.current_leader_epoch)
+    else:
+        replica = broker.replicas.leader(topic, partition.partition_index, partition.current_leader_epoch)
     readable_end = replica.last_stable_offset if request.isolation_level == READ_COMMITTED else replica.high_watermark
     log = replica.log
     match partition.timestamp:
@@ -150,8 +155,7 @@ async def offset_for_leader_epoch(
 def _epoch_end(broker: Broker, topic: str, partition: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=partition.partition)
     try:
-        replica = broker.replicas.leader(topic, partition.partition)
-        replica.check_leader_epoch(partition.current_leader_epoch)
+        replica = broker.replicas.leader(topic, partition.partition, partition.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = replica.end_offset_for_epoch(LeaderEpoch(partition.leader_epoch))
     except KafkaError as error:
         answer.error_code = error.code
