@@ -200,6 +200,14 @@ def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> Gr
     return _REFUSALS[type(message)](message, api_version, error_code)
 
 
+def refuse_kind(message: GroupRequest, api_version: int, error_code: ErrorCode) -> GroupResponse:
+    """Return a response with this error and, as in Kafka, no message: there are no groups of the request's kind."""
+    refusal: Any = refuse(message, api_version, error_code)
+    for each in getattr(refusal, "groups", None) or [refusal]:
+        each.error_message = None
+    return refusal  # type: ignore[no-any-return]
+
+
 # ---- what refuses which request
 
 _Refusal = Callable[[Any, int, ErrorCode], GroupResponse]
@@ -211,7 +219,12 @@ def _plainly(response: Callable[..., GroupResponse]) -> _Refusal:
 
 
 def _with_meaning(response: Callable[..., GroupResponse]) -> _Refusal:
-    return lambda _, __, error_code: response(error_code=error_code, error_message=error_code.meaning)
+    def refusal(message: Any, _: int, error_code: ErrorCode) -> GroupResponse:
+        has_no_name = error_code is ErrorCode.INVALID_REQUEST and not message.group_id.strip()
+        meaning = "GroupId can't be empty." if has_no_name else error_code.meaning
+        return response(error_code=error_code, error_message=meaning)
+
+    return refusal
 
 
 def _for_each_group(response: Callable[..., GroupResponse], described: Callable[..., object]) -> _Refusal:

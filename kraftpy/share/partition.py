@@ -253,8 +253,6 @@ class SharePartition:
         first = max(said.first_offset, self.start_offset)
         if first > said.last_offset:
             return
-        if said.type is AcknowledgeType.RENEW and not self.config.renew_acknowledge_enable:
-            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, "this group does not allow renew acknowledgements")
         if said.last_offset >= self.end_offset:
             raise BadAcknowledgement(
                 ErrorCode.INVALID_REQUEST,
@@ -264,6 +262,10 @@ class SharePartition:
             if not run.is_locked or run.member_id != member_id:
                 raise BadAcknowledgement(
                     ErrorCode.INVALID_RECORD_STATE, f"offset {max(run.first, first)} is not acquired by this member"
+                )
+            if said.type is AcknowledgeType.RENEW and not self.config.renew_acknowledge_enable:
+                raise BadAcknowledgement(
+                    ErrorCode.INVALID_RECORD_STATE, "Renewing acquisition locks is not enabled for the group."
                 )
 
     def _target(self, kind: AcknowledgeType, run: Run) -> tuple[DeliveryState, GivenUp | None]:

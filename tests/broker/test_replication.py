@@ -12,6 +12,10 @@ import pytest
 from broker_wire import read_all
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kraftpy.testing.asking import ask
 from kraftpy.testing.nodes import Cluster
 
 BOUND_SECONDS = 30.0
@@ -235,3 +239,26 @@ def test_committed_offsets_survive_their_coordinator(cluster: Cluster) -> None:
         asking.commit(offsets=[confluent_kafka.TopicPartition("read", 0, 1)], asynchronous=False)
     finally:
         asking.close()
+
+
+def test_an_epoch_is_judged_before_the_role(cluster: Cluster) -> None:
+    """As in Kafka: a client with old metadata learns that they are old, whichever replica it asks."""
+    create(cluster, "epochs", [1, 2])
+    cluster.kill(1)
+    until(lambda: cluster.leader_of("epochs") == 2, "the other one leads")
+    cluster.start(1)
+    until(lambda: in_sync(cluster, "epochs") == {1, 2}, "the first follows")
+
+    def error(epoch: int, replica_id: int = -1) -> ErrorCode:
+        partition = ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=-1)
+        topic = ListOffsetsTopic(name="epochs", partitions=[partition])
+        request = ListOffsetsRequest(replica_id=replica_id, isolation_level=0, topics=[topic])
+        host, _, port = cluster.address(1).rpartition(":")
+        answer = ask((host, int(port)), ApiKey.LIST_OFFSETS, 5, request, timeout=BOUND_SECONDS)
+        found = answer.topics[0].partitions[0]
+        return ErrorCode.of(found.error_code)
+
+    until(lambda: error(0) == ErrorCode.FENCED_LEADER_EPOCH, "it knows of the new epoch")
+    assert error(7) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert error(-1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error(-1, replica_id=-2) == ErrorCode.NONE, "a tool that looks at any replica"

@@ -48,6 +48,8 @@ _LARGEST = -3
 _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The first version of ListOffsets in which negative timestamps have a meaning."""
 _SINCE_NOT_AVAILABLE = 5
+_DEBUGGING = -2
+"""The replica id of a tool that looks at any replica."""
 _LOOK_UP_UNITS = 4
 """The cost of finding an offset, in units of `slicing`."""
 
@@ -81,7 +83,7 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown timestamp {partition.timestamp}")
                 if is_committed_only is None:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown isolation level {request.isolation_level}")
-                await _look_up(broker, topic.name, partition, answer, is_committed_only=is_committed_only)
+                await _look_up(broker, request, topic.name, partition, answer, is_committed_only=is_committed_only)
             except KafkaError as error:
                 answer.error_code = error.code
                 if error.code == ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < _SINCE_NOT_AVAILABLE:
@@ -98,14 +100,18 @@ def committed_only(isolation_level: int) -> bool | None:
 
 async def _look_up(
     broker: Broker,
+    request: ListOffsetsRequest,
     topic: str,
     partition: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
     *,
     is_committed_only: bool,
 ) -> None:
-    replica = broker.replicas.leader(topic, partition.partition_index)
-    replica.check_leader_epoch(partition.current_leader_epoch)
+    if request.replica_id == _DEBUGGING:
+        replica = broker.replicas.readable(topic, partition.partition_index)
+        replica.check_leader_epoch(partition.current_leader_epoch)
+    else:
+        replica = broker.replicas.leader(topic, partition.partition_index, partition.current_leader_epoch)
     readable_end = replica.last_stable_offset if is_committed_only else replica.high_watermark
     log = replica.log
     match partition.timestamp:
@@ -159,8 +165,7 @@ async def offset_for_leader_epoch(
 def _epoch_end(broker: Broker, topic: str, partition: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=partition.partition)
     try:
-        replica = broker.replicas.leader(topic, partition.partition)
-        replica.check_leader_epoch(partition.current_leader_epoch)
+        replica = broker.replicas.leader(topic, partition.partition, partition.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = replica.end_offset_for_epoch(LeaderEpoch(partition.leader_epoch))
     except KafkaError as error:
         answer.error_code = error.code

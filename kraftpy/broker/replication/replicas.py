@@ -47,12 +47,15 @@ class Replicas:
 
     # --- lookups -----------------------------------------------------------------------------
 
-    def leader(self, topic: str, partition: int) -> Replica:
-        """Return the partition's replica if this broker leads it.
+    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Replica:
+        """Return the partition's replica if this broker leads it, in the epoch that the client means (-1 is any).
 
-        Raises KafkaError (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR).
+        As in Kafka, the epoch is judged before the role. Raises KafkaError (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+        NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR).
         """
         replica = self._by_name.get((topic, partition))
+        if replica is not None and (replica.leading is not None or replica.following is not None):
+            replica.check_leader_epoch(current_leader_epoch)
         if replica is not None and replica.leading is not None:
             return replica
         raise self._not_here(topic, partition, replica)

@@ -58,16 +58,17 @@ class ClassicMembers:
         member_id = joining.member_id
         try:
             self._check_join(joining)
-            encoded = joining.protocols[0][1]
-            said: _Said = yield Work(len(encoded) // BYTES_PER_UNIT, lambda: self._read(joining, encoded))
             if member_id == UNKNOWN_MEMBER:
                 member_id = self._protocol.new_id()
                 must_ask_again = event.api_version >= FIRST_JOIN_WITH_MEMBER_ID_REQUIRED
                 if joining.group_instance_id is None and must_ask_again:
+                    self._admit(draft.group, joining, member_id)
                     return join_error(event.api_version, member_id, ErrorCode.MEMBER_ID_REQUIRED)
+            encoded = joining.protocols[0][1]
+            said: _Said = yield Work(len(encoded) // BYTES_PER_UNIT, lambda: self._read(joining, encoded))
             predecessor = self._admit(draft.group, joining, member_id)
         except KafkaError as error:
-            return join_error(event.api_version, joining.member_id, error.code)
+            return join_error(event.api_version, UNKNOWN_MEMBER, error.code)
         updated = said.member
         _, after = yield from self._protocol.take_in(draft, member_id, updated, said.owned, timestamp, predecessor)
         assert updated.classic is not None
@@ -85,7 +86,8 @@ class ClassicMembers:
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= joining.session_timeout_ms <= high:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        if joining.protocol_type != CONSUMER_PROTOCOL_TYPE or not joining.protocols:
+        is_disabled = self._config.group_consumer_migration_policy.lower() == "disabled"
+        if is_disabled or joining.protocol_type != CONSUMER_PROTOCOL_TYPE or not joining.protocols:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _read(self, joining: Joining, encoded: bytes) -> _Said:

@@ -76,7 +76,10 @@ def why_not_upgraded(group: ClassicGroup, config: GroupConfig) -> str | None:
             decode_assignment(member.assignment or b"")
             has_user_data = bool(assignment_user_data(member.assignment or b""))
             if has_user_data and group.protocol_name not in _STANDARD_ASSIGNORS:
-                return f"{cannot} an unsupported custom assignor is in use."
+                return (
+                    f"{cannot} an unsupported custom assignor is in use. Please refer to the documentation or "
+                    "switch to a default assignor before re-attempting the upgrade."
+                )
     except ProtocolError as error:
         return f"{cannot} the embedded consumer protocol is malformed: {error}."
     return None

@@ -21,6 +21,7 @@ import org.apache.kafka.common.errors.NotLeaderOrFollowerException;
 import org.apache.kafka.common.message.DescribeLogDirsResponseData;
 import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.requests.MetadataResponse.PartitionMetadata;
+import org.apache.kafka.server.HostedPartition;
 import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
@@ -55,6 +56,9 @@ final class LogStandIn {
             case "metadataCache" -> MetadataStandIn.cache(node);
             case "localLog", "getLog" -> log(node, call.getArgument(0), false);
             case "localLogOrException" -> logOrThrow(node, call.getArgument(0));
+            case "getPartition" -> log(node, call.getArgument(0), false).isDefined()
+                ? new HostedPartition.Online<>(partition(node, call))
+                : new HostedPartition.None<>();
             case "onlinePartition" -> log(node, call.getArgument(0), false).map(log -> partition(node, call));
             case "futureLogExists" -> log(node, call.getArgument(0), true).isDefined();
             default -> StandIns.otherwise(call, "replica manager of broker " + node.id());
@@ -158,13 +162,15 @@ final class LogStandIn {
         return new LogConfig(settings);
     }
 
-    /** Return as many segments as there are; nothing more is known of them. */
+    /** Return the segments that there are; only where they begin and their sizes are known. */
     private static List<LogSegment> segments(File directory) {
         String[] names = Optional.ofNullable(directory.list((in, name) -> name.endsWith(".log"))).orElse(new String[0]);
         return Arrays.stream(names).sorted().map(name -> Mockito.mock(LogSegment.class, call ->
-            call.getMethod().getName().equals("baseOffset")
-                ? (Object) Long.parseLong(name.substring(0, name.length() - ".log".length()))
-                : StandIns.otherwise(call, "segment " + name))).toList();
+            switch (call.getMethod().getName()) {
+                case "baseOffset" -> Long.parseLong(name.substring(0, name.length() - ".log".length()));
+                case "size" -> (int) new File(directory, name).length();
+                default -> StandIns.otherwise(call, "segment " + name);
+            })).toList();
     }
 
     private static Collection<File> directories(ServerProcess node) {

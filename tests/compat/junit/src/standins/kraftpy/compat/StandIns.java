@@ -178,8 +178,11 @@ public final class StandIns {
         });
     }
 
+    /** Return the settings as Kafka's test kit gives them: its brokers pick their ports. */
     private static KafkaConfig config(ServerProcess node) {
-        return new KafkaConfig(new HashMap<>(node.settings()), false);
+        Map<String, String> settings = new HashMap<>(node.settings());
+        settings.computeIfPresent("listeners", (name, all) -> all.replaceAll(":\\d+(,|$)", ":0$1"));
+        return new KafkaConfig(settings, false);
     }
 
     static Object otherwise(InvocationOnMock call, String name) {

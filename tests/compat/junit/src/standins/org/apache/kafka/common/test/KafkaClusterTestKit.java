@@ -220,8 +220,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
     }
 
     public Map<Integer, KafkaRaftManager<ApiMessageAndVersion>> raftManagers() {
-        return processes.values().stream().filter(node -> controllers.containsKey(node.id()))
-            .collect(Collectors.toMap(ServerProcess::id, StandIns::raftManager));
+        return processes.values().stream().collect(Collectors.toMap(ServerProcess::id, StandIns::raftManager));
     }
 
     public Controller waitForActiveController() {
