@@ -278,6 +278,7 @@ class Broker:
             else:
                 await asyncio.gather(opened, self.links.derive_key())
                 self.links.cluster_id = self.directories.cluster_id
+            self.metadata.quorum.own_directory_id = lambda: self.directories.metadata_directory_id
             await self.metadata.start(self.directories.metadata_directory)
             await self._link()
             if self.controller is not None:

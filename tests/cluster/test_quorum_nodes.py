@@ -5,14 +5,21 @@ Each test has its own cluster, because voters are killed, cut off and moved.
 
 from __future__ import annotations
 
+import re
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.add_raft_voter import AddRaftVoterRequest
+from kraftpy.protocol.messages.add_raft_voter import Listener as AddedListener
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kraftpy.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from kraftpy.testing.asking import ask
 from kraftpy.testing.nodes import Cluster
 
@@ -177,3 +184,63 @@ def test_new_topics_take_the_controllers_defaults() -> None:
             used = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
             ask(address(cluster, node), ApiKey.METADATA, 9, used, timeout=BOUND_SECONDS)
             until(lambda name=name, by_itself=by_itself: shape(name) == by_itself)  # type: ignore[misc]
+
+
+def test_voters_are_added_and_removed_by_their_directory_ids(tmp_path: Path) -> None:
+    """As Kafka's `kafka-metadata-quorum` does it, with the id of the directory that the node has now."""
+    with Cluster(brokers=3, directory=tmp_path / "cluster") as cluster:
+
+        def described(node: int) -> tuple[dict[int, bytes], dict[int, bytes], dict[int, Any]]:
+            request = DescribeQuorumRequest(
+                topics=[QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])]
+            )
+            found = ask(address(cluster, node), ApiKey.DESCRIBE_QUORUM, 2, request, timeout=BOUND_SECONDS)
+            (state,) = found.topics[0].partitions
+            voters, observers = (
+                {each.replica_id: each.replica_directory_id for each in replicas}
+                for replicas in (state.current_voters, state.observers)
+            )
+            return voters, observers, {each.node_id: each.listeners for each in found.nodes}
+
+        def directory_id(node: int) -> bytes:
+            text = (cluster.node_directory(node) / "data" / "meta.properties").read_text()
+            (written,) = re.findall(r"^directory\.id=(\S+)$", text, re.MULTILINE)
+            return urlsafe_b64decode(written + "==")
+
+        def change(api_key: ApiKey, request: Any) -> tuple[ErrorCode, str | None]:
+            found = ask(address(cluster, 1), api_key, 0, request, timeout=BOUND_SECONDS)
+            return ErrorCode.of(found.error_code), found.error_message
+
+        ids = {node: directory_id(node) for node in cluster.nodes}
+        for node in cluster.nodes:
+            until(lambda node=node: described(node)[0] == ids)  # type: ignore[misc]
+        leading = leader(cluster)
+        going = next(node for node in cluster.nodes if node != leading)
+        listeners = described(leading)[2][going]
+
+        error, message = change(
+            ApiKey.REMOVE_RAFT_VOTER, RemoveRaftVoterRequest(voter_id=going, voter_directory_id=ids[leading])
+        )
+        assert error == ErrorCode.VOTER_NOT_FOUND
+        assert message is not None
+        assert message.startswith(f"Cannot remove voter ReplicaKey(id={going}, directoryId=")
+        gone = RemoveRaftVoterRequest(voter_id=going, voter_directory_id=ids[going])
+        assert change(ApiKey.REMOVE_RAFT_VOTER, gone)[0] == ErrorCode.NONE
+        until(lambda: described(leading)[:2] == (without(ids, going), {going: ids[going]}))
+
+        def added(directory: bytes) -> AddRaftVoterRequest:
+            return AddRaftVoterRequest(
+                timeout_ms=30_000,
+                voter_id=going,
+                voter_directory_id=directory,
+                listeners=[AddedListener(name=each.name, host=each.host, port=each.port) for each in listeners],
+            )
+
+        assert change(ApiKey.ADD_RAFT_VOTER, added(ids[leading]))[0] == ErrorCode.REQUEST_TIMED_OUT
+        assert change(ApiKey.ADD_RAFT_VOTER, added(ids[going]))[0] == ErrorCode.NONE
+        assert change(ApiKey.ADD_RAFT_VOTER, added(ids[going]))[0] == ErrorCode.DUPLICATE_VOTER
+        until(lambda: described(going)[0] == ids)
+
+
+def without(ids: dict[int, bytes], node: int) -> dict[int, bytes]:
+    return {each: directory_id for each, directory_id in ids.items() if each != node}

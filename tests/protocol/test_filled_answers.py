@@ -26,7 +26,6 @@ NEVER_FILLED = {
     ("SnapshotId", "end_offset"): "see snapshot_id",
     ("SnapshotId", "epoch"): "see snapshot_id",
     ("QuorumPartitionState", "error_message"): "the only error there is of a partition without a quorum says it all",
-    ("ReplicaState", "replica_directory_id"): "voters have no directory ids (docs/differences.toml)",
     ("StreamsGroupHeartbeatResponse", "topology_description_required"): "topologies are not described (KIP-1331)",
     ("DescribedStreamsGroup", "topology_description"): "topologies are not described (KIP-1331)",
     ("DescribedStreamsMember", "is_classic"): "streams groups have no members of the classic protocol yet (KIP-1071)",

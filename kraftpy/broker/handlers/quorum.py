@@ -3,12 +3,14 @@
 Any broker answers; it asks the quorum's leader for what only that one knows. A voter is added once it has caught up,
 and one change is made at a time. KIP-595, KIP-836 (times), KIP-853 (voters), KIP-1186 (an answer before the commit).
 
-Left out: directory ids of voters. Nodes are identified by number; a request that names a directory is refused.
+Voters are told apart by node id. A request that names a directory means the voter only if that is the one it has now:
+the node has to be connected, then, to the quorum's leader. Left out: voters that are known by their directory, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.metadata.topics import METADATA_TOPIC
@@ -27,6 +29,8 @@ from kraftpy.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, 
 from kraftpy.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from kraftpy.broker.handlers.services import HasMetadata
     from kraftpy.broker.metadata.quorum_description import QuorumDescription, ReplicaOfLog
     from kraftpy.broker.request import RequestContext
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 0.02
+_DIRECTORIES_VERSION = 2
+"""The first version of DescribeQuorum that tells directory ids."""
 
 
 async def describe_quorum(
@@ -47,9 +53,10 @@ async def describe_quorum(
         return _unknown(request)
     try:
         described = await broker.metadata.quorum.describe()
+        ids = await broker.metadata.quorum.directory_ids() if context.api_version >= _DIRECTORIES_VERSION else {}
     except KafkaError as error:
         return DescribeQuorumResponse(error_code=error.code, error_message=shortened(error.message))
-    topic = QuorumTopicState(topic_name=METADATA_TOPIC, partitions=[_state(described)])
+    topic = QuorumTopicState(topic_name=METADATA_TOPIC, partitions=[_state(described, ids)])
     return DescribeQuorumResponse(error_message="", topics=[topic], nodes=_nodes(broker, described))
 
 
@@ -81,21 +88,22 @@ def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(error_message="", topics=topics, nodes=[])
 
 
-def _state(described: QuorumDescription) -> QuorumPartitionState:
+def _state(described: QuorumDescription, ids: Mapping[int, bytes]) -> QuorumPartitionState:
     return QuorumPartitionState(
         partition_index=0,
         error_message="",
         leader_id=described.leader_id,
         leader_epoch=described.leader_epoch,
         high_watermark=described.high_watermark,
-        current_voters=[_replica(voter, described.leader_id) for voter in described.voters],
-        observers=[_replica(observer, described.leader_id) for observer in described.observers],
+        current_voters=[_replica(voter, described.leader_id, ids) for voter in described.voters],
+        observers=[_replica(observer, described.leader_id, ids) for observer in described.observers],
     )
 
 
-def _replica(replica: ReplicaOfLog, leader_id: int) -> ReplicaState:
+def _replica(replica: ReplicaOfLog, leader_id: int, ids: Mapping[int, bytes]) -> ReplicaState:
     return ReplicaState(
         replica_id=replica.node_id,
+        replica_directory_id=ids.get(replica.node_id, ZERO_UUID),
         log_end_offset=replica.log_end_offset,
         last_fetch_timestamp=replica.last_caught_up_ms if replica.node_id == leader_id else replica.last_fetch_ms,
         last_caught_up_timestamp=replica.last_caught_up_ms,
@@ -116,13 +124,17 @@ def _nodes(broker: Broker, described: QuorumDescription) -> list[Node]:
 async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: RequestContext) -> AddRaftVoterResponse:
     """Add a voter to the quorum."""
     try:
-        _check(broker, request.cluster_id, request.voter_directory_id)
+        _check(broker, request.cluster_id)
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
             voters = _voters(await broker.metadata.quorum.describe())
+            ids = await broker.metadata.quorum.directory_ids()
+            key = _key(request.voter_id, request.voter_directory_id)
             if request.voter_id in voters:
-                problem = f"The voter id for {request.voter_id} is already part of the set of voters {sorted(voters)}."
+                problem = f"The voter id for {key} is already part of the set of voters {_keys(voters, ids)}."
                 raise KafkaError(ErrorCode.DUPLICATE_VOTER, problem)
+            if not _has_directory(request.voter_id, request.voter_directory_id, ids):
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"New voter {key} is not ready to receive requests")
             await broker.metadata.quorum.change_voter(add=(request.voter_id, address))
             if request.ack_when_committed:
                 await _committed(broker, request.voter_id, votes=True)
@@ -139,11 +151,14 @@ async def remove_raft_voter(
 ) -> RemoveRaftVoterResponse:
     """Remove a voter from the quorum."""
     try:
-        _check(broker, request.cluster_id, request.voter_directory_id)
+        _check(broker, request.cluster_id)
         async with asyncio.timeout(broker.config.request_timeout_ms / 1000):
             voters = _voters(await broker.metadata.quorum.describe())
-            if request.voter_id not in voters:
-                problem = f"Cannot remove voter {request.voter_id} from the set of voters {sorted(voters)}."
+            ids = await broker.metadata.quorum.directory_ids()
+            is_meant = _has_directory(request.voter_id, request.voter_directory_id, ids)
+            if request.voter_id not in voters or not is_meant:
+                key = _key(request.voter_id, request.voter_directory_id)
+                problem = f"Cannot remove voter {key} from the set of voters {_keys(voters, ids)}"
                 raise KafkaError(ErrorCode.VOTER_NOT_FOUND, problem)
             await broker.metadata.quorum.change_voter(remove=request.voter_id)
             await _committed(broker, request.voter_id, votes=False)
@@ -155,13 +170,25 @@ async def remove_raft_voter(
     return RemoveRaftVoterResponse()
 
 
-def _check(broker: Broker, cluster_id: str | None, directory_id: bytes) -> None:
-    """Check that the request means this cluster, and names no directory. Raises KafkaError."""
+def _check(broker: Broker, cluster_id: str | None) -> None:
+    """Check that the request means this cluster. Raises KafkaError."""
     if cluster_id is not None and cluster_id != broker.image.cluster_id:
         problem = f'The given id "{cluster_id}" doesn\'t match the cluster id "{broker.image.cluster_id}"'
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, problem)
-    if directory_id != ZERO_UUID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "voters have no directory ids here: leave the id at zero")
+
+
+def _has_directory(node_id: int, directory_id: bytes, ids: Mapping[int, bytes]) -> bool:
+    return directory_id == ZERO_UUID or ids.get(node_id) == directory_id
+
+
+def _key(node_id: int, directory_id: bytes) -> str:
+    """Return a voter with its directory as Kafka's messages have it."""
+    shown = urlsafe_b64encode(directory_id).decode().rstrip("=") if directory_id != ZERO_UUID else "<undefined>"
+    return f"ReplicaKey(id={node_id}, directoryId={shown})"
+
+
+def _keys(voters: Iterable[int], ids: Mapping[int, bytes]) -> str:
+    return f"[{', '.join(_key(voter, ids.get(voter, ZERO_UUID)) for voter in sorted(voters))}]"
 
 
 def _address(broker: Broker, request: AddRaftVoterRequest) -> str:

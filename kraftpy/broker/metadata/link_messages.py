@@ -87,6 +87,7 @@ def _list(check: Check, most: int) -> Check:
 _NODE = _number(0, MAX_NODE_ID)
 _REPLICA = _fixed_list(_NODE, _number(), _number(-1), _number(-1))
 _VOTER = _fixed_list(_NODE, _text(300))
+_DIRECTORY_ID = _bytes(16, 16)
 
 _HELLO: Shape = {"version": _number(0, 1 << 31), "nonce": _bytes(16, 64)}
 _IDENTITY: Shape = {
@@ -101,6 +102,8 @@ REQUESTS: Mapping[str, Shape] = {
     "follow": {"after": _number(), "leader": _number(-1, MAX_NODE_ID), "term": _number(-1)},
     "heartbeat": {"epoch": _number(-1), "applied": _number(-1), "wants_fence": _flag, "wants_shut_down": _flag},
     "describe quorum": {},
+    "directory id": {},
+    "directory ids": {},
     "change voter": {"add": _optional(_VOTER), "remove": _optional(_NODE)},
 }
 """One-way messages and requests, by kind. A message "raft" is read by `quorum_messages.read_body`."""
@@ -125,6 +128,8 @@ ANSWERS: Mapping[str, Shape] = {
         "observers": _list(_REPLICA, _MAX_NODES),
         "addresses": _list(_VOTER, _MAX_NODES),
     },
+    "directory id": {"id": _DIRECTORY_ID},
+    "directory ids": {"ids": _list(_fixed_list(_NODE, _DIRECTORY_ID), _MAX_NODES)},
     "change voter": {"refused": _optional(_text(10_000))},
 }
 _OPTIONAL: Mapping[str, Shape] = {"follow": {"snapshot": _fixed_list(_number(), _number(), _bytes(0, 1 << 32))}}

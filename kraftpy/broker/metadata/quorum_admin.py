@@ -1,11 +1,16 @@
 """Describes the metadata quorum and changes its voters, on any node: only the quorum's leader can, so it is asked.
 
 The leader also tells its defaults for new topics: those of a topic that is created without numbers are the active
-controller's, as in Kafka. KIP-595 and KIP-853. Left out: directory ids of voters.
+controller's, as in Kafka. KIP-595 and KIP-853.
+
+Nodes are told apart by node id alone. The id of a node's metadata directory is what the node itself says when the
+leader asks, for those who describe the quorum and for those who name a directory when they change it. A node that is
+not connected, or of a version that does not say, has none.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +25,12 @@ from kraftpy.config.quorum import parse_address
 from kraftpy.config.settings import ConfigError
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from kraftpy.broker.metadata.transport import Links
+
+_DIRECTORY_ID_TIMEOUT_MS = 1_000
 
 
 class TopicDefaults(NamedTuple):
@@ -57,10 +65,14 @@ class QuorumAdmin:
         self._own_defaults = own_defaults
         self._leading = leading
         self._leader_id = leader_id
+        self.own_directory_id: Callable[[], bytes] = lambda: ZERO_UUID
+        """Returns the id of this node's metadata directory; the owner of the directories sets it."""
 
     def serve(self, links: Links) -> None:
         """Answer the other nodes' requests from now on."""
         links.serve("describe quorum", self._answer_describe)
+        links.serve("directory id", self._answer_directory_id)
+        links.serve("directory ids", self._answer_directory_ids)
         links.serve("change voter", self._answer_change_voter)
         links.serve("topic defaults", self._answer_topic_defaults)
 
@@ -70,6 +82,29 @@ class QuorumAdmin:
         if voter is None:
             return read_description(await self._ask_leader("describe quorum", {}))
         return describe_quorum(voter, self._clock)
+
+    async def directory_ids(self) -> dict[int, bytes]:
+        """Return the ids of the metadata directories of the nodes that the leader reaches."""
+        from kraftpy.broker.metadata.link_messages import LinkError
+
+        if self._leading() is None:
+            try:
+                return dict(map(tuple, (await self._ask_leader("directory ids", {}))["ids"]))
+            except KafkaError:
+                return {}
+        found = {self._node_id: self.own_directory_id()}
+        links = self._links
+        if links is None:
+            return found
+
+        async def ask(peer: int) -> None:
+            try:
+                found[peer] = (await links.request(peer, "directory id", {}, _DIRECTORY_ID_TIMEOUT_MS))["id"]
+            except LinkError:  # it is gone, or of an earlier version
+                return
+
+        await asyncio.gather(*map(ask, links.peers))
+        return found
 
     async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> None:
         """Add a voter (id and `host:port`) that has caught up, or remove one.
@@ -119,6 +154,13 @@ class QuorumAdmin:
         return {
             "refused": await voter.change_voter(add=None if add is None else (add[0], add[1]), remove=body["remove"])
         }
+
+    async def _answer_directory_id(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
+        return {"id": self.own_directory_id()}
+
+    async def _answer_directory_ids(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
+        self._leading_or_refuse()
+        return {"ids": [[node, directory_id] for node, directory_id in sorted((await self.directory_ids()).items())]}
 
     async def _answer_topic_defaults(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
         self._leading_or_refuse()

@@ -44,6 +44,7 @@ _ALL_IDS = "kraftpy.directory.ids"
 _INCARNATIONS = "kraftpy.incarnation.ids"
 """In the same file: the last processes that may have registered while the disks were these."""
 _MOST_INCARNATIONS = 64
+_ID_BYTES = 16
 
 
 class DirectoryError(Exception):
@@ -87,6 +88,16 @@ class LogDirectories:
     def metadata_directory(self) -> OsDirectory:
         """The directory of the metadata journal."""
         return self.opened[0].child(METADATA_DIRECTORY)
+
+    @property
+    def metadata_directory_id(self) -> bytes:
+        """The id of the directory of the metadata journal; zeros if it has none that Kafka could read."""
+        text = self._ids.get(self.paths[0], "")
+        try:
+            found = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except ValueError:
+            found = b""
+        return found if len(found) == _ID_BYTES else bytes(_ID_BYTES)
 
     def is_needed(self, path: str) -> bool:
         """Return whether the node cannot go on without this directory: it has the metadata, or there is no other."""
