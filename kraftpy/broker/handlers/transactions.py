@@ -130,7 +130,8 @@ async def add_partitions_to_txn(
         return await _add_batched(broker, request, is_long=context.is_long)
     topics = request.v3_and_below_topics
     codes = await _existing(broker, topics, is_long=context.is_long, are_internal_refused=True)
-    if not any(codes.values()):
+    exist = not any(codes.values())
+    if exist:
         result = await broker.transactions.ask(
             AddPartitions(
                 transactional_id=request.v3_and_below_transactional_id,
@@ -140,7 +141,7 @@ async def add_partitions_to_txn(
             )
         )
         codes = dict.fromkeys(codes, fenced(result.error_code, context.api_version, _FIRST_FENCED_VERSION))
-    results = await _results(broker, topics, codes, is_long=context.is_long)
+    results = await _results(broker, topics, codes, is_long=context.is_long, as_named=exist)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
@@ -203,8 +204,14 @@ async def _results(
     codes: Mapping[TopicPartition, ErrorCode],
     *,
     is_long: bool,
+    as_named: bool = False,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """Return each partition's result once, by topic."""
+    """Return each partition's result: once, by topic, or as often as the request names it.
+
+    Kafka names topics and partitions as the request does if the coordinator has decided, and once if it was not asked.
+    """
+    if as_named:
+        return [_result_as_named(topic, codes) for topic in topics]
     results: dict[str, dict[int, AddPartitionsToTxnPartitionResult]] = {}
     for topic in topics:
         for indexes in cut(topic.partitions):
@@ -219,6 +226,20 @@ async def _results(
         for name, of_topic in results.items()
         if of_topic
     ]
+
+
+def _result_as_named(
+    topic: AddPartitionsToTxnTopic, codes: Mapping[TopicPartition, ErrorCode]
+) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(
+        name=topic.name,
+        results_by_partition=[
+            AddPartitionsToTxnPartitionResult(
+                partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
+            )
+            for index in topic.partitions
+        ],
+    )
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
