@@ -210,36 +210,27 @@ async def _results(
 
     Kafka names topics and partitions as the request does if the coordinator has decided, and once if it was not asked.
     """
-    if as_named:
-        return [_result_as_named(topic, codes) for topic in topics]
-    results: dict[str, dict[int, AddPartitionsToTxnPartitionResult]] = {}
+    results: list[AddPartitionsToTxnTopicResult] = []
+    known: dict[str, AddPartitionsToTxnTopicResult] = {}
+    told: set[TopicPartition] = set()
     for topic in topics:
+        result = AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=[])
+        if as_named:
+            results.append(result)
+        elif topic.partitions:
+            result = known.setdefault(topic.name, result)
         for indexes in cut(topic.partitions):
             if is_long:
                 await broker.slices.breathe(_TOPIC_UNITS + len(indexes))
-            of_topic = results.setdefault(topic.name, {})
-            for index in indexes:
-                code = codes[TopicPartition(topic.name, index)]
-                of_topic[index] = AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
-    return [
-        AddPartitionsToTxnTopicResult(name=name, results_by_partition=list(of_topic.values()))
-        for name, of_topic in results.items()
-        if of_topic
-    ]
-
-
-def _result_as_named(
-    topic: AddPartitionsToTxnTopic, codes: Mapping[TopicPartition, ErrorCode]
-) -> AddPartitionsToTxnTopicResult:
-    return AddPartitionsToTxnTopicResult(
-        name=topic.name,
-        results_by_partition=[
-            AddPartitionsToTxnPartitionResult(
-                partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
-            )
-            for index in topic.partitions
-        ],
-    )
+            for partition in (TopicPartition(topic.name, index) for index in indexes):
+                if as_named or partition not in told:
+                    told.add(partition)
+                    result.results_by_partition.append(
+                        AddPartitionsToTxnPartitionResult(
+                            partition_index=partition.partition, partition_error_code=codes[partition]
+                        )
+                    )
+    return results if as_named else list(known.values())
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
