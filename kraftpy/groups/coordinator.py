@@ -82,6 +82,7 @@ from kraftpy.groups.events import (
 from kraftpy.groups.expiry import Expiry
 from kraftpy.groups.group import Group
 from kraftpy.groups.invariants import Invariants
+from kraftpy.groups.member_errors import NO_GROUP_ID
 from kraftpy.groups.member_timers import AGAIN_MS
 from kraftpy.groups.memory import Room
 from kraftpy.groups.registry import GroupRegistry
@@ -392,7 +393,8 @@ class GroupCoordinator:
 
     def _heartbeat_of_consumer(self, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step) -> None:
         if not message.group_id:
-            step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.INVALID_REQUEST))
+            refusal = refuse(message, event.api_version, ErrorCode.INVALID_REQUEST, NO_GROUP_ID)
+            step.reply(event.request_id, refusal)
             return
         # If they are being stored, its members will be known in a moment.
         if self._appends.stores(message.group_id, StoreAssignment, StoreStaticMember):
@@ -423,7 +425,8 @@ class GroupCoordinator:
         if not group_id:
             is_heartbeat = isinstance(event.message, ShareGroupHeartbeatRequest)
             error = ErrorCode.INVALID_REQUEST if is_heartbeat else ErrorCode.INVALID_GROUP_ID
-            step.reply(event.request_id, refuse(event.message, event.api_version, error))
+            why = NO_GROUP_ID if is_heartbeat else None
+            step.reply(event.request_id, refuse(event.message, event.api_version, error, why))
             return
         self._shares.submit(self._registry.named(group_id), event, step)
         self._registry.forget_if_vacant(group_id)

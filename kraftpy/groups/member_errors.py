@@ -6,6 +6,7 @@ from typing import Final
 
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
+NO_GROUP_ID: Final = "GroupId can't be empty."
 _TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))
 """What Java trims from the ends of a text: blanks and control characters of ASCII, and no other spaces."""
 

@@ -195,9 +195,15 @@ def while_loading(message: GroupRequest, api_version: int) -> GroupResponse:
     return refuse(message, api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> GroupResponse:
-    """Return a response with this error, wherever the version of the response has room for it."""
-    return _REFUSALS[type(message)](message, api_version, error_code)
+def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode, why: str | None = None) -> GroupResponse:
+    """Return a response with this error, wherever the version of the response has room for it.
+
+    `why` says it in other words than the error code's own, if the response has words about the whole request.
+    """
+    response = _REFUSALS[type(message)](message, api_version, error_code)
+    if why is not None and hasattr(response, "error_message"):
+        response.error_message = why
+    return response
 
 
 def refuse_kind(message: GroupRequest, api_version: int, error_code: ErrorCode) -> GroupResponse:

@@ -321,7 +321,7 @@ async def test_elections_and_moves_of_many_partitions_are_done_in_parts(
             context(ApiKey.ELECT_LEADERS, 2),
         )
         told = [(each.partition_id, each.error_code) for each in elected.replica_election_results[0].partition_result]
-        assert [number for number, _ in told] == list(dict.fromkeys(numbers))
+        assert [number for number, _ in told] == numbers
         assert {error for _, error in told} == {ErrorCode.ELECTION_NOT_NEEDED}
         altered = await leaders.alter_partition_reassignments(
             broker,

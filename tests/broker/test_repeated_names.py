@@ -127,6 +127,17 @@ def test_a_topic_that_is_deleted_by_name_and_by_id_is_named_with_both(asking: so
     assert [each.error_message for each in found[3:]] == [ErrorCode.of(each.error_code).meaning for each in found[3:]]
 
 
+def test_topics_that_belong_together_keep_their_places_in_the_answer(asking: socket.socket, topic: str) -> None:
+    known = ask(asking, ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics[0]
+    twice = DeleteTopicState(name="no-such", topic_id=bytes(16))
+    between = [
+        DeleteTopicState(name=None, topic_id=b"\x22" * 16),
+        DeleteTopicState(name=topic, topic_id=known.topic_id),
+    ]
+    request = DeleteTopicsRequest(topics=[twice, *between, twice], timeout_ms=1000)
+    assert [each.name for each in ask(asking, ApiKey.DELETE_TOPICS, 6, request).responses] == ["no-such", None, topic]
+
+
 def test_what_is_unknown_has_no_operations(asking: socket.socket, topic: str) -> None:
     asked = [MetadataRequestTopic(name=None, topic_id=b"\x11" * 16)]
     request = MetadataRequest(topics=asked, include_topic_authorized_operations=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.handlers.pieces import ask, described
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
-from kraftpy.groups.member_errors import is_blank
+from kraftpy.groups.member_errors import NO_GROUP_ID, is_blank
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import STREAMS_FEATURE
 from kraftpy.metadata.topics import topic_name_problem
@@ -51,7 +51,7 @@ async def streams_group_heartbeat(
         invalid = ErrorCode.STREAMS_INVALID_TOPOLOGY
         return StreamsGroupHeartbeatResponse(error_code=invalid, error_message=shortened(problem))
     if is_blank(request.group_id):
-        return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
+        return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST, NO_GROUP_ID)
     answer: Any = await broker.coordinators.ask(request, context)
     answer.error_message = shortened(answer.error_message)
     return answer

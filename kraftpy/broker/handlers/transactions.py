@@ -130,7 +130,8 @@ async def add_partitions_to_txn(
         return await _add_batched(broker, request, is_long=context.is_long)
     topics = request.v3_and_below_topics
     codes = await _existing(broker, topics, is_long=context.is_long, are_internal_refused=True)
-    if not any(codes.values()):
+    exist = not any(codes.values())
+    if exist:
         result = await broker.transactions.ask(
             AddPartitions(
                 transactional_id=request.v3_and_below_transactional_id,
@@ -140,7 +141,7 @@ async def add_partitions_to_txn(
             )
         )
         codes = dict.fromkeys(codes, fenced(result.error_code, context.api_version, _FIRST_FENCED_VERSION))
-    results = await _results(broker, topics, codes, is_long=context.is_long)
+    results = await _results(broker, topics, codes, is_long=context.is_long, as_named=exist)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
@@ -203,22 +204,33 @@ async def _results(
     codes: Mapping[TopicPartition, ErrorCode],
     *,
     is_long: bool,
+    as_named: bool = False,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """Return each partition's result once, by topic."""
-    results: dict[str, dict[int, AddPartitionsToTxnPartitionResult]] = {}
+    """Return each partition's result: once, by topic, or as often as the request names it.
+
+    Kafka names topics and partitions as the request does if the coordinator has decided, and once if it was not asked.
+    """
+    results: list[AddPartitionsToTxnTopicResult] = []
+    known: dict[str, AddPartitionsToTxnTopicResult] = {}
+    told: set[TopicPartition] = set()
     for topic in topics:
+        result = AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=[])
+        if as_named:
+            results.append(result)
+        elif topic.partitions:
+            result = known.setdefault(topic.name, result)
         for indexes in cut(topic.partitions):
             if is_long:
                 await broker.slices.breathe(_TOPIC_UNITS + len(indexes))
-            of_topic = results.setdefault(topic.name, {})
-            for index in indexes:
-                code = codes[TopicPartition(topic.name, index)]
-                of_topic[index] = AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
-    return [
-        AddPartitionsToTxnTopicResult(name=name, results_by_partition=list(of_topic.values()))
-        for name, of_topic in results.items()
-        if of_topic
-    ]
+            for partition in (TopicPartition(topic.name, index) for index in indexes):
+                if as_named or partition not in told:
+                    told.add(partition)
+                    result.results_by_partition.append(
+                        AddPartitionsToTxnPartitionResult(
+                            partition_index=partition.partition, partition_error_code=codes[partition]
+                        )
+                    )
+    return results if as_named else list(known.values())
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------

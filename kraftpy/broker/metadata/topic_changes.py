@@ -143,8 +143,8 @@ async def _decided(
 
 
 def _with_topics(command: TopicCommand, places: Sequence[int]) -> TopicCommand:
-    """Return the command with only the topics at these positions."""
-    if len(places) == len(command.topics):
+    """Return the command with only the topics at these positions, in this order."""
+    if list(places) == list(range(len(command.topics))):
         return command
     match command:
         case CreateTopics():

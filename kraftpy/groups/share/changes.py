@@ -30,7 +30,7 @@ from kraftpy.groups.share.operations import Alteration, OffsetDeletion, Operatio
 from kraftpy.groups.share.protocol import ShareProtocol, share_heartbeat_error
 from kraftpy.groups.step import Step
 from kraftpy.groups.topics import NEVER, Topics
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, shortened
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
@@ -178,23 +178,23 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if not isinstance(message, AlterShareGroupOffsetsRequest | DeleteShareGroupOffsetsRequest):
             self._reconsider(event, step)
             return
-        error = self._check(group, event)
+        error, why = self._check(group, event)
         if error is not ErrorCode.NONE:
-            step.reply(event.request_id, refuse(message, event.api_version, error))
+            step.reply(event.request_id, refuse(message, event.api_version, error, why))
         elif isinstance(message, AlterShareGroupOffsetsRequest):
             if not self.defer(group, event):
                 self._begin(group, Alteration(event, message), step)
         elif not self.defer(group, event):
             self._begin(group, OffsetDeletion(event, message), step)
 
-    def _check(self, group: Group, event: Request) -> ErrorCode:
+    def _check(self, group: Group, event: Request) -> tuple[ErrorCode, str | None]:
         if group.is_dead:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
         if _is_of_another_type(group):
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.GROUP_ID_NOT_FOUND, f"Group {shortened(group.group_id)} is not a share group."
         if not isinstance(group.kind, ShareGroup) and isinstance(event.message, DeleteShareGroupOffsetsRequest):
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP
+            return ErrorCode.GROUP_ID_NOT_FOUND, f"Group {shortened(group.group_id)} not found."
+        return (ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP), None
 
     def _begin(self, group: Group, operation: Operation, step: Step) -> None:
         """Give the group to the operation until `_finish`."""

@@ -89,9 +89,9 @@ class Alteration(Operation):
         """Initialize again those partitions that exist."""
         answers: dict[str, AlterShareGroupOffsetsResponseTopic] = {}
         for topic in self._message.topics:
-            if not topic.partitions:
-                continue
             info = topics.topic(topic.topic_name)
+            if info is None and not topic.partitions:
+                continue
             answer = answers.setdefault(
                 topic.topic_name, AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name)
             )

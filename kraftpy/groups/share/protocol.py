@@ -125,7 +125,7 @@ class ShareProtocol:
         """Check that the member may join or stay."""
         joins = message.member_epoch == JOINING
         if group.is_gone and not joins:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group.group_id} not found.")
         if message.member_id not in group.members:
             if len(group.members) >= self.config.group_share_max_size:
                 raise group_is_full("share", self.config.group_share_max_size)

@@ -179,6 +179,7 @@ ODD_INSTANCES: dict[str, dict[str, Any]] = {
     "instance with space": {"group_instance_id": "a b"},
     "long instance": {"group_instance_id": "a" * 250},
     "instance": {"group_instance_id": "i1"},
+    "instance, empty protocol name": {"group_instance_id": "i2", "protocols": [{"name": "", "metadata": b""}]},
 }
 REASONS: dict[str, dict[str, Any]] = {"reason": {"reason": "because"}, "long reason": {"reason": "x" * 300}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ask_classic_groups import joining
@@ -18,6 +19,7 @@ from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.protocol.schema import ZERO_UUID
 
 NODES = (1, 2, 3)
+NOT_ENOUGH_REPLICAS = 19
 PLACES = [[1, 2], [2, 3], [3, 1], [1, 3], [3, 2]]
 """The replicas of each partition. Kafka wants as many of each."""
 MEGABYTE = 1 << 20
@@ -302,10 +304,17 @@ def _is_fenced(side: Side) -> bool:
     )
 
 
+def _is_refused(body: dict[str, Any], side: Side) -> bool:
+    """Whether the leader knows that it has too few replicas: in Kafka, the metadata are told before the leader."""
+    partition = side.quiet("produce", body, 13).responses[0].partition_responses[0]
+    return bool(partition.error_code == NOT_ENOUGH_REPLICAS)
+
+
 @of_three_nodes
 def zz_a_node_dies(differ: Differ) -> None:
     topic_id = placed(differ, "td", configs={"min.insync.replicas": "1"})
     three = placed(differ, "td.all", [[1, 2, 3]], {"min.insync.replicas": "3"})
+    probe = placed(differ, "td.probe", [[1, 2, 3]], {"min.insync.replicas": "3"})
     batch = encode_batch(rows(differ.now(), 2))
     for index in range(4):
         body = produced("td", batch, index=index, topic_id=topic_id)
@@ -314,6 +323,8 @@ def zz_a_node_dies(differ: Differ) -> None:
         side.cluster.kill(3)
     differ.wait("the others know it", _is_fenced, WAIT_SECONDS)
     differ.wait("partitions have other leaders", lambda side: _everyone_knows("td.all", side), WAIT_SECONDS)
+    written = produced("td.probe", batch, topic_id=probe)
+    differ.wait("the leader knows that it has lost a replica", partial(_is_refused, written), WAIT_SECONDS)
     _topics_without_a_node(differ)
     _records_without_a_node(differ, topic_id, three, batch)
     _creations_without_a_node(differ)

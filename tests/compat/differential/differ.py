@@ -310,7 +310,8 @@ class Differ:
             "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
             **more,
         }
-        created = self.ask("create_topics", {"topics": [topic], "timeout_ms": 20000}, compare=False)
+        body = {"topics": [topic], "timeout_ms": 20000}
+        created = self.ask("create_topics", body, compare=False, seconds=SLOW_SECONDS)
         self.settle(name)
         return created.topics[0].topic_id
 

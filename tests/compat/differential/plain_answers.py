@@ -127,6 +127,8 @@ class Names:
     def _value(self, name: str, value: Any, version: int) -> Plain:
         if isinstance(value, Struct):
             return self._struct(value, version)
+        if self._is_internal and name == "aborted_transactions":
+            return "<transactions>"
         if isinstance(value, list):
             told = [self._value(name, element, version) for element in value]
             return told if name in IN_ORDER or any(isinstance(each, dict) for each in told) else sorted(told, key=repr)

@@ -59,8 +59,9 @@ def make_pool(differ: Differ, name: str) -> Pool:
 
 def random_request(key: ApiKey, kind: type, version: int, rng: Random, pool: Pool) -> dict[str, Any]:
     """Return a request that changes nothing for good and is answered."""
-    if key == ApiKey.FETCH:  # Kafka fails on several partitions without a topic's id
-        pool = replace(pool, ids=[topic_id for topic_id in pool.ids if topic_id != ZERO_UUID])
+    if key == ApiKey.FETCH:  # Kafka fails on several partitions without a topic's id; coordinators write otherwise
+        ids = [topic_id for topic_id in pool.ids if topic_id != ZERO_UUID]
+        pool = replace(pool, ids=ids, topics=[name for name in pool.topics if not name.startswith("__")])
     body = _sample(kind, version, rng, pool, 0)
     if key in ONLY_VALIDATED:
         body["validate_only"] = True
@@ -123,6 +124,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "max_wait_ms": (0, 100, 500),
     "timeout_ms": (3000,),
     "isolation_level": (0, 1),
+    **dict.fromkeys(("max_bytes", "partition_max_bytes"), (0, 1, 5, 100, 2**20, 2**31 - 1)),
     "allow_auto_topic_creation": (False,),
     "session_timeout_ms": (6000, 10000, 10000, 0, -1),
     "rebalance_timeout_ms": (6000, 10000),
