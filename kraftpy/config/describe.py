@@ -153,11 +153,19 @@ def describe_topic(
 
 
 def describe_group(
-    overrides: Mapping[str, str], config: BrokerConfig, names: Collection[str] | None = None
+    overrides: Mapping[str, str],
+    config: BrokerConfig,
+    names: Collection[str] | None = None,
+    *,
+    own: Mapping[str, str] = NOTHING,
+    cluster: Mapping[str, str] = NOTHING,
 ) -> list[ConfigEntry]:
-    """Return a group's settings, sorted by name: all or those in `names`. The group does not have to exist."""
+    """Return a group's settings, sorted by name: all or those in `names`. The group does not have to exist.
+
+    `own` and `cluster` are the dynamic settings of this broker and of all, which `config` has taken over.
+    """
     defaults = group_default_values(config)
-    sources = _Sources(own=NOTHING, cluster=NOTHING, given=_given(config))
+    sources = _Sources(own=own, cluster=cluster, given=_given(config))
     entries = []
     for name, setting in sorted(GROUP_SETTINGS.items()):
         if names is not None and name not in names:

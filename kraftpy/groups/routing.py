@@ -206,14 +206,6 @@ def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode, why: 
     return response
 
 
-def refuse_kind(message: GroupRequest, api_version: int, error_code: ErrorCode) -> GroupResponse:
-    """Return a response with this error and, as in Kafka, no message: there are no groups of the request's kind."""
-    refusal: Any = refuse(message, api_version, error_code)
-    for each in getattr(refusal, "groups", None) or [refusal]:
-        each.error_message = None
-    return refusal  # type: ignore[no-any-return]
-
-
 # ---- what refuses which request
 
 _Refusal = Callable[[Any, int, ErrorCode], GroupResponse]
@@ -224,22 +216,20 @@ def _plainly(response: Callable[..., GroupResponse]) -> _Refusal:
     return lambda _, __, error_code: response(error_code=error_code)
 
 
-def _with_meaning(response: Callable[..., GroupResponse]) -> _Refusal:
+def _heartbeat(response: Callable[..., GroupResponse]) -> _Refusal:
+    """Refuse a heartbeat. As in Kafka, an error that means what it always means has no message."""
+
     def refusal(message: Any, _: int, error_code: ErrorCode) -> GroupResponse:
         has_no_name = error_code is ErrorCode.INVALID_REQUEST and not message.group_id.strip()
-        meaning = "GroupId can't be empty." if has_no_name else error_code.meaning
-        return response(error_code=error_code, error_message=meaning)
+        return response(error_code=error_code, error_message="GroupId can't be empty." if has_no_name else None)
 
     return refusal
 
 
 def _for_each_group(response: Callable[..., GroupResponse], described: Callable[..., object]) -> _Refusal:
-    def refusal(message: Any, _: int, error_code: ErrorCode) -> GroupResponse:
-        meaning = error_code.meaning
-        groups = [described(error_code=error_code, error_message=meaning, group_id=each) for each in message.group_ids]
-        return response(groups=groups)
-
-    return refusal
+    return lambda message, _, error_code: response(
+        groups=[described(error_code=error_code, group_id=each) for each in message.group_ids]
+    )
 
 
 def _refuse_description(message: DescribeGroupsRequest, _: int, error_code: ErrorCode) -> GroupResponse:
@@ -287,12 +277,12 @@ _REFUSALS: Mapping[type[GroupRequest], _Refusal] = {
     DescribeGroupsRequest: _refuse_description,
     ListGroupsRequest: _plainly(ListGroupsResponse),
     DeleteGroupsRequest: _refuse_deletion,
-    ConsumerGroupHeartbeatRequest: _with_meaning(ConsumerGroupHeartbeatResponse),
+    ConsumerGroupHeartbeatRequest: _heartbeat(ConsumerGroupHeartbeatResponse),
     ConsumerGroupDescribeRequest: _for_each_group(ConsumerGroupDescribeResponse, DescribedConsumerGroup),
-    ShareGroupHeartbeatRequest: _with_meaning(ShareGroupHeartbeatResponse),
+    ShareGroupHeartbeatRequest: _heartbeat(ShareGroupHeartbeatResponse),
     ShareGroupDescribeRequest: _for_each_group(ShareGroupDescribeResponse, DescribedShareGroup),
-    AlterShareGroupOffsetsRequest: _with_meaning(AlterShareGroupOffsetsResponse),
-    DeleteShareGroupOffsetsRequest: _with_meaning(DeleteShareGroupOffsetsResponse),
-    StreamsGroupHeartbeatRequest: _with_meaning(StreamsGroupHeartbeatResponse),
+    AlterShareGroupOffsetsRequest: _plainly(AlterShareGroupOffsetsResponse),
+    DeleteShareGroupOffsetsRequest: _plainly(DeleteShareGroupOffsetsResponse),
+    StreamsGroupHeartbeatRequest: _heartbeat(StreamsGroupHeartbeatResponse),
     StreamsGroupDescribeRequest: _for_each_group(StreamsGroupDescribeResponse, DescribedStreamsGroup),
 }

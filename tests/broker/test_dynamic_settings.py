@@ -254,3 +254,22 @@ def test_settings_that_nobody_knows_are_kept_and_never_shown(start_broker: Start
         assert change(connection, BROKER, "1", "never.there", None, DELETE)[0] == ErrorCode.NONE
         for name in ("", "x" * 250, "line\n"):
             assert change(connection, BROKER, "1", name, "1")[0] == ErrorCode.INVALID_REQUEST
+
+
+def test_a_group_tells_where_its_defaults_come_from(start_broker: StartBroker) -> None:
+    broker = start_broker(settings={"group.consumer.assignment.interval.ms": "2000"})
+    name, default = "consumer.assignment.interval.ms", "group.consumer.assignment.interval.ms"
+
+    def synonyms(connection: Any) -> list[tuple[str, str, int]]:
+        config = described(connection, 32, "g")[name]
+        return [(each.name, each.value, each.source) for each in config.synonyms]
+
+    static = [(default, "2000", 4), (default, "1000", 5)]
+    with connect(broker.bootstrap) as connection:
+        assert synonyms(connection) == static
+        assert change(connection, BROKER, "", default, "3000")[0] == ErrorCode.NONE
+        assert change(connection, BROKER, "1", default, "4000")[0] == ErrorCode.NONE
+        until(
+            lambda: synonyms(connection) == [(default, "4000", 2), (default, "3000", 3), *static], "they are in force"
+        )
+        assert described(connection, 32, "g")[name].value == "4000"

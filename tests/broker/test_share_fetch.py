@@ -343,3 +343,20 @@ def test_what_is_not_needed_of_the_state_is_deleted(start_broker: StartBroker) -
     member = Member(broker.bootstrap, "g", topic_id)
     assert member.take(1) == [(0, 1)], "what is left says it all"
     assert member.fetch(wait_ms=300) is None
+
+
+def test_the_first_answer_of_a_session_names_every_partition(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
+    """Also one without records, as in Kafka; later answers name only those with something to tell."""
+    _, group, topic_id = topic
+    member = Member(kraftpy_server.bootstrap, group, topic_id)
+
+    def named() -> list[int]:
+        answer = member.fetch_all(wait_ms=100)
+        assert answer.error_code == ErrorCode.NONE
+        return [part.partition_index for each in answer.responses for part in each.partitions]
+
+    deadline = time.monotonic() + BOUND_SECONDS
+    while named() != [0]:  # until its state is known
+        assert time.monotonic() < deadline
+        member.epoch = 0
+    assert named() == []

@@ -127,7 +127,13 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
             if not resource.resource_name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
             overrides = broker.image.configs(ConfigResourceType.GROUP, resource.resource_name)
-            return describe_group(overrides, broker.config, names)
+            return describe_group(
+                overrides,
+                broker.config,
+                names,
+                own=broker.image.configs(ConfigResourceType.BROKER, str(broker.node_id)),
+                cluster=broker.image.cluster_configs(),
+            )
         case ConfigResourceType.CLIENT_METRICS:
             if not resource.resource_name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")

@@ -17,7 +17,7 @@ from kraftpy.broker.metadata.auto_creation import found_or_created
 from kraftpy.broker.share.state_requests import is_coordinator_key
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.request_pieces import repeats, with_refused
-from kraftpy.groups.routing import partition_for_group, refuse_kind
+from kraftpy.groups.routing import partition_for_group, refuse
 from kraftpy.metadata.features import GROUP_FEATURE
 from kraftpy.protocol.errors import ErrorCode, shortened
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedConsumerGroup
@@ -120,7 +120,7 @@ async def consumer_group_heartbeat(
 ) -> Any:
     """Join a group of the consumer protocol, stay in it or leave it."""
     if not _has_consumer_protocol(broker):
-        return refuse_kind(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     answer = await _ask(broker, request, context)
     answer.error_message = shortened(answer.error_message)
     return answer
@@ -136,7 +136,7 @@ async def consumer_group_describe(
 ) -> Any:
     """Describe groups of the consumer protocol."""
     if not _has_consumer_protocol(broker):
-        return refuse_kind(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     return await described(broker, request, context, _ask, DescribedConsumerGroup)
 
 

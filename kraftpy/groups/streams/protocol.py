@@ -69,10 +69,6 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
 )
 from kraftpy.types import Millis
 
-ACCEPTABLE_RECOVERY_LAG = 10_000
-TASK_OFFSET_INTERVAL_MS = 60_000
-"""Values sent to members, the KIP's defaults: no decision here depends on task offsets."""
-
 
 def streams_error(error_code: ErrorCode, text: str | None = None) -> StreamsGroupHeartbeatResponse:
     """Return a heartbeat response that carries only an error."""
@@ -228,9 +224,6 @@ class StreamsProtocol:
             member_id=message.member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self.settings(group.group_id).streams_heartbeat_interval_ms,
-            acceptable_recovery_lag_legacy=ACCEPTABLE_RECOVERY_LAG,
-            acceptable_recovery_lag=ACCEPTABLE_RECOVERY_LAG,
-            task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
             status=self._status(group, message.member_id),  # an empty list, not null: clients keep what null omits
             endpoint_information_epoch=group.volatile.endpoint_epoch,
         )

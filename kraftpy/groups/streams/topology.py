@@ -373,6 +373,30 @@ def _count_pending(
                     if not unknown[reader]:
                         finished.append(reader)
             counts[name] = largest[name]
+    if pending:
+        _count_in_loops(parts, pending, sources, counts)
+
+
+def _count_in_loops(
+    parts: Mapping[str, Subtopology], pending: set[str], sources: Mapping[str, tuple[str, ...]], counts: dict[str, int]
+) -> None:
+    """Size topics whose writers read, maybe through others, what they write, by the other topics that they read.
+
+    So does Kafka. What is left pending is written only by subtopologies that read nothing of a known size.
+    """
+    reads = {key: {topic.name for topic in each.repartition_source_topics} for key, each in parts.items()}
+    writes = {key: set(each.repartition_sink_topics) for key, each in parts.items()}
+    readers, writers = _by_topic(reads), _by_topic(writes)
+    largest = {key: max((counts.get(name, 0) for name in (*sources[key], *reads[key])), default=0) for key in parts}
+    known = [key for key in parts if largest[key]]
+    for key in known:  # grows
+        for name in sorted(writes[key] & pending):
+            pending.discard(name)
+            counts[name] = max(largest[writer] for writer in writers[name])
+            for reader in readers.get(name, ()):
+                if not largest[reader]:
+                    known.append(reader)
+                largest[reader] = max(largest[reader], counts[name])
 
 
 def _by_topic(named: Mapping[str, set[str]]) -> dict[str, list[str]]:

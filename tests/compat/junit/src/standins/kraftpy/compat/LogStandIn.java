@@ -175,7 +175,7 @@ final class LogStandIn {
 
     private static Collection<File> directories(ServerProcess node) {
         String all = node.settings().getOrDefault("log.dirs", node.settings().get("log.dir"));
-        return Arrays.stream(all.split(",")).map(each -> new File(each.strip()))
+        return Arrays.stream(all.split(",")).map(each -> new File(each.strip()).getAbsoluteFile())
             .filter(each -> isOnline(node, each.getPath())).collect(Collectors.toList());
     }
 
@@ -191,7 +191,7 @@ final class LogStandIn {
     private static Optional<File> directory(ServerProcess node, TopicPartition partition, boolean isFuture) {
         String all = node.settings().getOrDefault("log.dirs", node.settings().get("log.dir"));
         return Arrays.stream(all.split(",")).flatMap(each -> {
-            File[] found = new File(each.strip()).listFiles((in, name) -> isFuture
+            File[] found = new File(each.strip()).getAbsoluteFile().listFiles((in, name) -> isFuture
                 ? name.startsWith(partition + ".") && name.endsWith(FUTURE)
                 : name.equals(partition.toString()));
             return found == null ? Stream.empty() : Arrays.stream(found);
