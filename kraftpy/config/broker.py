@@ -172,6 +172,7 @@ class BrokerConfig:
 
     # Replication
     num_replica_alter_log_dirs_threads: int | None = _default("num.replica.alter.log.dirs.threads")
+    num_replica_fetchers: int = _default("num.replica.fetchers")
     replica_alter_log_dirs_io_max_bytes_per_second: int = _default("replica.alter.log.dirs.io.max.bytes.per.second")
     replica_fetch_backoff_ms: int = _default("replica.fetch.backoff.ms")
     replica_fetch_max_bytes: int = _default("replica.fetch.max.bytes")

@@ -220,6 +220,8 @@ max.request.partition.size.limit                 int      2000 1..
 # Replication
 num.replica.alter.log.dirs.threads               int      null
     Number of replicas that move between log directories at the same time. Defaults to the number of log directories.
+num.replica.fetchers                             int      1 1..
+    Number of connections on which a follower fetches from each leader.
 replica.alter.log.dirs.io.max.bytes.per.second   long     9223372036854775807 0..
     Maximum rate of moving replicas between log directories of a broker, in bytes per second.
 replica.fetch.backoff.ms                         int      1000 0..

@@ -293,8 +293,6 @@ log.dir.failure.timeout.ms                       long     30000 1..
     Time a broker has to report a failed disk before it stops.
 cordoned.log.dirs                                list     ""
     Data directories that get no new replicas.
-num.replica.fetchers                             int      1 1..
-    Threads that fetch from each other broker.
 quota.window.num                                 int      11 1..
     Samples kept of clients' rates.
 quota.window.size.seconds                        int      1 1..

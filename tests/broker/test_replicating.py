@@ -563,3 +563,18 @@ async def test_nothing_acknowledged_is_lost_while_leaders_move_and_brokers_die(t
             assert acknowledged[partition], "some were"
             lost = [value for value in acknowledged[partition] if value not in logs[0]]
             assert not lost
+
+
+@pytest.mark.parametrize(("setting", "shares"), [("1", [4]), ("3", [1, 1, 2]), ("50", [1, 1, 1, 1])])
+async def test_a_leader_is_fetched_from_on_several_connections(tmp_path: Path, setting: str, shares: list[int]) -> None:
+    """`num.replica.fetchers`: they share a topic's partitions evenly, and there are no more than partitions."""
+    async with running(tmp_path, 1, 2, **{"num.replica.fetchers": setting}) as cluster:
+        await cluster.create("wide", *[(1, 2)] * 4)
+        for partition in range(4):
+            answer = await cluster.nodes[1].produce("wide", b"value", partition=partition)
+            assert answer.error_code == ErrorCode.NONE, "with acks=all: the follower has it"
+        fetchers = cluster.nodes[2].fetchers
+        assert sorted(len(each.replicas) for each in fetchers._fetchers.values()) == shares
+        await cluster.stop(1)
+        await cluster.change("wide", leader=2, isr=(2,))
+        await until(lambda: sum(len(each.replicas) for each in fetchers._fetchers.values()) == 3)

@@ -1,4 +1,4 @@
-"""Fetches partitions from their leaders: one task and one connection per leader, many partitions per request.
+"""Fetches partitions from their leaders: a task and a connection for each fetcher, many partitions per request.
 
 `replication` decides what to request and how to react to a response (`FetchPlan`, `Follower`); this module sends the
 requests and applies the results to the logs. Appends run on the event loop, truncations in threads. A response is
@@ -10,13 +10,14 @@ wait: records acknowledged with acks=all must not be delayed by it. A partition 
 the next wait instead. A leader that cannot be reached is retried after `replica.fetch.backoff.ms`, and at once when the
 metadata says that it, or any broker, is back.
 
-There is one fetcher per leader, as with `num.replica.fetchers=1`; different leaders are fetched from in parallel. But
-partitions that are synced before they are acknowledged (`kraftpy.flush.before.ack`) have a fetcher of their own, for
-each leader and log directory. It syncs everything it has appended, in one round, before its next request, so that the
-offsets in it acknowledge nothing that is not synced; no other partition waits for that disk. Replicas under a throttle
-pause for as long as it asks (`throttle`).
+Each leader has `num.replica.fetchers` fetchers, which share its partitions. They all run on one loop: more than one
+helps where the way to the leader is long, not where the processor is busy (decision 41). Partitions that are synced
+before they are acknowledged (`kraftpy.flush.before.ack`) have fetchers of their own, for each leader and log directory.
+Those sync everything they have appended, in one round, before their next request, so that the offsets in it acknowledge
+nothing that is not synced; no other partition waits for that disk. Replicas under a throttle pause for as long as it
+asks (`throttle`).
 
-Left out: more fetchers per leader; moves of a partition between this broker's disks (`upkeep.log_moves`).
+Left out: moves of a partition between this broker's disks (`upkeep.log_moves`).
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FetcherId = tuple[BrokerId, str]
-"""A leader, and the log directory whose syncs the fetches wait for; "" if they wait for no syncs."""
+_FetcherId = tuple[BrokerId, str, int]
+"""A leader, the log directory whose syncs the fetches wait for ("" if they wait for no syncs), and a number."""
 
 _FIRST_VERSION = 17
 _LET_OTHERS_RUN_AFTER_BYTES = 1 << 20
@@ -119,7 +120,8 @@ class Fetchers:
         for replica, leader in changes:
             key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
             before = self._fetcher_of.get(key)
-            fetcher_id = (leader, replica.log_directory.path if replica.syncs.comes_before_ack else "")
+            directory = replica.log_directory.path if replica.syncs.comes_before_ack else ""
+            fetcher_id = (leader, directory, _number_of(key) % self.config.num_replica_fetchers)
             if before is not None and before.id != fetcher_id:
                 before.forget(key)
                 del self._fetcher_of[key]
@@ -150,6 +152,11 @@ class Fetchers:
         if task is not None:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+
+
+def _number_of(key: PartitionKey) -> int:
+    """Return a number for a partition: those of one topic follow each other, so that its fetchers share them evenly."""
+    return int.from_bytes(key.topic_id[:8]) + key.partition
 
 
 class _Fetcher:
