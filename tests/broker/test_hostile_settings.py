@@ -24,7 +24,7 @@ from broker_wire import (
     read_all,
     serves,
 )
-from share_wire import Member, begin, set_group
+from share_wire import Member, acquired, begin, set_group
 
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.storage.directories import METADATA_DIRECTORY
@@ -208,7 +208,7 @@ def test_a_duration_that_an_earlier_version_stored_is_survived(start_broker: Sta
             with connect(broker.bootstrap) as connection:
                 begin(connection, f"g{number}", topic_id, data=broker.data_dir / "logs", start=-1)
             member = Member(broker.bootstrap, f"g{number}", topic_id)
-            assert member.fetch(wait_ms=100) is None, "from the latest on, as by default"
+            assert acquired(member.fetch(wait_ms=100)) == [], "from the latest on, as by default"
             member.close()
             Member.there.remove(member)
         serves(broker.bootstrap)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from broker_wire import connect
-from share_wire import begin
+from share_wire import acquired, begin
 from test_share_groups_of_nodes import (
     SETTINGS,
     alive,
@@ -83,7 +83,7 @@ def test_a_duration_that_was_stored_is_survived_by_every_leader() -> None:
             begin(connection, "g", topic_id, data=cluster.node_directory(1) / "data", start=-1, is_alone=False)
         cluster.wait_in_sync()
         member = join(cluster, "t", "g", topic_id)
-        assert member.fetch(wait_ms=200) is None, "from the latest on, as by default"
+        assert acquired(member.fetch(wait_ms=200)) == [], "from the latest on, as by default"
         first = leader(cluster, "t")
         assert any("share.auto.offset.reset" in line for line in cluster.logs(first).splitlines()), "it was read"
         produce(cluster, "t", 5)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.loggers import change_levels, levels
@@ -191,8 +191,7 @@ async def alter_configs(
             if problem := number_problem(len(resource.configs)):
                 changes.append(_refused(resource, ErrorCode.INVALID_CONFIG, problem))
                 continue
-            if nulls := [config.name for config in resource.configs if config.value is None]:
-                problem = f"Null value not supported for : {', '.join(nulls)}"
+            if problem := _problem_of_nulls(config.name for config in resource.configs if config.value is None):
                 changes.append(_refused(resource, ErrorCode.INVALID_REQUEST, problem))
                 continue
             operations = tuple(ConfigOperation(name=config.name, value=config.value) for config in resource.configs)
@@ -266,6 +265,13 @@ def _incremental_change(
         raise KafkaError(ErrorCode.INVALID_REQUEST, _KEY_TWICE)
     if problem := number_problem(len(resource.configs)):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+    nulls = (
+        each.name
+        for each in resource.configs
+        if each.value is None and each.config_operation != ConfigOperationType.DELETE
+    )
+    if problem := _problem_of_nulls(nulls):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     operations = []
     for each in resource.configs:
         operation = _operation(each.config_operation)
@@ -293,6 +299,12 @@ def _of_loggers(broker: HasNodeId, change: ConfigChange, *, validate_only: bool)
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     change_levels(change.operations, validate_only=validate_only)
     return ConfigResult(resource_type=change.resource_type, resource_name=name)
+
+
+def _problem_of_nulls(names: Iterable[str]) -> str | None:
+    """Say that these settings cannot be null, whatever their resource is; None if there are none of them."""
+    nulls = list(names)
+    return f"Null value not supported for : {', '.join(nulls)}" if nulls else None
 
 
 _SETTINGS: dict[int, Mapping[str, Setting]] = {

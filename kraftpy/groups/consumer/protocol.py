@@ -49,7 +49,7 @@ from kraftpy.groups.consumer.records import (
 )
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import FIRST_EPOCH, JOINING, LEAVING_FOR_NOW, next_epoch
-from kraftpy.groups.member_errors import fenced_member, group_is_full, is_blank, unknown_member
+from kraftpy.groups.member_errors import NO_GROUP_ID, fenced_member, group_is_full, is_blank, unknown_member
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NEVER, Topics
@@ -108,10 +108,12 @@ class ConsumerProtocol:
         problem = None
         joins = message.member_epoch == JOINING
         if is_blank(message.group_id):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, NO_GROUP_ID)
         if message.member_epoch < LEAVING_FOR_NOW:
             problem = "MemberEpoch is invalid."
-        elif is_blank(message.member_id) and (not joins or api_version >= FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID):
+        elif is_blank(message.member_id) and (
+            message.member_epoch not in (JOINING, LEAVING_FOR_NOW) or api_version >= FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID
+        ):
             problem = "MemberId can't be empty."
         elif message.instance_id is not None and is_blank(message.instance_id):
             problem = "InstanceId can't be empty."

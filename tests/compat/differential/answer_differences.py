@@ -78,7 +78,7 @@ def _between_lists(kafka: list[Any], here: list[Any], field: str, about: str) ->
         left, right = theirs[identity], ours[identity]
         if len(left) != len(right):
             yield Difference(field=field, about=place, kafka=_number_of(left), here=_number_of(right))
-        for one, other in zip(left, right, strict=False):
+        for one, other in zip(_in_order(left), _in_order(right), strict=False):
             yield from _between(one, other, field, place)
 
 
@@ -87,6 +87,11 @@ def _by_identity(elements: list[Any]) -> dict[str, list[Any]]:
     for element in elements:
         found[_identity(element)].append(element)
     return found
+
+
+def _in_order(elements: list[Any]) -> list[Any]:
+    """Return elements about the same thing so that those of two answers can be compared, whatever their order is."""
+    return sorted(elements, key=lambda element: json.dumps(element, sort_keys=True)) if len(elements) > 1 else elements
 
 
 def _identity(element: Mapping[str, Plain]) -> str:

@@ -103,7 +103,7 @@ def _fetch_topics(version: int, differ: Differ) -> None:
     for name, other_id in unknown:
         other = topic(name, other_id, part(0))
         differ.ask("fetch", fetched(other), version, note=f"topic {name!r}")
-        body = fetched(other, known, max_wait_ms=300, min_bytes=1)
+        body = fetched(other, known, max_wait_ms=60, min_bytes=1)
         differ.ask("fetch", body, version, note=f"topic {name!r} and a good one, waiting")
     body = fetched(topic("", ZERO_UUID, part(0), part(0, 1)), known)
     differ.ask("fetch", body, version, note="several partitions without an id")

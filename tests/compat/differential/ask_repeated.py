@@ -21,7 +21,7 @@ from scenario_table import add_scenario
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.frames import encode_request
-from kraftpy.protocol.schema import Sized, fields
+from kraftpy.protocol.schema import Array, Sized, fields
 
 BODIES = 2
 """The random requests of each version whose lists are repeated."""
@@ -145,7 +145,19 @@ def _odd_texts(key: ApiKey, differ: Differ) -> None:
                 differ.ask_bytes(key, frames, f"{_told(path)} {odd!r}", version=version, seconds=NOTE_SECONDS)
 
 
+def _wires(kind: Any) -> Iterator[Any]:
+    """Yield what a message consists of, with what its parts consist of."""
+    for field in fields(kind):
+        yield field.wire
+        if isinstance(field.wire, Array) and field.wire.element is not None:
+            yield field.wire.element
+        if field.struct is not None:
+            yield from _wires(field.struct)
+
+
 for _key in (*READERS, *WRITERS):
-    if _key not in ELSEWHERE:
+    _wires_of_request = list(_wires(APIS[_key].request))
+    if _key not in ELSEWHERE and any(isinstance(wire, Array) for wire in _wires_of_request):
         add_scenario(f"repeated_{APIS[_key].name}", partial(_repeated, _key))
+    if _key not in ELSEWHERE and any(isinstance(wire, Sized) and wire.name == "string" for wire in _wires_of_request):
         add_scenario(f"odd_texts_{APIS[_key].name}", partial(_odd_texts, _key))

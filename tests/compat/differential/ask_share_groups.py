@@ -284,6 +284,14 @@ def share_group_offsets(differ: Differ) -> None:
     differ.ask("delete_groups", {"groups_names": ["sga"]}, 2, note="share group")
 
 
+@scenario
+def share_group_offsets_below_any(differ: Differ) -> None:
+    differ.create("sg", 1)
+    for offset in (-2, -(2**63)):
+        body = altering(f"sgb{offset}", (("sg", ((0, offset),)),))
+        differ.ask("alter_share_group_offsets", body, 0, note=f"below: {offset}")
+
+
 # The state that leaders keep at the coordinator
 
 

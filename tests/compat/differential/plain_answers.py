@@ -39,6 +39,8 @@ OF_INTERNAL_TOPICS = frozenset(
     ["partition_size", "offset", "end_offset", "high_watermark", "last_stable_offset", "log_start_offset", "timestamp"]
 )
 """The same within a topic that coordinators write to."""
+CONTENTS = frozenset(["aborted_transactions", "active_producers"])
+"""Lists that depend on the records of such a topic."""
 TOPIC_NAMES = ("name", "topic", "topic_name")
 VARYING = {"DescribeQuorumResponse": frozenset(["log_end_offset", "high_watermark", "leader_epoch", "leader_id"])}
 """The same of one kind of answer: the metadata log has other entries in each, and elections other winners."""
@@ -127,8 +129,8 @@ class Names:
     def _value(self, name: str, value: Any, version: int) -> Plain:
         if isinstance(value, Struct):
             return self._struct(value, version)
-        if self._is_internal and name == "aborted_transactions":
-            return "<transactions>"
+        if self._is_internal and name in CONTENTS:
+            return f"<{name}>"
         if isinstance(value, list):
             told = [self._value(name, element, version) for element in value]
             return told if name in IN_ORDER or any(isinstance(each, dict) for each in told) else sorted(told, key=repr)
