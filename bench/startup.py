@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from bench.brokers import ours, server_command
+from kraftpy.testing.ports import ReservedPorts
 
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _DEADLINE_S = 30.0
@@ -70,7 +71,8 @@ def run(under: Path, *, runs: int = 11, idle_s: float = 10.0) -> Starts:
 
 def _start(directory: Path) -> float:
     """Return the seconds from the start of the process to its first response; end it with SIGTERM."""
-    port = _free_port()
+    ports = ReservedPorts()
+    port = ports.reserve()
     started = time.perf_counter()
     process = subprocess.Popen(server_command(directory, port=port), stdout=subprocess.DEVNULL)
     try:
@@ -80,6 +82,7 @@ def _start(directory: Path) -> float:
             time.sleep(0.001)
         return time.perf_counter() - started
     finally:
+        ports.close()
         process.terminate()
         try:
             process.wait(_DEADLINE_S)
@@ -96,10 +99,3 @@ def _answers(port: int) -> bool:
             return len(client.recv(8)) == 8
     except ConnectionError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -16,6 +16,7 @@ import pytest
 import kraftpy.metadata.raft.library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
 from kraftpy.broker.containment import UNEXPECTED
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.testing.ports import ReservedPorts
 from kraftpy.testing.server_process import ServerProcess
 
 BrokerFactory = Callable[..., EmbeddedBroker]
@@ -205,6 +206,13 @@ class _Logs:
 
 
 _logs = _Logs()
+
+
+@pytest.fixture
+def ports() -> Iterator[ReservedPorts]:
+    """Ports that no other process gets during the test."""
+    with ReservedPorts() as reserved:
+        yield reserved
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,6 +8,7 @@
     zombie-commit        a transaction was acknowledged to a producer that had been replaced before it began
     epoch-reused         two producers were given the same producer id and epoch
     epoch-falls          a producer was given a lower epoch of the same producer id
+    refused-successor    a producer that nobody had replaced was told INVALID_TXN_STATE in a short transaction
 
 (A transaction that reads uncommitted records is G1a, in the log's checker; cycles are in `cycles`.)
 
@@ -29,6 +30,8 @@ from chaos.checkers.versions import Versions, ancestor, sends, versions
 from chaos.history import History, Key, Op, Type
 
 NAME = "transactions"
+_SHORT_NS = 5_000_000_000
+"""The coordinator aborts no transaction that began so lately."""
 
 
 def check(history: History, options: Options) -> Verdict:
@@ -125,6 +128,7 @@ def _producers(history: History, inits: list[Op], findings: Findings) -> None:
         text = f"epoch {fall.low} was given after epoch {fall.high} of the same producer id"
         findings.add("epoch-falls", text, (fall.earlier, fall.later), what=fall.what, epochs=[fall.high, fall.low])
     _zombies(history, latest, findings)
+    _refused(history, latest, findings)
 
 
 def _zombies(history: History, inits: dict[str, list[Op]], findings: Findings) -> None:
@@ -142,6 +146,23 @@ def _zombies(history: History, inits: dict[str, list[Op]], findings: Findings) -
                 text = f"process {op.process} committed as {name}, which process {init.process} had taken over"
                 findings.add("zombie-commit", text, (own[-1], init, op), transactional_id=name)
                 break
+
+
+def _refused(history: History, inits: dict[str, list[Op]], findings: Findings) -> None:
+    """Find short transactions that brokers no longer knew, though no other producer had asked for the same id."""
+    asked = [op for op in history.ops if op.f == "init" and op.type is Type.INVOKE]
+    for op in history.completed("txn", "process"):
+        name = op.extra.get("transactional_id")
+        if name is None or "INVALID_TXN_STATE" not in str(op.extra.get("error", "")):
+            continue
+        invoked = history.invocation(op)
+        own = [init for init in inits.get(name, ()) if init.process == op.process and init.index < invoked.index]
+        if not own or op.time - invoked.time >= _SHORT_NS:
+            continue
+        others = (each for each in asked if each.value["transactional_id"] == name and each.process != op.process)
+        if not any(asked_at(history, own[-1]) < each.index < op.index for each in others):
+            text = f"process {op.process}, which nobody had replaced as {name}, was told {op.extra['error']}"
+            findings.add("refused-successor", text, (own[-1], op), transactional_id=name)
 
 
 def _outcomes(known: Versions, findings: Findings) -> None:

@@ -35,6 +35,11 @@ _markers_come_late = cycle(
     (Kind.SEVERAL, _LATE, 8_000, {"parts": _cut_off_and_replaced}),
 )
 """Another carries out what was decided while the coordinator was slow, whose own markers are held back meanwhile."""
+_answers_overtake_each_other = cycle(
+    (Kind.SLOW, "leader of x0-0", 7_000, {"delay_ms": 10, "jitter_ms": 1_500}),
+    (Kind.SLOW, _LATE, 7_000, {"delay_ms": 10, "jitter_ms": 1_500}),
+)
+"""What the coordinator says of a transaction may arrive after the marker that ends it."""
 _leaders_end = cycle((Kind.KILL, "leader of x0-0", 2_000, {}), (Kind.KILL, "leader of out-0", 2_000, {}))
 
 
@@ -88,6 +93,23 @@ def _dropped_in_the_end(original: Any) -> Any:
         original(self, producer_id, is_commit=False)
 
     return replay_end
+
+
+def _epoch_of_the_batches(original: Any) -> Any:
+    def ended(self: Any, header: Any, marker: Any, now: Any) -> None:
+        producer = self._producers.get(header.producer_id)
+        original(self, header if producer is None else header._replace(producer_epoch=producer.epoch), marker, now)
+
+    return ended
+
+
+def _one_for_each_producer(original: Any) -> Any:
+    def verification(self: Any, producer_id: int, producer_epoch: int) -> Any:
+        others = [epoch for epoch in self._verifications.get(producer_id, {}) if epoch != producer_epoch]
+        self._forget(producer_id, others)
+        return original(self, producer_id, producer_epoch)
+
+    return verification
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -181,5 +203,38 @@ MUTANTS: tuple[Mutant, ...] = (
         directed=_members_stall,
         faults=quiet,
         patches=(replaced(transactional, "check", lambda *_: ErrorCode.NONE),),
+    ),
+    Mutant(
+        name="late-batch-accepted",
+        breaks="a batch is appended whose transaction ended while it was being verified: no marker ends that one",
+        rule="28, 30",
+        shows=_HANGS | _DIRTY | {"duplicate"},
+        directed=_members_stall,
+        faults=_answers_overtake_each_other,
+        patches=(
+            replaced(ProducerStates, "check_verified", lambda *_: None),
+            wrapped(ProducerStates, "ended", _epoch_of_the_batches),
+        ),
+    ),
+    Mutant(
+        name="late-offsets-accepted",
+        breaks="offsets are stored that arrive after the end of their transaction: they stay pending forever",
+        rule="33",
+        shows=_HANGS | _ONCE,
+        directed=_members_stall,
+        faults=_answers_overtake_each_other,
+        patches=(
+            replaced(ProducerStates, "check_confirmed", lambda *_: None),
+            wrapped(ProducerStates, "ended", _epoch_of_the_batches),
+        ),
+    ),
+    Mutant(
+        name="verification-displaced",
+        breaks="a late request of a producer's older epoch drops the verification of its newest one, which is refused",
+        rule="30",
+        shows=frozenset({"refused-successor"}),
+        directed=_members_stall,
+        faults=_answers_overtake_each_other,
+        patches=(wrapped(ProducerStates, "verification", _one_for_each_producer),),
     ),
 )

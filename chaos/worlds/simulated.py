@@ -17,9 +17,10 @@ from unittest import mock
 from chaos.worlds.cleaning import cleaning_on_the_loop
 from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
-from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Fatal, Incidents
 from kraftpy.broker.server import start
+from kraftpy.broker.startup import StartupError
 from kraftpy.broker.storage.directories import DirectoryFailed, LogDirectories
 from kraftpy.client.consumer.fetcher import Fetcher
 from kraftpy.client.consumer.partition_state import PartitionReader

@@ -12,7 +12,6 @@ A node with `process.roles=controller` has no client listeners and no partitions
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import logging
 import random
@@ -49,6 +48,7 @@ from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
+from kraftpy.broker.startup import StartupError, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
@@ -102,17 +102,6 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS).to_bytes(2, "big")
 _LOOK_AROUND_MS = 500
 _FEW_NODES = 3
 _MOVES = "moves between log directories"
-
-
-class StartupError(Exception):
-    """The broker cannot start; the message says why, in one line.
-
-    `is_damage`: the disk is unreadable or does not hold what was written; the cause is not a setting to be changed.
-    """
-
-    def __init__(self, message: str, *, is_damage: bool = False) -> None:
-        super().__init__(message)
-        self.is_damage = is_damage
 
 
 class Broker:
@@ -261,13 +250,18 @@ class Broker:
         if not are_enough(self._descriptors):
             limit, least = self._descriptors.limit, least_limit(self._descriptors)
             raise StartupError(f"a limit of {limit} open files (ulimit -n) is too low: {least} are enough")
-        await self._bind()
         try:
-            opening = asyncio.to_thread(self.directories.open)
+            await self._bind()
+        except StartupError:
+            for bound in self._servers:
+                bound.close()
+            raise
+        try:
+            opened = asyncio.to_thread(self.directories.open)
             if self.links is None:
-                await opening
+                await opened
             else:
-                await asyncio.gather(opening, self.links.derive_key())
+                await asyncio.gather(opened, self.links.derive_key())
                 self.links.cluster_id = self.directories.cluster_id
             await self.metadata.start(self.directories.metadata_directory)
             await self._link()
@@ -297,9 +291,10 @@ class Broker:
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
         loops["pruning"] = self.share_coordinators.prune_forever
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
-        for server in self._servers:
-            await server.start_serving()
-            self._let_many_wait(server)
+        for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
+            with opening(listener):
+                await server.start_serving()
+                self._let_many_wait(server)
         await self.lifecycle.start()
 
     async def stop(self, *, is_ready: bool = True) -> bool:
@@ -352,7 +347,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         client_listeners = self.config.client_listeners if self.config.is_broker else ()
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
-            try:
+            with opening(listener):
                 server = await loop.create_server(
                     functools.partial(self._connection, listener.name),
                     listener.host or None,
@@ -360,10 +355,6 @@ class Broker:
                     backlog=min(ACCEPTED_AT_ONCE, self.config.socket_listen_backlog_size),
                     start_serving=False,
                 )
-            except OSError as error:
-                for bound in self._servers:
-                    bound.close()
-                raise StartupError(f"listeners: cannot listen on {listener}: {_reason(error)}") from error
             self._servers.append(server)
             port = server.sockets[0].getsockname()[1]
             host = advertised.host or socket.gethostname()
@@ -371,20 +362,13 @@ class Broker:
         try:
             await self.connection_limits.resolve()
         except OSError as error:
-            raise StartupError(f"max.connections.per.ip.overrides: {_reason(error)}") from error
+            raise StartupError(f"max.connections.per.ip.overrides: {reason(error)}") from error
         for listener in self.config.controller_listeners:
             assert self.links is not None
-            try:
-                port = await self.links.listen(listener)
-            except OSError as error:
-                for bound in self._servers:
-                    bound.close()
-                raise StartupError(f"listeners: cannot listen on {listener}: {_reason(error)}") from error
+            port = await self.links.listen(listener)
             self.controller_address.append(Listener(listener.name, listener.host or socket.gethostname(), port))
         if self.links is not None and (problem := self.links.why_untrusted(self.config)) is not None:
             await self.links.stop()
-            for bound in self._servers:
-                bound.close()
             raise StartupError(problem)
 
     def _let_many_wait(self, server: asyncio.Server) -> None:
@@ -553,12 +537,6 @@ def _links(config: BrokerConfig, tasks: Tasks, complaints: Complaints, incidents
         complaints=complaints,
         incidents=incidents,
     )
-
-
-def _reason(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "the port is taken"
-    return error.strerror or str(error)
 
 
 if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every handler module

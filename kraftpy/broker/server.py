@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from kraftpy import __version__
-from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.garbage_collection import Collections
 from kraftpy.broker.log_limit import LineLimit
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
+from kraftpy.broker.startup import StartupError
 from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig

@@ -6,14 +6,16 @@
 
 All expressions of all groups of a node share one budget of work: `SLICE_UNITS` (about 10 ms) at once, refilled in
 `REFILL_MS`. An expression remembers its position in the list of topics, so the next call continues from there, and
-later calls only look at new topics. Matches are cached as topic numbers and evicted least recently used first, within
-`max_bytes`; automata are kept only for the last few expressions.
+later calls only look at new topics. Matches are cached and evicted least recently used first, within `max_bytes`, and
+what is cached costs none of the budget while the topics stay the same, so that no expression that matches many of them
+keeps others from being resolved. Automata are kept only for the last few expressions.
 
 Kafka resolves expressions on a separate thread, and members wait for the result in the same way (KIP-848).
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,8 +40,10 @@ _MOST_LINES = 10
 _NAMES_PER_UNIT = 20
 """Names sorted for a result, per unit."""
 _ENTRY_BYTES = 500
-_NUMBER_BYTES = 40
-"""The memory of a number in a list."""
+_NUMBER_BYTES = 5
+"""The memory of a number in an array that grows."""
+_REFERENCE_BYTES = 8
+"""The memory of a name in a result: the names themselves are those of the topics."""
 
 
 @dataclass(slots=True)
@@ -47,8 +51,15 @@ class _Entry:
     """The progress of one expression: it was matched against all topics with numbers below `position`."""
 
     position: int = 0
-    found: list[int] = field(default_factory=list)
+    found: array[int] = field(default_factory=lambda: array("I"))
     is_broken: bool = False
+    names: tuple[str, ...] = ()
+    """The result for the topics of `version`."""
+    version: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return _ENTRY_BYTES + len(self.found) * _NUMBER_BYTES + len(self.names) * _REFERENCE_BYTES
 
 
 class TopicMatches:
@@ -121,14 +132,19 @@ class TopicMatches:
         entry = self._entries.get(regex)
         if entry is None:
             entry = self._entries[regex] = _Entry()
-            self._bytes += _ENTRY_BYTES + len(regex)
+            self._bytes += entry.size_bytes + len(regex)
         self._entries.move_to_end(regex)
+        if entry.version is not None and entry.version == self._version:
+            return entry.names
+        before = entry.size_bytes
         is_known = self._units > 0 and self._continue(regex, entry)
+        if is_known:
+            self._units -= 1 + len(entry.found) // _NAMES_PER_UNIT
+            entry.names = tuple(sorted(name for number in entry.found if (name := self._names[number]) is not None))
+            entry.version = self._version
+        self._bytes += entry.size_bytes - before
         self._shrink()
-        if not is_known:
-            return None
-        self._units -= 1 + len(entry.found) // _NAMES_PER_UNIT
-        return tuple(sorted(name for number in entry.found if (name := self._names[number]) is not None))
+        return entry.names if is_known else None
 
     def _continue(self, regex: str, entry: _Entry) -> bool:
         """Continue with topics not examined yet; False if the budget runs out first."""
@@ -142,7 +158,7 @@ class TopicMatches:
             self._broken = self._broken[-_MOST_LINES:]
             self._broken.append(f"the regular expression {shown(regex)} does not compile and matches nothing: {error}")
             return True
-        position, before = entry.position, len(entry.found)
+        position = entry.position
         while position < end and self._units > 0:
             name = names[position]
             if name is not None:
@@ -151,14 +167,13 @@ class TopicMatches:
                     entry.found.append(position)
             position += 1
         entry.position = position
-        self._bytes += (len(entry.found) - before) * _NUMBER_BYTES
         return position == end
 
     def _shrink(self) -> None:
         """Evict the least recently used results until the rest fits. The last one stays even if it is too large."""
         while self._bytes > self._max_bytes and len(self._entries) > 1:
             regex, entry = self._entries.popitem(last=False)
-            self._bytes -= _ENTRY_BYTES + len(regex) + len(entry.found) * _NUMBER_BYTES
+            self._bytes -= entry.size_bytes + len(regex)
 
     def _follow_topics(self) -> None:
         if self._version == self._topics.version:

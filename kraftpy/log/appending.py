@@ -137,15 +137,6 @@ class Demands:
             self._demand, self._config = demand_of(config), config
         return self._demand
 
-    def on(
-        self, header: BatchHeader, batch: Buffer, config: TopicConfig, now: Millis, trust: Trust | None = None
-    ) -> Demand | None:
-        """Return the demands on this batch, whose header may be doubtful; it has not been checked yet."""
-        demand = self.of(config)
-        if demand is None and are_doubtful(header, memoryview(batch), config, now, trust):
-            return TIMES
-        return demand
-
 
 def checked(
     records: Buffer, config: TopicConfig, limits: BatchLimits, header: BatchHeader | None = None
@@ -262,13 +253,15 @@ def stored_form(
     """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields.
 
     `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since. `header` is
-    that of the batch in `records`, if the caller has read it.
+    that of the batch in `records`, if the caller has read it; without `batch`, its timestamps have been judged.
     """
     demand = demands.of(config)
     if batch is not None and batch.demand == (demand or TIMES):
         return batch.header, batch.batch
+    is_judged = batch is None and header is not None
     header, data = checked(records, config, limits, header)
-    demand = demands.on(header, data, config, now)
+    if demand is None and not is_judged and are_doubtful(header, data, config, now):
+        demand = TIMES
     if demand is None:
         return header, data
     batch = finish(prepared(header, data, demand, config, limits, now))

@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kraftpy.log.layout import CorruptFile, decode_entries, encode_entries
+from kraftpy.log.layout import decode_entries, decode_number, encode_entries
 
 
 class EpochEnd(NamedTuple):
@@ -155,12 +155,4 @@ class LeaderEpochs:
     @classmethod
     def decode(cls, data: bytes) -> LeaderEpochs:
         """Decode the bytes of a checkpoint. Raises CorruptFile if they are damaged."""
-        try:
-            pairs = [(int(epoch), int(start)) for epoch, start in decode_entries(data, 2)]
-        except CorruptFile:
-            raise
-        except ValueError as error:
-            raise CorruptFile(str(error)) from error
-        if any(epoch < 0 or start < 0 for epoch, start in pairs):
-            raise CorruptFile("a negative epoch or offset")
-        return cls(pairs)
+        return cls([(decode_number(epoch), decode_number(start)) for epoch, start in decode_entries(data, 2)])

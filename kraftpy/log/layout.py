@@ -65,6 +65,7 @@ FUTURE_PARTITION: Final = "-future"
 MOST_NAME_CHARACTERS: Final = 255
 
 _DIGITS: Final = 20
+_MOST_DIGITS: Final = 19
 _PROMISE: Final = "synced_before_ack: true"
 _PROOF: Final = "xxh64"
 _COMMENT: Final = b"#xxh64 "
@@ -83,9 +84,11 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str, suffix: str) -> int | None:
-    """Return the offset in a file's name; None if the name is not 20 digits and `suffix`."""
-    if len(name) == _DIGITS + len(suffix) and name.endswith(suffix) and name[:_DIGITS].isdecimal():
-        return int(name[:_DIGITS])
+    """Return the offset in a file's name; None if the name is not 20 digits and `suffix`, or of no offset."""
+    digits = name[:_DIGITS]
+    if len(name) == _DIGITS + len(suffix) and name.endswith(suffix) and digits.isdecimal() and digits.isascii():
+        offset = int(digits)
+        return offset if offset >> 63 == 0 else None
     return None
 
 
@@ -142,7 +145,10 @@ def without_checksum(data: bytes) -> str:
     start = data.rfind(b"xxh64 ")
     if start < 0 or data[start:] != f"xxh64 {xxhash.xxh64_hexdigest(data[:start])}\n".encode():
         raise CorruptFile("the checksum does not match")
-    return data[:start].decode()
+    try:
+        return data[:start].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptFile(str(error)) from error
 
 
 def encode_entries(entries: list[tuple[object, ...]]) -> bytes:
@@ -154,12 +160,19 @@ def encode_entries(entries: list[tuple[object, ...]]) -> bytes:
 def decode_entries(data: bytes, fields: int) -> list[list[str]]:
     """Return the entries' fields as text. Raises CorruptFile for anything that `encode_entries` does not write."""
     lines = without_checksum(data).splitlines()
-    if len(lines) < 2 or lines[0] != "0" or not lines[1].isdecimal() or int(lines[1]) != len(lines) - 2:
+    if len(lines) < 2 or lines[0] != "0" or decode_number(lines[1]) != len(lines) - 2:
         raise CorruptFile("not a checkpoint of version 0")
     entries = [line.split(" ") for line in lines[2:]]
     if any(len(entry) != fields for entry in entries):
         raise CorruptFile(f"an entry without {fields} fields")
     return entries
+
+
+def decode_number(text: str) -> int:
+    """Return an epoch, offset or partition of a checkpoint: not negative, of 63 bits. Raises CorruptFile."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) >> 63 == 0):
+        raise CorruptFile(f"{text[:_DIGITS]!r} is no epoch, offset or partition")
+    return int(text)
 
 
 # --- the log directory's files ----------------------------------------------------------------------------------------
@@ -172,7 +185,10 @@ def read_offsets(log_directory: Directory, name: str) -> dict[TopicPartition, in
     except FileNotFoundError:
         return {}
     try:
-        return {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in decode_entries(data, 3)}
+        return {
+            TopicPartition(topic, decode_number(number)): decode_number(offset)
+            for topic, number, offset in decode_entries(data, 3)
+        }
     except CorruptFile as error:
         raise CorruptFile(f"{log_directory.path}/{name}: {error}") from error
 

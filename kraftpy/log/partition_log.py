@@ -49,7 +49,7 @@ from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, SideBySide
 from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult
 from kraftpy.log.segment import Segment
 from kraftpy.log.segments import Segments
-from kraftpy.log.timestamps import Trust
+from kraftpy.log.timestamps import Trust, are_doubtful
 from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -206,8 +206,7 @@ class PartitionLog:
         demand = self._demands.of(self.config)
         if batch is not None:
             return batch.demand == (demand or TIMES)
-        header = header or read_header(records)
-        return demand is None and self._demands.on(header, records, self.config, now, trust) is None
+        return demand is None and not are_doubtful(header or read_header(records), records, self.config, now, trust)
 
     def append(
         self,
@@ -224,7 +223,7 @@ class PartitionLog:
         Clients and coordinators append one batch, which gets the next offsets and `leader_epoch`. A replica appends any
         number, unchanged, up to the first whose leader epoch is above `leader_epoch`; that one and all that follow are
         left out (KAFKA-18723). `batch` is the result of `prepare` for a client's batch; without it the batch is
-        prepared right here. `header` is that of a client's batch, if the caller has read it.
+        prepared right here. `header` is that of a client's batch whose caller has read it and asked `is_prepared`.
 
         Raises KafkaError with the codes of `validate_batch`, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
         INVALID_TIMESTAMP, FENCED_LEADER_EPOCH and the producer's errors (`ProducerStates.check`), and

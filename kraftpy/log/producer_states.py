@@ -27,7 +27,7 @@ transactions v2 carries the epoch that the producer continues with, so it ends n
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -145,7 +145,8 @@ class ProducerStates:
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}  # first offset -> producer id, in offset order
         self._ended: list[EndedTransaction] = []  # those whose marker may still be above the high watermark
-        self._verifications: dict[int, Verification] = {}
+        self._verifications: dict[int, dict[int, Verification]] = {}
+        """By producer and epoch: no late request of an older epoch, or false one of a newer, takes another's place."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -245,7 +246,7 @@ class ProducerStates:
         if header.is_transactional and producer.first_open_offset < 0:
             producer.first_open_offset = header.base_offset
             self._open[header.base_offset] = header.producer_id
-            self._verifications.pop(header.producer_id, None)
+            self._forget(header.producer_id, [header.producer_epoch])
 
     # --- transactions ---
 
@@ -253,16 +254,16 @@ class ProducerStates:
         """Return the verification needed before this producer may write in a transaction; None if it has one open."""
         if self._has_open(producer_id, producer_epoch):
             return None
-        current = self._current(producer_id, producer_epoch)
-        if current is None:
-            current = self._verifications[producer_id] = Verification(producer_epoch)
-        return current
+        by_epoch = self._verifications.setdefault(producer_id, {})
+        if producer_epoch not in by_epoch:
+            by_epoch[producer_epoch] = Verification(producer_epoch)
+        return by_epoch[producer_epoch]
 
     def answered(self, producer_id: int, verification: Verification) -> None:
         """Count one request that waited for it as over, successful or not; forget it if no other one waits."""
         verification.waiting -= 1
-        if verification.waiting <= 0 and self._verifications.get(producer_id) is verification:
-            del self._verifications[producer_id]
+        if verification.waiting <= 0 and self._current(producer_id, verification.producer_epoch) is verification:
+            self._forget(producer_id, [verification.producer_epoch])
 
     def check_verified(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
         """Check that this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
@@ -286,8 +287,15 @@ class ProducerStates:
         return producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch
 
     def _current(self, producer_id: int, producer_epoch: int) -> Verification | None:
-        current = self._verifications.get(producer_id)
-        return current if current is not None and current.producer_epoch == producer_epoch else None
+        by_epoch = self._verifications.get(producer_id)
+        return None if by_epoch is None else by_epoch.get(producer_epoch)
+
+    def _forget(self, producer_id: int, epochs: Iterable[int]) -> None:
+        by_epoch = self._verifications.get(producer_id, {})
+        for epoch in epochs:
+            by_epoch.pop(epoch, None)
+        if not by_epoch:
+            self._verifications.pop(producer_id, None)
 
     @contextmanager
     def raising_epoch(self, producer_id: int, producer_epoch: int) -> Iterator[None]:
@@ -299,7 +307,7 @@ class ProducerStates:
         kept = self._current(producer_id, producer_epoch)
         yield
         if kept is not None:
-            self._verifications.setdefault(producer_id, kept)
+            self._verifications.setdefault(producer_id, {}).setdefault(producer_epoch, kept)
 
     def check_raised_epoch(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the marker of a transaction whose end raised the epoch is in the log already (KIP-1228).
@@ -351,9 +359,9 @@ class ProducerStates:
             producer.proven_count = 0
         producer.written_at = now
         producer.last_timestamp = header.max_timestamp
-        verified = self._verifications.get(header.producer_id)
-        if verified is not None and verified.producer_epoch <= header.producer_epoch:
-            del self._verifications[header.producer_id]
+        if header.producer_id in self._verifications:
+            verified = self._verifications[header.producer_id]
+            self._forget(header.producer_id, [epoch for epoch in verified if epoch <= header.producer_epoch])
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         first_offset = producer.first_open_offset
         if first_offset < 0:

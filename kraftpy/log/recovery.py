@@ -229,7 +229,8 @@ class _Loader:
     def _end_of_clean(self, recovery_point: int) -> int | None:
         """Return the log's end offset as a clean stop left it; None if the files show that the stop was not clean.
 
-        The end equals the recovery point, if that is known; if it is beyond, the last batch's base offset is damaged.
+        The end equals the recovery point, if that is known. If it is beyond, or where no segment could reach, the last
+        batch's base offset is damaged.
         """
         active = self.segments[-1]
         try:
@@ -246,6 +247,10 @@ class _Loader:
         if end_offset > recovery_point > active.base_offset:
             self.report.notes.append(f"damaged: the last batch appears to end at {end_offset}, not at {recovery_point}")
             return recovery_point
+        if end_offset > active.base_offset + MAX_RELATIVE_OFFSET + 1:
+            self.report.notes.append(f"the stop was not clean: the log appears to end at {end_offset}")
+            self.report.clean = False
+            return None
         if end_offset < recovery_point:
             self.report.notes.append(f"the stop was not clean: the log ends at {end_offset}, not at {recovery_point}")
             self.report.clean = False

@@ -76,6 +76,7 @@ def scan(
     runs = _Runs()
     note_producer = runs.note
     end_offset, failure = base_offset, None
+    furthest = base_offset + MAX_RELATIVE_OFFSET
     max_timestamp, offset_of_max = -1, base_offset
     last_indexed = told = position = at = 0
     window = memoryview(b"")
@@ -123,11 +124,14 @@ def scan(
         if batch_offset < end_offset:
             failure = f"offset {batch_offset} after {end_offset - 1}"
             break
+        last_offset = batch_offset + delta
+        if last_offset > furthest:
+            failure = f"offset {last_offset} in a segment from {base_offset}"
+            break
         if batch_offset > end_offset:
-            last_offset, next_position = batch_offset + delta, position + batch_bytes
+            next_position = position + batch_bytes
             goes_on_at = _offset_at(file, window, following, next_position) if next_position < size else None
-            is_beyond = last_offset >= limit or last_offset - base_offset > MAX_RELATIVE_OFFSET
-            if is_beyond or (goes_on_at is not None and end_offset <= goes_on_at <= last_offset):
+            if last_offset >= limit or (goes_on_at is not None and end_offset <= goes_on_at <= last_offset):
                 failure = f"offset {batch_offset} instead of {end_offset}"
                 break
         if epoch != previous_epoch:
@@ -137,7 +141,6 @@ def scan(
             if epoch > previous_epoch:
                 previous_epoch = epoch
                 epochs.append((epoch, batch_offset))
-        last_offset = batch_offset + delta
         end_offset = last_offset + 1
         if timestamp > max_timestamp:
             max_timestamp, offset_of_max = timestamp, last_offset

@@ -337,6 +337,7 @@ class Segment:
         return batches_from(self._as_file(end_offset, epochs), self.index.anchors(), offset)
 
     def _as_file(self, end_offset: int, epochs: Epochs) -> SegmentFile:
+        end_offset = min(end_offset, self.base_offset + MAX_RELATIVE_OFFSET + 1)
         return SegmentFile(self.log, self.log.name, self.size, self.base_offset, end_offset, epochs)
 
     def rebuild_index(self, end_offset: int, epochs: Epochs, interval_bytes: int) -> bool:
@@ -367,11 +368,14 @@ class Segment:
     def end_offset(self) -> int:
         """Return one past the last offset, found by walking the last index interval.
 
-        Raises CorruptSegment if that interval is not made of whole batches.
+        Raises CorruptSegment if that interval is not made of whole batches, or the last one's offset is below others.
         """
-        end_offset = self.base_offset
-        for placed in self.walk(self.index.entry_before(self.size, self.size)[1]):
-            end_offset = placed.last_offset + 1
+        indexed, position = self.index.entry_before(self.size, self.size)
+        end_offset, highest = self.base_offset, indexed if position else self.base_offset - 1
+        for placed in self.walk(position):
+            highest, end_offset = max(highest, end_offset - 1), placed.last_offset + 1
+        if end_offset <= highest:
+            raise CorruptSegment(self.log.name, self.size, f"the last offset is {end_offset - 1}, after {highest}")
         return end_offset
 
     def remember_position(self, offset: int, position: int) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Generator
 from typing import Final
 
 from kraftpy.config.topic import TopicConfig
+from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, TimestampType
+from kraftpy.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
 from kraftpy.protocol.records import MOST_NAMED, BadRecords, RecordError, record_times, zigzag
 from kraftpy.types import Millis
 
@@ -57,15 +58,12 @@ class Trust:
     all were the same; and never again after one that was wrong.
     """
 
-    __slots__ = ("_right_count",)
+    __slots__ = ("_right_count", "is_enough")
 
     def __init__(self) -> None:
         self._right_count = 0
-
-    @property
-    def is_enough(self) -> bool:
-        """Return whether the client's headers are believed."""
-        return self._right_count >= _ENOUGH
+        self.is_enough = False
+        """The client's headers are believed."""
 
     def read(self, sent: BatchHeader, max_timestamp: int) -> None:
         """Compare the header of a batch whose records have been read."""
@@ -73,10 +71,11 @@ class Trust:
             self._right_count = _NEVER
         elif sent.records_count > 1:
             self._right_count += 1 if sent.max_timestamp == sent.base_timestamp else _ENOUGH
+        self.is_enough = self._right_count >= _ENOUGH
 
 
 def are_doubtful(
-    header: BatchHeader, batch: memoryview, config: TopicConfig, now: Millis, trust: Trust | None = None
+    header: BatchHeader, batch: Buffer, config: TopicConfig, now: Millis, trust: Trust | None = None
 ) -> bool:
     """Return whether the records must be read, because the header's timestamps may be wrong or are out of range.
 
@@ -95,33 +94,38 @@ def are_doubtful(
         return True
     if largest < first or attributes & _APPEND_TIME_BIT:
         return True
-    if count == 1 and not attributes & _CODEC_BITS:
-        delta = _first_delta(batch)
-        if delta is not None and first + delta != largest:
-            return True
-    return not _is_in_range(header, config, now)
+    if count == 1 and not attributes & _CODEC_BITS and _has_other_delta(batch, largest - first):
+        return True
+    newest = now + config.message_timestamp_after_max_ms
+    oldest = now - config.message_timestamp_before_max_ms
+    if first >= 0:
+        return first < oldest or largest > newest
+    return largest >= 0 and not oldest <= largest <= newest
 
 
-def _first_delta(batch: memoryview) -> int | None:
-    """Return the timestamp delta of the first record, which is not compressed; None if it is cut short."""
+def _has_other_delta(batch: Buffer, delta: int) -> bool:
+    """Return whether an uncompressed batch's first record has another timestamp delta; False if it is cut short."""
     position = HEADER_BYTES
     try:
         while batch[position] & 0x80:  # its length
             position += 1
         position += 2  # and its attributes
+        byte = batch[position]
+        if byte < 0x80:
+            return delta != (byte >> 1 ^ -(byte & 1))
         value = shift = 0
         while (byte := batch[position]) & 0x80 and shift < 63:
             value |= (byte & 0x7F) << shift
             shift += 7
             position += 1
     except IndexError:
-        return None
-    return zigzag(value | byte << shift)
+        return False
+    return delta != zigzag(value | byte << shift)
 
 
 def refuse_type(header: BatchHeader, config: TopicConfig) -> None:
     """Refuse a batch that pretends to have the broker's timestamps, if its topic stamps them. Raises BadRecords."""
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME and stamps_append_time(config):
+    if header.attributes & _APPEND_TIME_BIT and stamps_append_time(config):
         message = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
         count = min(header.records_count, MOST_NAMED)
         raise BadRecords(

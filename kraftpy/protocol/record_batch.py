@@ -231,17 +231,18 @@ def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple
     return batches
 
 
-def one_batch(records: Buffer, sender: str = "Produce requests") -> tuple[BatchHeader, Buffer]:
+def one_batch(records: Buffer, version: int) -> tuple[BatchHeader, Buffer]:
     """Return the one batch that a producer may send for a partition, with its header, and without bytes that follow.
 
     Checks lengths and magic only, as Kafka does: what is too short to be a batch counts as none, also behind the first.
     Raises CorruptBatch with INVALID_RECORD for none, for several and for old message formats, with CORRUPT_MESSAGE for
-    what can be no batch. `sender` begins their messages.
+    what can be no batch. The messages tell the `version` of the request.
     """
     if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
         header = BatchHeader._make(_HEADER.unpack_from(records))
         if header.batch_length == len(records) - _PREFIX_BYTES:
             return header, records
+    sender = f"Produce requests with version {version}"
     view = memoryview(records)
     size = _whole_batch(view)
     if size is None:

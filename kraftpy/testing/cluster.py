@@ -17,6 +17,7 @@ from types import TracebackType
 
 from kraftpy.config.sources import PREFIX, is_password
 from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
+from kraftpy.testing.ports import ReservedPorts
 from kraftpy.testing.server_process import BrokerDied, ServerProcess
 
 __all__ = ["BrokerDied", "EmbeddedBroker"]
@@ -49,6 +50,7 @@ class EmbeddedBroker(Faulty):
         self._processes: dict[int, ServerProcess] = {}
         self._paused: set[int] = set()
         self._faults = Faults(self._processes, self._paused, lambda: self.data_dir / "faults")
+        self._ports = ReservedPorts()
         self._port = 0
         self.bootstrap = ""
         self.ready_line = ""
@@ -81,6 +83,7 @@ class EmbeddedBroker(Faulty):
         """Start, or restart on the same port and directory. Returns when clients can connect."""
         assert not self._processes, "the broker is running"
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._port = self._port or self._ports.reserve()
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": str(self.data_dir / "logs"),
@@ -108,7 +111,6 @@ class EmbeddedBroker(Faulty):
             self.kill()
             raise BrokerDied(f"the broker did not become ready: {self.ready_line}")
         self.bootstrap = match["address"]
-        self._port = int(self.bootstrap.rpartition(":")[2])
 
     def stop(self) -> int:
         """Send SIGTERM and wait. Returns the exit status, 0 if the broker was not running."""
@@ -158,5 +160,6 @@ class EmbeddedBroker(Faulty):
             self.heal()
             self.stop()
         finally:
+            self._ports.close()
             if self._temporary:
                 shutil.rmtree(self.data_dir, ignore_errors=True)

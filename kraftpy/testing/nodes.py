@@ -36,9 +36,10 @@ from typing import TYPE_CHECKING
 from kraftpy.testing.async_cluster import AsyncCluster
 from kraftpy.testing.companion import TOKEN
 from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
+from kraftpy.testing.ports import HOST
 from kraftpy.testing.questions import ASK_SECONDS, Questions
 from kraftpy.testing.server_process import BrokerDied, ServerProcess
-from kraftpy.testing.wiring import HOST, Wiring
+from kraftpy.testing.wiring import Wiring
 
 if TYPE_CHECKING:
     from kraftpy.testing.chaos import Chaos

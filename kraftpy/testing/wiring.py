@@ -15,9 +15,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kraftpy.testing.ports import HOST, ReservedPorts
 from kraftpy.testing.server_process import BrokerDied
 
-HOST = "127.0.0.1"
 _COMPANION_SECONDS = 10.0
 
 Cut = tuple[int, int]
@@ -46,7 +46,7 @@ class Wiring:
         self._brokers = brokers
         self._controllers = controllers
         self._can_partition = can_partition
-        self._reserved: list[socket.socket] = []
+        self._reserved = ReservedPorts()
         self._cuts: dict[int, frozenset[Cut]] = {}
         self._cuts_made = 0
         self._companion: subprocess.Popen[bytes] | None = None
@@ -58,9 +58,9 @@ class Wiring:
         for node in nodes:
             is_broker, is_controller = node in self._brokers, node in self._controllers
             self.ports[node] = Ports(
-                clients=self._reserve() if is_broker else 0,
-                brokers=self._reserve() if is_broker else 0,
-                controllers=self._reserve() if is_controller else 0,
+                clients=self._reserved.reserve() if is_broker else 0,
+                brokers=self._reserved.reserve() if is_broker else 0,
+                controllers=self._reserved.reserve() if is_controller else 0,
             )
         links: list[dict[str, Any]] = []
         listening: list[socket.socket] = []
@@ -91,18 +91,6 @@ class Wiring:
         )
         for listener in listening:
             listener.close()
-
-    def _reserve(self) -> int:
-        """Return a free port that is given to no other process.
-
-        A bound socket that does not listen keeps it: the system does not hand it out again, and a server that reuses
-        addresses, as ours does, may still listen there.
-        """
-        held = socket.socket()
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((HOST, 0))
-        self._reserved.append(held)
-        return int(held.getsockname()[1])
 
     def cut(self, cuts: Iterable[Cut]) -> int:
         """Add these cuts, in force when this returns. Returns the number to undo them with."""
@@ -142,6 +130,4 @@ class Wiring:
             except subprocess.TimeoutExpired:
                 companion.kill()
                 companion.communicate()
-        for each in self._reserved:
-            each.close()
-        self._reserved.clear()
+        self._reserved.close()

@@ -33,6 +33,7 @@ from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
+from kraftpy.testing.ports import ReservedPorts
 
 ADDRESS = re.compile(r"(\w+)://(\S+?),? ")
 
@@ -68,12 +69,6 @@ def told(bootstrap: str) -> set[str]:
     return {f"{each.host}:{each.port}" for each in brokers}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_each_listener_is_told_its_own_address(tmp_path: Path) -> None:
     with served(
         tmp_path,
@@ -87,8 +82,8 @@ def test_each_listener_is_told_its_own_address(tmp_path: Path) -> None:
             assert told(address) == {address}
 
 
-def test_every_interface_with_an_advertised_address(tmp_path: Path) -> None:
-    port = free_port()
+def test_every_interface_with_an_advertised_address(tmp_path: Path, ports: ReservedPorts) -> None:
+    port = ports.reserve()
     with served(
         tmp_path,
         f"listeners=PLAINTEXT://0.0.0.0:{port}",
@@ -98,8 +93,8 @@ def test_every_interface_with_an_advertised_address(tmp_path: Path) -> None:
         assert told(f"127.0.0.1:{port}") == {"kafka.example.org:19092"}
 
 
-def test_an_advertised_port_of_its_own_for_each_listener(tmp_path: Path) -> None:
-    one, two = free_port(), free_port()
+def test_an_advertised_port_of_its_own_for_each_listener(tmp_path: Path, ports: ReservedPorts) -> None:
+    one, two = ports.reserve(), ports.reserve()
     with served(
         tmp_path,
         f"listeners=A://127.0.0.1:{one},B://127.0.0.1:{two}",
@@ -119,9 +114,9 @@ def test_ipv6(tmp_path: Path) -> None:
         assert told(address) == {address.replace("[", "").replace("]", "")}
 
 
-def test_a_listener_without_a_host(tmp_path: Path) -> None:
+def test_a_listener_without_a_host(tmp_path: Path, ports: ReservedPorts) -> None:
     """The broker listens on every interface, of both families, and advertises this machine's name."""
-    port = free_port()
+    port = ports.reserve()
     with served(tmp_path, f"listeners=PLAINTEXT://:{port}"):
         serves(f"127.0.0.1:{port}")
         serves(f"[::1]:{port}")

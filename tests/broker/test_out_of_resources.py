@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from kraftpy.broker import runtime
-from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.broker import Broker
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.descriptors import are_enough, least_limit, share_out
@@ -26,6 +26,7 @@ from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.patience import patiently
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import OsDirectory, SystemClock, keep_spare_descriptors
+from kraftpy.broker.startup import StartupError
 from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.broker.threads import Threads
 from kraftpy.broker.upkeep.retention import Retention

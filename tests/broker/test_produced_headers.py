@@ -1,4 +1,4 @@
-"""The header of a produced batch is read once on its way from the request into the log."""
+"""The header of a produced batch is read and judged once on its way from the request into the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from one_broker import context, create, running
 
 from kraftpy.broker.handlers import produce as handler
-from kraftpy.log import appending, partition_log
+from kraftpy.log import appending, partition_log, timestamps
 from kraftpy.protocol import record_batch
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -38,10 +38,17 @@ async def test_the_header_of_a_produced_batch_is_read_once(
         reads.append(bytes(records)[61:])
         return split_batches(records, **how)
 
-    def noted_one(records: Any, sender: str = "") -> Any:
-        header, batch = one_batch(records, sender)
+    def noted_one(records: Any, version: int) -> Any:
+        header, batch = one_batch(records, version)
         reads.append(bytes(batch)[61:])
         return header, batch
+
+    judged: list[bytes] = []
+    are_doubtful = timestamps.are_doubtful
+
+    def noted_judgment(header: Any, batch: Any, *others: Any) -> bool:
+        judged.append(bytes(batch)[61:])
+        return are_doubtful(header, batch, *others)
 
     async def all_added(*_: object, **__: object) -> dict[TopicPartition, ErrorCode]:
         return {TopicPartition("a", number): ErrorCode.NONE for number in range(PARTITIONS)}
@@ -67,7 +74,12 @@ async def test_the_header_of_a_produced_batch_is_read_once(
         with monkeypatch.context() as patched:
             patched.setattr(broker.transactions, "begin_writing", all_added, raising=False)
             for module in (record_batch, appending, handler, partition_log):
-                noting = {"read_header": noted_read, "split_batches": noted_split, "one_batch": noted_one}
+                noting = {
+                    "read_header": noted_read,
+                    "split_batches": noted_split,
+                    "one_batch": noted_one,
+                    "are_doubtful": noted_judgment,
+                }
                 for name, noted in noting.items():
                     if hasattr(module, name):
                         patched.setattr(module, name, noted)
@@ -76,3 +88,5 @@ async def test_the_header_of_a_produced_batch_is_read_once(
         answers = response.responses[0].partition_responses
         assert [(each.error_code, each.base_offset) for each in answers] == [(ErrorCode.NONE, 0)] * PARTITIONS
         assert sorted(reads) == sorted(batch[61:] for batch in batches)
+        if compression == "producer":
+            assert sorted(judged) == sorted(batch[61:] for batch in batches)

@@ -16,6 +16,7 @@ from broker_wire import StartBroker, ask, connect, fetch, fetch_request, is_clos
 
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.runtime import OsDirectory, SystemClock
+from kraftpy.broker.startup import StartupError
 from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.config import BrokerConfig
 from kraftpy.protocol.apis import ApiKey
@@ -24,6 +25,7 @@ from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kraftpy.share.records import ShareKey
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.testing.ports import ReservedPorts
 from kraftpy.types import TopicId
 
 USAGE, DAMAGE = 2, 1
@@ -73,6 +75,39 @@ def test_a_taken_port(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in line
     assert "taken" in line
     assert not (tmp_path / "logs").exists(), "nothing was touched"
+
+
+@pytest.mark.parametrize("name", ["PLAINTEXT", "CONTROLLER"])
+async def test_a_port_that_is_taken_during_the_start(tmp_path: Path, ports: ReservedPorts, name: str) -> None:
+    """Another server, which reuses addresses too, begins to listen where this one has only bound its socket."""
+    port = ports.reserve()
+    listeners = {"PLAINTEXT": 0, "CONTROLLER": 0, name: port}
+    config = BrokerConfig.of(
+        {
+            "log.dirs": str(tmp_path / "logs"),
+            "listeners": ",".join(f"{each}://127.0.0.1:{listeners[each]}" for each in listeners),
+            "controller.quorum.voters": f"1@127.0.0.1:{listeners['CONTROLLER'] or ports.reserve()}",
+        }
+    )
+
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
+            broker = Broker(config, SystemClock(), tasks)
+            tasks.create_task(listen_when_bound(broker, other))
+            with pytest.raises(
+                StartupError, match=f"cannot listen on {name}://127.0.0.1:{port}: the port is taken"
+            ) as told:
+                await broker.start()
+            await broker.stop(is_ready=False)
+    assert not told.value.is_damage
+
+
+async def listen_when_bound(broker: Broker, other: socket.socket) -> None:
+    while not broker.controller_address:  # noqa: ASYNC110 - it has no event; this listener is bound last
+        await asyncio.sleep(0)
+    other.listen()
 
 
 def test_a_directory_in_use(start_broker: StartBroker) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from planted import Line, Plant, assert_caught, done, judged, named_by
+from planted import Line, Plant, assert_caught, done, history, judged, named_by
 
 from chaos import checkers
 from chaos.checkers import groups, queue, transactions
+from chaos.checkers.verdict import Options
 from chaos.checkers.versions import ancestor, polled, sends
 from chaos.generator import GroupCalls, GroupOptions, LogCalls, LogOptions, PipelineCalls, QueueCalls
 from chaos.history import History, Op, Type
@@ -41,6 +43,11 @@ def init(process: int, producer_id: int, epoch: int) -> list[Line]:
 
 def committed(process: int, offset: int) -> list[Line]:
     return done(process, "ok", "txn", [["send", "x", [offset, offset]]], transactional_id="t")
+
+
+def refused(process: int) -> list[Line]:
+    error = "INVALID_TXN_STATE: no ongoing transaction"
+    return done(process, "fail", "txn", [["send", "x", 9]], transactional_id="t", error=error)
 
 
 def processed(*outputs: tuple[int, str]) -> list[Line]:
@@ -87,6 +94,10 @@ TRANSACTIONS: dict[str, tuple[str, Parts]] = {
     "read before its commit was asked for": ("early-read", [_overtaken(commit_asked=3)]),
     "acknowledged after its replacement": ("zombie-commit", [init(0, 1, 0), init(1, 1, 1), committed(0, 0)]),
     "an epoch for two": ("epoch-reused", [init(0, 1, 0), init(1, 1, 0)]),
+    "refused, though nobody replaced it": (
+        "refused-successor",
+        [init(0, 1, 0), init(1, 1, 1), refused(1)],
+    ),
     "an epoch falls": ("epoch-falls", [init(0, 1, 3), init(1, 1, 2)]),
 }
 
@@ -103,11 +114,23 @@ GOOD_TRANSACTIONS: dict[str, Parts] = {
     "of nothing a trace": [done(0, "info", "txn", [["send", "x", 3], ["send", "y", 1]]), FINAL],
     "no final polls": [done(0, "info", "txn", [["send", "x", 1], ["send", "y", 1]]), poll(9, (0, 1))],
     "the newer may commit": [init(0, 1, 0), init(1, 1, 1), committed(1, 0)],
+    "refused after it was replaced": [init(0, 1, 0), init(1, 1, 1), refused(0)],
+    "refused while it is being replaced": [
+        [*init(0, 1, 0), refused(0)[0], init(1, 1, 1)[0], refused(0)[1], init(1, 1, 1)[1]],
+    ],
     "a new producer id starts again": [init(0, 1, 9), init(1, 2, 0)],
     "begun before its replacement": [
         [*init(0, 1, 0), committed(0, 0)[0], *init(1, 1, 1), committed(0, 0)[1]],
     ],
 }
+
+
+def test_a_transaction_may_be_refused_that_took_so_long_that_it_was_aborted() -> None:
+    ops = history(*init(0, 1, 0), *refused(0)).ops
+    assert transactions.check(History(ops), Options()).names == {"refused-successor"}
+    ops[-1] = dataclasses.replace(ops[-1], time=10_000_000_000)
+    assert not transactions.check(History(ops), Options()).names
+
 
 # Groups.
 

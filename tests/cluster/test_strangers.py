@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from kraftpy.metadata.commands import (
 )
 from kraftpy.testing import Cluster
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.testing.ports import ReservedPorts
 from kraftpy.types import BrokerId, Millis
 
 pytestmark = [pytest.mark.timeout(180)]
@@ -183,32 +184,27 @@ async def lone_voter(directory: Path, ports: dict[int, int]) -> AsyncIterator[su
         process.wait()
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, each another."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in held]
-
-
 async def happens(what: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
         while not what():  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.02)
 
 
-async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp_path: Path) -> None:
-    ports = dict(zip((1, 2, 3), free_ports(3), strict=True))
+async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(
+    tmp_path: Path, ports: ReservedPorts
+) -> None:
+    voters = {node: ports.reserve() for node in (1, 2, 3)}
     log = tmp_path / "log"
-    async with lone_voter(tmp_path, ports) as process, asyncio.TaskGroup() as tasks:
+    async with lone_voter(tmp_path, voters) as process, asyncio.TaskGroup() as tasks:
         settings: Any = {"tasks": tasks, "silence_ms": 2000}
         strangers = [Links(number, is_voter=False, **settings) for number in (STRANGER, STRANGER + 1)]
         for stranger in strangers:
             stranger.cluster_id = "theirs"
-            await stranger.start({1: Address("127.0.0.1", ports[1])})
+            await stranger.start({1: Address("127.0.0.1", voters[1])})
         await happens(lambda: "belongs to cluster theirs, this node to ours" in log.read_text())
         hello = pack({"version": 1, "node": 2, "nonce": bytes(32), "cluster": "theirs", "knocks": True})
         for _ in range(40):  # longer than it takes to look at what it has met
-            reader, writer = await asyncio.open_connection("127.0.0.1", ports[1])
+            reader, writer = await asyncio.open_connection("127.0.0.1", voters[1])
             writer.write(len(hello).to_bytes(4, "big") + hello)
             await reader.read(1)
             writer.close()
@@ -219,8 +215,8 @@ async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp
         # A node at the address of another voter has to do with this one: then it is the settings that are wrong.
         other = Links(2, is_voter=True, **settings)
         other.cluster_id = "another"
-        await other.listen(Listener("CONTROLLER", "127.0.0.1", ports[2]))
-        await other.start({1: Address("127.0.0.1", ports[1])})
+        await other.listen(Listener("CONTROLLER", "127.0.0.1", voters[2]))
+        await other.start({1: Address("127.0.0.1", voters[1])})
         await happens(lambda: process.poll() is not None)
         assert process.returncode == 2
         assert log.read_text().splitlines()[-1] == (
@@ -290,9 +286,9 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     assert "too short" not in said
 
 
-def test_kafkas_example_of_one_node_starts_without_a_secret(tmp_path: Path) -> None:
+def test_kafkas_example_of_one_node_starts_without_a_secret(tmp_path: Path, ports: ReservedPorts) -> None:
     """Its controller listener is on every interface, but accepts no peer from another machine (`test_link_trust`)."""
-    (port,) = free_ports(1)
+    port = ports.reserve()
     listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://0.0.0.0:{port}"
     settings = {"listeners": listeners, "controller.quorum.voters": f"1@localhost:{port}"}
     with EmbeddedBroker(tmp_path, settings=settings) as broker, socket.create_connection(("127.0.0.1", port)) as there:

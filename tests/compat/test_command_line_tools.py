@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -23,11 +24,12 @@ ALL = [command for story in STORIES.values() for command in story]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> ToolCluster:
-    made = ToolCluster("kraftpy", tmp_path / "cluster", "")
-    made.ports = {1: 40001, 2: 40002, 3: 40003}
-    made.controller_ports = {1: 50001, 2: 50002, 3: 50003}
-    return made
+def cluster() -> Iterator[ToolCluster]:
+    made = ToolCluster("kraftpy", "")
+    made.ports = [40001, 40002, 40003]
+    made.controller_ports = [50001, 50002, 50003]
+    yield made
+    made.stop()
 
 
 def test_every_command_line_can_be_given(cluster: ToolCluster) -> None:
@@ -56,7 +58,7 @@ def test_an_address_is_given_where_it_belongs(cluster: ToolCluster) -> None:
     assert cluster.arguments("features:controller describe") == [
         features, "--bootstrap-controller", controllers, "describe",
     ]  # fmt: skip
-    assert cluster.arguments("dump-log --files %data1/x")[1:] == ["--files", f"{cluster.data(1)}/x"]
+    assert cluster.arguments("dump-log --files %data1/x")[1:] == ["--files", f"{cluster.data_directory(1)}/x"]
     assert cluster.arguments("consumer-groups --validate-regex 'a b'")[1:] == ["--validate-regex", "a b"]
 
 
@@ -87,7 +89,7 @@ def test_a_mask_hides_its_first_group_or_its_match_but_no_status(cluster: ToolCl
 
 
 def test_the_directory_is_made_even(cluster: ToolCluster) -> None:
-    assert even(f"in {cluster.data(1)}", CommandLine("x"), cluster) == ["in DIRECTORY/data1"]
+    assert even(f"in {cluster.data_directory(1)}", CommandLine("x"), cluster) == ["in DIRECTORY/data1"]
 
 
 def entry(kafka: str, here: str, commands: str = "topics *") -> Documented:

@@ -74,6 +74,20 @@ def test_expressions_of_all_groups_share_one_allowance() -> None:
     clocked.resolve("t2.*")
 
 
+def test_an_answer_that_takes_the_whole_allowance_keeps_no_other_from_being_found() -> None:
+    """Its members ask for it before the others do, each time."""
+    many = 20 * SLICE_UNITS + 20
+    clocked = Clocked([f"t{number}" for number in range(many)], max_bytes=1 << 24)
+    assert len(clocked.resolve("t.*")[0]) == many
+    for _ in range(3 * many // SLICE_UNITS):
+        clocked.now += REFILL_MS
+        clocked.matches.advance(Millis(clocked.now))
+        assert len(clocked.matches.resolve("t.*") or ()) == many
+        if (found := clocked.matches.resolve("t[0-9]+")) is not None:
+            break
+    assert len(found or ()) == many
+
+
 def test_a_new_topic_is_the_only_one_that_is_looked_at_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"t{number}" for number in range(100)]
     clocked = Clocked(names)
@@ -113,6 +127,8 @@ def test_what_is_remembered_stays_within_its_bytes() -> None:
         found, _ = clocked.resolve(f"(?:{'|'.join('abcdefgh'[number % 8] * 9 for _ in range(90))}|t.*){{1}}|{number}")
         assert len(found) == 60
         assert clocked.matches._bytes <= 200_000
+        kept = sum(entry.size_bytes + len(regex) for regex, entry in clocked.matches._entries.items())
+        assert clocked.matches._bytes == kept
     assert 0 < len(clocked.matches._entries) < 200
     assert len(clocked.matches._patterns) <= 16
 

@@ -85,6 +85,8 @@ def test_names() -> None:
         "0000000000000000004x.log",
         "00000000000000000042.index",
         "00000000000000000042.log.deleted",
+        "0000000000000000004\u0662.log",
+        "09223372036854775808.log",
     ):
         assert layout.offset_of(name, layout.LOG) is None
     assert layout.parse_partition("a-b-12") == TopicPartition("a-b", 12)

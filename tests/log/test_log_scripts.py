@@ -42,7 +42,7 @@ class Scripted:
         self.leader_epoch = 0
         self.settings: dict[str, object] = {"segment_bytes": 600}
         self.log: PartitionLog = self.open()
-        self.verifications: dict[int, Verification | None] = {}
+        self.verifications: dict[tuple[int, int], Verification | None] = {}
 
     def open(self, **how: object) -> PartitionLog:
         self.disk.root.sync()
@@ -118,17 +118,17 @@ class Scripted:
 
     def verify(self, id: int, epoch: int) -> str:  # noqa: A002
         """Do what the broker does before it asks the coordinator if a producer may write."""
-        self.verifications[id] = self.log.producers.verification(id, epoch)
-        return "open already" if self.verifications[id] is None else "to be verified"
+        needed = self.verifications[id, epoch] = self.log.producers.verification(id, epoch)
+        return "open already" if needed is None else "to be verified"
 
     def verified(self, id: int, epoch: int) -> str:  # noqa: A002
         """The coordinator said yes."""
-        self.log.producers.check_verified(id, epoch, self.verifications.get(id))
+        self.log.producers.check_verified(id, epoch, self.verifications.get((id, epoch)))
         return "may write"
 
-    def confirm(self, id: int) -> None:  # noqa: A002
+    def confirm(self, id: int, epoch: int) -> None:  # noqa: A002
         """The coordinator said yes to offsets, which their group's coordinator stores later."""
-        verification = self.verifications[id]
+        verification = self.verifications[id, epoch]
         assert verification is not None
         verification.is_confirmed = True
 

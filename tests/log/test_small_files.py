@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+import xxhash
 
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
@@ -158,3 +159,25 @@ def test_it_is_replaced_as_a_whole_and_durably(small: Small) -> None:
     disk.on_operation = lambda operation, path: operations.append((operation, path))
     small.write(disk.root)
     assert operations == [("replace", f"/{small.name}"), ("replaced", f"/{small.name}")]
+
+
+@pytest.mark.parametrize(
+    "number", ["x", "", "-1", "1.5", "\u0661", "9" * 20, str(1 << 63), "7" * 5_000, b"\xff".decode("latin-1")]
+)
+def test_a_checkpoint_that_is_whole_and_has_no_numbers_is_refused(number: str) -> None:
+    """Its checksum is right, so another program wrote it."""
+    directory = MemoryDisk().root
+    for entry in ((number, "0"), ("0", number)):
+        directory.replace(layout.RECOVERY_POINTS, layout.with_checksum(f"0\n1\nt {' '.join(entry)}\n"))
+        with pytest.raises(layout.CorruptFile):
+            layout.read_offsets(directory, layout.RECOVERY_POINTS)
+        with pytest.raises(layout.CorruptFile):
+            LeaderEpochs.decode(layout.with_checksum(f"0\n1\n{' '.join(entry)}\n"))
+    with pytest.raises(layout.CorruptFile):
+        LeaderEpochs.decode(layout.with_checksum(f"0\n{number}\n"))
+
+
+def test_a_checkpoint_that_is_whole_and_no_text_is_refused() -> None:
+    body = b"0\n1\nt\xff 0 0\n"
+    with pytest.raises(layout.CorruptFile):
+        layout.decode_entries(body + f"xxh64 {xxhash.xxh64_hexdigest(body)}\n".encode(), 3)

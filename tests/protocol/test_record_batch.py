@@ -369,13 +369,13 @@ OLD = struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, -1)
 )
 def test_what_is_no_single_batch_is_refused_as_kafka_does(what: str, records: bytes, code: ErrorCode) -> None:
     with pytest.raises(CorruptBatch) as refused:
-        one_batch(records, "Produce requests with version 9")
+        one_batch(records, 9)
     assert refused.value.code == code, what
 
 
 @pytest.mark.parametrize("behind", [b"", b"\0", bytes(11), GOOD[:12], GOOD[:16], GOOD[:40], GOOD[:-1]])
 def test_what_is_too_short_to_be_a_second_batch_is_cut_off(behind: bytes) -> None:
-    header, batch = one_batch(GOOD + behind)
+    header, batch = one_batch(GOOD + behind, 9)
     assert (header, bytes(batch)) == (read_header(GOOD), GOOD)
 
 

@@ -51,7 +51,7 @@ from kraftpy.protocol.messages.produce import (
 )
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC, BatchHeader, one_batch
 from kraftpy.protocol.records import BadRecords
-from kraftpy.types import TopicId, TopicPartition
+from kraftpy.types import Millis, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
@@ -131,7 +131,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     """Append, wait for the requested acks, answer; None for acks=0."""
     unanswered: list[_Unanswered] = []
     if request.transactional_id is None:
-        if any(_is_transactional(part) for topic in request.topic_data for part in topic.partition_data):
+        if _has_transactional(request):
             return _refuse_all(request)
         responses = await _append_all(broker, request, context, {}, unanswered)
     else:
@@ -174,7 +174,7 @@ async def _append_all(
             try:
                 _check_version(context)
                 replica = _replica(broker, context, topic, partition)
-                header = _header(context, partition, verified.get(replica.topic_partition))
+                header = _header(context, partition, verified.get(replica.topic_partition) if verified else None)
                 _check_acks(request)  # after what is wrong with the partition and the batch, as in Kafka
                 now = broker.clock.now()
                 if not replica.log.is_prepared(None, partition.records or b"", now, header, _trust(context)):
@@ -182,8 +182,9 @@ async def _append_all(
                         await asyncio.sleep(0)  # yield between inspections, but not before the first
                     looked_at += 1
                     replica, batch = await _prepared(broker, context, topic, partition, header, attempt)
+                    now = broker.clock.now()
                 answer = _append(
-                    broker, request, context, replica, partition, verified, unanswered, batch, header, attempt
+                    request, context, replica, partition, verified, unanswered, batch, header, attempt, now
                 )
             except KafkaError as error:
                 answer = _refused(partition.index, error, attempt.replica)
@@ -194,11 +195,8 @@ async def _append_all(
 class _Attempt:
     """How far the append of one batch has come."""
 
-    __slots__ = ("replica",)
-
-    def __init__(self) -> None:
-        self.replica: Replica | None = None
-        """The leader, once the batch is its log's business: an answer then says where the log starts."""
+    replica: Replica | None = None
+    """The leader, once the batch is its log's business: an answer then says where the log starts."""
 
 
 def _refused(index: int, error: KafkaError, replica: Replica | None) -> PartitionProduceResponse:
@@ -240,7 +238,6 @@ def _refuse_all(request: ProduceRequest) -> ProduceResponse | None:
 
 
 def _append(
-    broker: Broker,
     request: ProduceRequest,
     context: RequestContext,
     replica: Replica,
@@ -250,6 +247,7 @@ def _append(
     batch: Prepared | None,
     header: BatchHeader,
     attempt: _Attempt,
+    now: Millis,
 ) -> PartitionProduceResponse:
     """Append one batch, which `_prepared` returned; nothing may be awaited between finding the replica and this.
 
@@ -264,7 +262,7 @@ def _append(
     attempt.replica = replica
     if request.acks == ALL_IN_SYNC:
         replica.check_in_sync()
-    appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch, header)
+    appended = replica.append(records, Origin.CLIENT, now, batch, header)
     answer = PartitionProduceResponse(
         index=partition.index,
         base_offset=appended.base_offset,
@@ -326,14 +324,26 @@ def _header(context: RequestContext, partition: PartitionProduceData, found: _Tr
     records = partition.records or b""
     if found is not None and found.records is records:
         return found.header
-    sender = f"Produce requests with version {context.api_version}"
-    header, batch = one_batch(records, sender)
+    header, batch = one_batch(records, context.api_version)
     if batch is not records:
         partition.records = memoryview(batch)
     if context.api_version < _FIRST_ZSTD_VERSION and header.attributes & _CODEC == Compression.ZSTD:
-        problem = f"{sender} are not allowed to use ZStandard compression"
+        problem = f"Produce requests with version {context.api_version} are not allowed to use ZStandard compression"
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, problem)
     return header
+
+
+def _has_transactional(request: ProduceRequest) -> bool:
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            records = partition.records or b""
+            if (
+                len(records) >= HEADER_BYTES
+                and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
+                and records[_MAGIC_AT] == MAGIC
+            ):
+                return True
+    return False
 
 
 def _is_transactional(partition: PartitionProduceData) -> bool:

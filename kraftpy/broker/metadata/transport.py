@@ -35,6 +35,7 @@ from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
 from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.metadata.secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
+from kraftpy.broker.startup import opening
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
 
@@ -106,7 +107,7 @@ class Links:
         self._on_connection: list[OnConnection] = []
         self._new_client: dict[str, NewClient] = {}
         """By the name of the controller listener; empty until the node serves clients there."""
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[Listener, asyncio.Server] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -183,7 +184,7 @@ class Links:
 
     def remote_listener(self) -> str | None:
         """Return a bound address that is reachable from other machines, if any."""
-        hosts = [str(each.getsockname()[0]) for server in self._servers for each in server.sockets]
+        hosts = [str(each.getsockname()[0]) for server in self._servers.values() for each in server.sockets]
         return next((host for host in hosts if not is_loopback(host)), None)
 
     def why_untrusted(self, config: BrokerConfig) -> str | None:
@@ -209,15 +210,16 @@ class Links:
         return self._secret is None and not is_loopback(host)
 
     async def listen(self, listener: Listener) -> int:
-        """Bind an address on which `start` will accept connections; return the port. Raises OSError."""
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Link(self, is_caller=False, listener=listener.name),
-            listener.host or None,
-            listener.port,
-            backlog=128,
-            start_serving=False,
-        )
-        self._servers.append(server)
+        """Bind an address on which `start` will accept connections; return the port. Raises StartupError."""
+        with opening(listener):
+            server = await asyncio.get_running_loop().create_server(
+                lambda: Link(self, is_caller=False, listener=listener.name),
+                listener.host or None,
+                listener.port,
+                backlog=128,
+                start_serving=False,
+            )
+        self._servers[listener] = server
         return int(server.sockets[0].getsockname()[1])
 
     async def start(self, voters: Mapping[int, Address], bootstrap: tuple[Address, ...] = ()) -> None:
@@ -226,8 +228,9 @@ class Links:
         `bootstrap` lists addresses of voters whose ids are not known.
         """
         await self.derive_key()
-        for server in self._servers:
-            await server.start_serving()
+        for listener, server in self._servers.items():
+            with opening(listener):
+                await server.start_serving()
         self._ticking = self._tasks.create_task(self._tick(), name="links")
         self.set_voters(voters)
         for address in bootstrap:
@@ -249,7 +252,7 @@ class Links:
         """Close everything."""
         self._is_closed = True
         self._new_client.clear()
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         self._on_connection.clear()
         for caller in [*self._callers.values(), *self._bootstrap.values()]:

@@ -30,11 +30,11 @@ def even(printed: str, command: CommandLine, cluster: ToolCluster) -> list[str]:
         return []
     text = "\n".join(_with_json(line, _named) for line in printed.splitlines())
     text = text.replace(str(cluster.directory.resolve()), "DIRECTORY").replace(str(cluster.directory), "DIRECTORY")
-    for node, port in cluster.ports.items():
+    for node, port in enumerate(cluster.ports, 1):
         text = re.sub(rf"127\.0\.0\.1:{port}\b", f"broker-{node}:PORT", text)
         text = re.sub(rf"\b127\.0\.0\.1( +){port}\b", f"broker-{node} PORT", text)
         text = re.sub(rf"\b{port}\b", "PORT", text)
-    for node, port in cluster.controller_ports.items():
+    for node, port in enumerate(cluster.controller_ports, 1):
         text = re.sub(rf"127\.0\.0\.1:{port}\b", f"controller-{node}:PORT", text)
         text = re.sub(rf"\b127\.0\.0\.1( +){port}\b", f"controller-{node} PORT", text)
         text = re.sub(rf"\b{port}\b", "PORT", text)

@@ -4,122 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
-import shutil
-import socket
-import struct
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from command_line import FILES, TOOLS, CommandLine
+from peer_clusters import Kind, PeerCluster
 
-Kind = Literal["kafka", "kraftpy"]
-
-NODES = (1, 2, 3)
-CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
-START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 UNTIL_SECONDS = 30.0
 NO_ADDRESS = frozenset({"--validate-regex", "version-mapping", "feature-dependencies"})
 """Words of command lines that ask no cluster."""
+SETTINGS = {
+    "num.partitions": "1",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+}
 LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+class ToolCluster(PeerCluster):
+    """Three nodes with the settings that the stories expect, and the files that the tools are given."""
 
-
-class ToolCluster:
-    """A cluster in a directory of its own, and its files for the tools."""
-
-    def __init__(self, kind: Kind, directory: Path, path: str) -> None:
-        self.kind = kind
-        self.directory = directory
-        self.ports = {node: free_port() for node in NODES}
-        self.controller_ports = {node: free_port() for node in NODES}
-        self._path = path
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        directory.mkdir()
+    def __init__(self, kind: Kind, path: str) -> None:
+        super().__init__(kind, 3, SETTINGS, java=("-Xmx512M", *LIGHT), path=path)
         for name, text in FILES.items():
-            (directory / name).write_text(text, encoding="utf-8")
+            (self.directory / name).write_text(text, encoding="utf-8")
 
     @property
     def brokers(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     @property
     def controllers(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.controller_ports.values())
-
-    def data(self, node: int) -> Path:
-        return self.directory / f"data{node}"
-
-    def _settings(self, node: int) -> dict[str, object]:
-        return {
-            "node.id": node,
-            "process.roles": "broker,controller",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[node]},CONTROLLER://127.0.0.1:{self.controller_ports[node]}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[node]}",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.quorum.voters": ",".join(f"{k}@127.0.0.1:{port}" for k, port in self.controller_ports.items()),
-            "log.dirs": self.data(node),
-            "auto.create.topics.enable": "false",
-            "group.initial.rebalance.delay.ms": 0,
-            "offsets.topic.num.partitions": 4,
-            "transaction.state.log.num.partitions": 4,
-            "share.coordinator.state.topic.num.partitions": 4,
-            "default.replication.factor": 3,
-            "min.insync.replicas": 2,
-            "transaction.state.log.min.isr": 2,
-            "share.coordinator.state.topic.min.isr": 2,
-        }
-
-    def start(self) -> None:
-        """Start all nodes, and wait until each answers."""
-        java = ["java", "-Xmx512M", *LIGHT, "-cp", self._path]
-        for node in NODES:
-            file = self.directory / f"{node}.properties"
-            file.write_text("".join(f"{name}={value}\n" for name, value in self._settings(node).items()))
-            command = [sys.executable, "-m", "kraftpy", "server", str(file)]
-            if self.kind == "kafka":
-                formatting = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file)]
-                subprocess.run(formatting, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                command = [*java, "kafka.Kafka", str(file)]
-            with (self.directory / f"{node}.out").open("ab") as log:
-                self._processes[node] = subprocess.Popen(
-                    command,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self.directory,
-                    env={**os.environ, "KRAFTPY_CLUSTER_ID": CLUSTER_ID},
-                )
-        deadline = time.monotonic() + START_SECONDS
-        while not all(map(answers, self.ports.values())):
-            if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes.values()):
-                printed = "".join((self.directory / f"{node}.out").read_text()[-1000:] for node in NODES)
-                raise SystemExit(f"{self.kind} did not start: {printed}")
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        return ",".join(f"127.0.0.1:{port}" for port in self.controller_ports)
 
     def arguments(self, line: str) -> list[str]:
         """Return the class of a command line's tool and its arguments."""
@@ -135,19 +58,7 @@ class ToolCluster:
     def _filled_in(self, argument: str) -> str:
         if argument.startswith("@"):
             return str(self.directory / argument[1:])
-        return argument.replace("%data1", str(self.data(1)))
-
-
-def answers(port: int) -> bool:
-    """Return whether a node answers a request for its versions."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), 0.2) as connection:
-            connection.settimeout(1)
-            request = struct.pack(">hhih", 18, 0, 1, -1)
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            return len(connection.recv(4)) == 4
-    except OSError:
-        return False
+        return argument.replace("%data1", self.data_directory(1))
 
 
 class Jvm:
@@ -220,8 +131,8 @@ def contains(text: str, pattern: str) -> bool:
 
 
 @contextlib.contextmanager
-def running(kind: Kind, scratch: Path, path: str) -> Iterator[tuple[ToolCluster, Jvm]]:
-    cluster = ToolCluster(kind, scratch / kind, path)
+def running(kind: Kind, path: str) -> Iterator[tuple[ToolCluster, Jvm]]:
+    cluster = ToolCluster(kind, path)
     jvm = Jvm(path)
     try:
         cluster.start()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -30,7 +29,8 @@ from command_lines import STORIES  # noqa: E402
 from documented import Documented, differing_lines, read  # noqa: E402
 from evening import even  # noqa: E402
 from maven import JavaProject  # noqa: E402
-from tool_clusters import Kind, running  # noqa: E402
+from peer_clusters import Kind  # noqa: E402
+from tool_clusters import running  # noqa: E402
 
 Outputs = dict[str, list[list[str]]]
 
@@ -47,10 +47,7 @@ def tools_class_path() -> str:
 def outputs(kind: Kind, stories: list[str], path: str) -> Outputs:
     """Return what each command line of the stories prints, made even."""
     found: Outputs = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="kraftpy-tools-") as scratch,
-        running(kind, Path(scratch), path) as (cluster, jvm),
-    ):
+    with running(kind, path) as (cluster, jvm):
         for story in stories:
             begun = time.monotonic()
             found[story] = [even(jvm.run(cluster, command), command, cluster) for command in STORIES[story]]

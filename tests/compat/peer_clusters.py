@@ -11,38 +11,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from maven import JavaProject
+
+from kraftpy.broker.storage.format import format_directories
+from kraftpy.config.sources import load
+from kraftpy.testing.ports import ReservedPorts
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from maven import JavaProject  # noqa: E402
-
-from kraftpy.broker.storage.format import format_directories  # noqa: E402
-from kraftpy.config.sources import load  # noqa: E402
-
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[1]
 
 Kind = Literal["kafka", "kraftpy"]
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
-HEAP = ("-Xms512M", "-Xmx768M")
+WARM = ("-Xms512M", "-Xmx768M", "-server", "-XX:+UseG1GC")
 START_SECONDS = 90.0
 STOP_SECONDS = 30.0
 
 
 def kafka_class_path() -> str:
     """Return the class path of Apache Kafka, which Maven fetches when the pom has changed."""
-    return JavaProject(ROOT / "build" / "compat-kafka", HERE / "pom.xml").path()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    return JavaProject(ROOT / "build" / "compat-kafka", HERE / "differential" / "pom.xml").path()
 
 
 def properties(node: int, ports: list[int], controller_ports: list[int], data: Path) -> dict[str, object]:
@@ -75,16 +67,30 @@ def properties(node: int, ports: list[int], controller_ports: list[int], data: P
 
 
 class PeerCluster:
-    """The nodes of one cluster, numbered from 1, in a directory of their own."""
+    """The nodes of one cluster, numbered from 1, in a directory of their own.
 
-    def __init__(self, kind: Kind, count: int, extra: Mapping[str, str] | None = None) -> None:
+    `extra` are settings beside those of `properties`, or in their place; `java` the options of Kafka's JVMs, and `path`
+    Kafka's class path.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        count: int,
+        extra: Mapping[str, str] | None = None,
+        *,
+        java: Sequence[str] = WARM,
+        path: str | None = None,
+    ) -> None:
         self.kind = kind
         self.count = count
         self.directory = Path(tempfile.mkdtemp(prefix=f"compat-{kind}-"))
-        self.ports = [free_port() for _ in range(count)]
-        self.controller_ports = [free_port() for _ in range(count)]
+        self._reserved = ReservedPorts()
+        self.ports = [self._reserved.reserve() for _ in range(count)]
+        self.controller_ports = [self._reserved.reserve() for _ in range(count)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._path = kafka_class_path() if kind == "kafka" else ""
+        self._options = java
+        self._path = (path or kafka_class_path()) if kind == "kafka" else ""
         for node in range(1, count + 1):
             settings = properties(node, self.ports, self.controller_ports, self.directory / f"data{node}")
             lines = [f"{name}={value}\n" for name, value in {**settings, **(extra or {})}.items()]
@@ -97,7 +103,7 @@ class PeerCluster:
                 format_directories(load("".join(lines)).config, CLUSTER_ID)
 
     def _java(self, *arguments: str) -> list[str]:
-        return ["java", *HEAP, "-server", "-XX:+UseG1GC", "-cp", self._path, *arguments]
+        return ["java", *self._options, "-cp", self._path, *arguments]
 
     def data_directory(self, node: int) -> str:
         return str(self.directory / f"data{node}")
@@ -147,6 +153,7 @@ class PeerCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._reserved.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
