@@ -15,7 +15,7 @@ from differential import load_scenarios, replay
 from outcomes import Outcomes
 from scenario_table import SCENARIOS
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for all answers
+pytestmark = pytest.mark.timeout(600)  # the first test waits for all answers
 
 load_scenarios()
 SEED, KEPT = recording.read()
