@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
 from kraftpy.config.other_settings import OTHER_TABLE
 from kraftpy.config.settings import ConfigType, Setting, parse_table
