@@ -57,8 +57,6 @@ class Volatile:
     topics_hash: int = 0  # of the topics it was configured with
     shutdown_by: str | None = None
     endpoint_epoch: int = 0
-    standby_replicas: int | None = None
-    """The setting for which targets were last computed here; None if another broker computed them."""
     is_delayed: bool = False  # the first assignment waits for more members
     offsets: dict[str, TaskOffsets] = field(default_factory=dict)  # by member
     end_offsets: dict[str, TaskOffsets] = field(default_factory=dict)

@@ -334,17 +334,9 @@ class StreamsProtocol:
         volatile = group.volatile
         return volatile.configured_for is group.topology and volatile.topics_version == self.topics.version
 
-    def standby_replicas(self, group: StreamsGroup) -> int:
-        """Return how many standby replicas each of the group's tasks with state is to have."""
-        return self.settings(group.group_id).streams_num_standby_replicas
-
     def _refresh(self, draft: StreamsDraft, *, changed: bool) -> Deciding[None]:
-        """Start the group's next epoch if its members, topology, topics or number of standby replicas have changed."""
+        """Start the group's next epoch if its members, its topology or its topics have changed."""
         group = draft.group
-        assigned_for, replicas = group.volatile.standby_replicas, self.standby_replicas(group)
-        if assigned_for is not None and assigned_for != replicas:
-            group.volatile.standby_replicas = replicas
-            changed = changed or bool(group.members)
         if not changed and self.is_known(group):
             return
         if not self.is_known(group):
@@ -366,11 +358,10 @@ class StreamsProtocol:
             yield from self._look(draft.group)
         configured = draft.group.volatile.configured
         tasks = sum(configured.tasks.values()) if configured is not None and configured.is_ready else 0
-        replicas = self.standby_replicas(draft.group)
+        replicas = self.settings(draft.group.group_id).streams_num_standby_replicas
         draft.cost += len(draft.group.members) + tasks
         units = len(draft.group.members) + (1 + replicas) * tasks
         yield Work(units, lambda: self._assign(draft, configured, replicas))
-        draft.group.volatile.standby_replicas = replicas
         value = StreamsTargetMetadataValue(assignment_epoch=draft.group.epoch, assigned_at=timestamp)
         draft.put(StreamsTargetMetadataKey(draft.group.group_id), value)
 
