@@ -55,6 +55,7 @@ _FLUSH_BYTES = 64 << 20
 _RETRY_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 _FILES_WHILE_OPENING = 8
+_LONGEST_FILE_NAME = 255
 
 
 class Future(NamedTuple):
@@ -123,6 +124,8 @@ class LogMoves:
 
     async def alter(self, path: str, key: TopicPartition) -> ErrorCode:
         """Move a replica to a log directory; return the code to answer AlterReplicaLogDirs with."""
+        if len(layout.future_partition_name(key, uuid.uuid4().hex)) > _LONGEST_FILE_NAME:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         path = str(Path(path))
         manager, replicas = self._manager, self._replicas
         if path not in manager.directories.paths:
