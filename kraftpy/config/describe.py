@@ -258,7 +258,13 @@ def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> 
 
 
 def _unknown(name: str) -> Setting:
-    """Return the definition of a setting that nobody knows: its value may be a secret."""
+    """Return the definition of a setting that nobody knows: its value may be a secret.
+
+    One of a single listener, like `listener.name.internal.ssl.keystore.location`, is of the kind that its end says.
+    """
+    prefix, _, rest = name.removeprefix("listener.name.").partition(".")
+    if name.startswith("listener.name.") and prefix and rest in every_setting():
+        return replace(every_setting()[rest], name=name, kafka_default=None, default=None)
     return Setting(name, ConfigType.UNKNOWN, None, None, "", "")
 
 

@@ -246,6 +246,11 @@ def test_settings_that_nobody_knows_are_kept_and_never_shown(start_broker: Start
             assert (config.value, config.is_sensitive, config.read_only) == (None, True, False)
             assert {synonym.value for synonym in config.synonyms} == {None}
         assert change(connection, BROKER, "1", listeners, "secret")[0] == ErrorCode.NONE
+        location = listeners.replace("password", "location")
+        assert change(connection, BROKER, "1", location, "/keys")[0] == ErrorCode.NONE
+        found = described(connection, BROKER, "1")
+        assert (found[listeners].value, found[listeners].is_sensitive) == (None, True)
+        assert (found[location].value, found[location].is_sensitive) == ("/keys", False)
         assert change(connection, BROKER, "", listeners, "secret") == (
             ErrorCode.INVALID_REQUEST,
             f"Cannot update these configs at default cluster level, broker id must be specified: [{listeners}]",

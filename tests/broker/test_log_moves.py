@@ -133,6 +133,13 @@ class Jbod:
         assert "Traceback" not in self.broker.log_text, self.broker.log_text
 
 
+def test_a_topic_whose_name_has_no_room_for_a_copy_is_not_moved(start_broker: StartBroker, tmp_path: Path) -> None:
+    """The copy's directory is named after the topic, and more; as in Kafka, that is said before anything else."""
+    jbod = Jbod(start_broker, tmp_path)
+    for path in (jbod.paths[1], "/nowhere"):
+        assert jbod.alter(path, "x" * 249) == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 def test_a_replica_moves_while_it_is_written_to(start_broker: StartBroker, tmp_path: Path) -> None:
     jbod = Jbod(start_broker, tmp_path)
     jbod.write(300)

@@ -58,6 +58,7 @@ _RETRY_MS = 2_000
 _LOOK_SECONDS = 1.0
 _MOST_AT_ONCE = 64
 _FILES_WHILE_OPENING = 8
+_LONGEST_FILE_NAME = 255
 
 
 class Future(NamedTuple):
@@ -130,6 +131,8 @@ class LogMoves:
 
     async def alter(self, path: str, key: TopicPartition) -> ErrorCode:
         """Move a replica to a log directory; return the code to answer AlterReplicaLogDirs with."""
+        if len(layout.future_partition_name(key, uuid.uuid4().hex)) > _LONGEST_FILE_NAME:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         path = str(Path(path))
         manager, replicas = self._manager, self._replicas
         name = layout.future_partition_name(key, uuid.uuid4().hex)
