@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         leaders,
         log_dirs,
         offsets,
+        own_requests,
         pieces,
         produce,
         producers,
@@ -567,6 +568,7 @@ if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every
     _log_dirs: type[log_dirs.Broker] = Broker
     _metadata: type[metadata_handlers.Broker] = Broker
     _offsets: type[offsets.Broker] = Broker
+    _own_requests: type[own_requests.Broker] = Broker
     _pieces: type[pieces.Broker] = Broker
     _produce: type[produce.Broker] = Broker
     _producers: type[producers.Broker] = Broker

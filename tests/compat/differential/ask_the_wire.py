@@ -9,10 +9,11 @@ from random import Random
 
 from both import build
 from differ import Differ
+from of_kafka import APIS
 from random_requests import make_pool, random_request
 from scenario_table import add_scenario, scenario
 
-from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.schema import encode

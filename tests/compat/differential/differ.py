@@ -16,6 +16,7 @@ from typing import Any
 from answer_differences import Difference, differences
 from both import Body, Both, build, resolve
 from leftovers import clean, existing
+from of_kafka import APIS
 from outcomes import Outcomes
 from peer_clusters import PeerCluster
 from plain_answers import Plain
@@ -24,7 +25,7 @@ from scenario_table import Scenario
 from side import PATIENCE, Heard, Side, parse
 from surroundings import BETWEEN_SECONDS, SETTLING_SECONDS, can_be_used, is_gone, wait
 
-from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.frames import encode_request
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from both import Body, build
+from of_kafka import APIS
 from peer_clusters import PeerCluster
 from plain_answers import Names
 
-from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.frames import decode_response_header, encode_request
 from kraftpy.protocol.schema import Struct, decode
 
