@@ -97,18 +97,12 @@ class Member:
     def fetch(
         self, *, partition: int = 0, wait_ms: int = 0, acknowledge: Batches | None = None, version: int = 2, **more: Any
     ) -> Any:
-        """What a fetch gives of a partition; None where the answer does not mention it.
-
-        The first answer of a session mentions every partition; one that it says nothing of is None, too.
-        """
-        is_first = self.epoch == 0
+        """What a fetch gives of a partition; None where the answer does not mention it."""
         response = self.fetch_all(
             partition=partition, wait_ms=wait_ms, acknowledge=acknowledge, version=version, **more
         )
         assert response.error_code == ErrorCode.NONE, response
         parts = [part for topic in response.responses for part in topic.partitions]
-        if is_first:
-            parts = [part for part in parts if part.error_code or part.acquired_records]
         return next((part for part in parts if part.partition_index == partition), None)
 
     def fetch_all(

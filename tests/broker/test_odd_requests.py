@@ -190,11 +190,11 @@ def test_nobody_writes_to_internal_topics(kraftpy_server: EmbeddedBroker) -> Non
         assert found.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_broker_changes_no_settings_while_it_runs(kraftpy_server: EmbeddedBroker) -> None:
+def test_a_broker_does_not_change_what_it_reads_at_its_start(kraftpy_server: EmbeddedBroker) -> None:
     setting = AlterConfigsResource(
         resource_type=4,
         resource_name="1",
-        configs=[AlterableConfig(name="log.retention.ms", value="5000", config_operation=0)],
+        configs=[AlterableConfig(name="log.dirs", value="/elsewhere", config_operation=0)],
     )
     with connect(kraftpy_server.bootstrap) as connection:
         request = IncrementalAlterConfigsRequest(resources=[setting], validate_only=False)

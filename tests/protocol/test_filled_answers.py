@@ -27,6 +27,9 @@ NEVER_FILLED = {
     ("SnapshotId", "epoch"): "see snapshot_id",
     ("QuorumPartitionState", "error_message"): "the only error there is of a partition without a quorum says it all",
     ("StreamsGroupHeartbeatResponse", "topology_description_required"): "topologies are not described (KIP-1331)",
+    ("StreamsGroupHeartbeatResponse", "acceptable_recovery_lag_legacy"): "0, as Kafka says: nobody looks at lags",
+    ("StreamsGroupHeartbeatResponse", "acceptable_recovery_lag"): "-1, as Kafka says: nobody looks at lags",
+    ("StreamsGroupHeartbeatResponse", "task_offset_interval_ms"): "0, as Kafka says: nobody looks at task offsets",
     ("DescribedStreamsGroup", "topology_description"): "topologies are not described (KIP-1331)",
     ("DescribedStreamsMember", "is_classic"): "streams groups have no members of the classic protocol yet (KIP-1071)",
 }

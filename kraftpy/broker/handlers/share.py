@@ -204,17 +204,15 @@ class _Fetch:
         self._has_acquired = False
         self._deadline = asyncio.get_running_loop().time() + max(0, request.max_wait_ms) / 1000
         self.taken: dict[SharedPartition, _Taken] = {}
-        self._loaded: dict[SharedPartition, None] = {}
-        """The partitions whose state was known when they were looked at."""
 
     def told(self, results: dict[SharedPartition, Reply]) -> list[SharedPartition]:
         """Return the partitions to put in the answer: those with something to report.
 
-        As in Kafka, the first answer of a session names every partition that could be read, also if nothing was there.
+        As in Kafka, the first answer of a session names every partition, also if nothing was there.
         """
         told = {partition: None for partition, taken in self.taken.items() if taken.error or taken.acquired}
         if self._request.share_session_epoch == OPENING_EPOCH and self._request.max_records:
-            told |= dict.fromkeys(self._loaded)
+            told |= dict.fromkeys(self._session.partitions)
         return [*told, *(partition for partition in results if partition not in told)]
 
     async def wait(self) -> None:
@@ -301,7 +299,6 @@ class _Fetch:
                 if each.error is not None and is_late:
                     self._note_unloaded(partition, each.error)
                 continue
-            self._loaded[partition] = None
             if total_bytes and total_bytes >= remaining_bytes:
                 break
             try:
