@@ -101,6 +101,10 @@ sasl.oauthbearer.client.credentials.client.id    string   null
     Client id for the client-credentials grant.
 sasl.oauthbearer.client.credentials.client.secret password null
     Client secret for the client-credentials grant.
+sasl.oauthbearer.allow.unverified.audience       boolean  false
+    Whether a token may be for anybody.
+sasl.oauthbearer.allow.unverified.issuer         boolean  false
+    Whether a token may be of anybody.
 sasl.oauthbearer.clock.skew.seconds              int      30
     Difference of clocks allowed when a token is checked.
 sasl.oauthbearer.expected.audience               list     ""
@@ -307,6 +311,10 @@ unclean.leader.election.interval.ms              long     300000 1..
     Pause between looks for unclean elections to hold.
 
 # The remote tier
+log.remote.copy.lag.bytes                        long     -1
+    Bytes of a log that are kept from the remote tier for a while.
+log.remote.copy.lag.ms                           long     0
+    Time that records are kept from the remote tier.
 log.local.retention.bytes                        long     -2 -2..
     Bytes kept here of a log that also has a remote tier.
 log.local.retention.ms                           long     -2 -2..
@@ -372,6 +380,14 @@ remote.log.storage.system.enable                 boolean  false
     Turn the remote tier on.
 
 # Consumer groups of the newer protocol, share groups, streams groups
+group.streams.assignors                          list     sticky
+    Assignors that streams groups may have.
+group.streams.rack.aware.assignment.tags         list     ""
+    Tags of clients among which standby tasks are spread.
+group.streams.topology.description.plugin.class  class    null
+    Class that keeps descriptions of topologies.
+max.decompressed.message.bytes                   int      2147483639
+    Largest size of a batch when it is decompressed.
 group.consumer.regex.refresh.interval.ms         int      600000 10000..
     Pause between looks for topics that match a subscription.
 group.coordinator.append.linger.ms               int      -1 -1..
