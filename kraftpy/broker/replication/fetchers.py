@@ -11,7 +11,7 @@ the next wait instead. A leader that cannot be reached is retried after `replica
 metadata says that it, or any broker, is back.
 
 Each leader has `num.replica.fetchers` fetchers, which share its partitions. They all run on one loop: more than one
-helps where the way to the leader is long, not where the processor is busy (decision 41). Partitions that are synced
+helps where the way to the leader is long, not where the processor is busy (decision 43). Partitions that are synced
 before they are acknowledged (`kraftpy.flush.before.ack`) have fetchers of their own, for each leader and log directory.
 Those sync everything they have appended, in one round, before their next request, so that the offsets in it acknowledge
 nothing that is not synced; no other partition waits for that disk. Replicas under a throttle pause for as long as it
