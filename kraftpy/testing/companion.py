@@ -122,10 +122,10 @@ class End(asyncio.Protocol):
         if may_pass:
             assert other is not None
             assert other._transport is not None
-            for data in self._held:
+            held, self._held = self._held, []  # to write may pause the other end, which calls this again
+            for data in held:
                 if not other._transport.is_closing():
                     other._transport.write(data)
-            self._held.clear()
             if self._is_over:
                 other.close()
                 self._carried.over()

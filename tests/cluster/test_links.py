@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
+from array import array
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -88,12 +91,12 @@ def links() -> Iterator[Links]:
 
 
 def exactly(connection: socket.socket, count: int) -> bytes:
-    found = b""
+    found = bytearray()
     while len(found) < count:
         more = connection.recv(count - len(found))
-        assert more, f"closed after {found!r}"
+        assert more, f"closed after {bytes(found[:100])!r} ..."
         found += more
-    return found
+    return bytes(found)
 
 
 def assert_silent(connection: socket.socket) -> None:
@@ -116,6 +119,33 @@ def test_bytes_and_closes_are_passed_on(links: Links) -> None:
     assert exactly(near, 8) == b"and back"
     far.close()
     assert near.recv(1) == b""
+
+
+def test_many_bytes_arrive_once_although_their_receiver_is_slow(links: Links) -> None:
+    """The companion is told to wait while it passes them on."""
+    near = links.connect(links.from_one)
+    near.sendall(b"there")
+    far = links.accept()
+    assert exactly(far, 5) == b"there"
+    sent = array("Q", range(1 << 22)).tobytes()  # more than all sockets on the way hold
+    with ThreadPoolExecutor(1) as sending:
+        sending.submit(far.sendall, sent)
+        assert_not_all_taken(far)
+        assert exactly(near, len(sent)) == sent
+    assert_silent(near)
+
+
+def assert_not_all_taken(connection: socket.socket) -> None:
+    """Wait until the sockets on the way are full."""
+    deadline = time.monotonic() + BOUND_SECONDS
+    full_since: float | None = None
+    while full_since is None or time.monotonic() - full_since < SILENCE_SECONDS:
+        assert time.monotonic() < deadline
+        if select.select([], [connection], [], 0)[1]:
+            full_since = None
+        elif full_since is None:
+            full_since = time.monotonic()
+        time.sleep(0.01)
 
 
 def test_a_cut_holds_bytes_and_closes_until_it_is_healed(links: Links) -> None:
