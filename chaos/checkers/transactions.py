@@ -8,7 +8,7 @@
     zombie-commit        a transaction was acknowledged to a producer that had been replaced before it began
     epoch-reused         two producers were given the same producer id and epoch
     epoch-falls          a producer was given a lower epoch of the same producer id
-    refused-successor    a producer that nobody had replaced was told INVALID_TXN_STATE in a short transaction
+    refused-successor    a partition's leader dropped the verification of a producer that nobody had replaced
 
 (A transaction that reads uncommitted records is G1a, in the log's checker; cycles are in `cycles`.)
 
@@ -30,6 +30,7 @@ from chaos.checkers.versions import Versions, ancestor, sends, versions
 from chaos.history import History, Key, Op, Type
 
 NAME = "transactions"
+_NOT_VERIFIED = "no ongoing transaction that was verified here"
 _SHORT_NS = 5_000_000_000
 """The coordinator aborts no transaction that began so lately."""
 
@@ -149,18 +150,22 @@ def _zombies(history: History, inits: dict[str, list[Op]], findings: Findings) -
 
 
 def _refused(history: History, inits: dict[str, list[Op]], findings: Findings) -> None:
-    """Find short transactions that brokers no longer knew, though no other producer had asked for the same id."""
+    """Find short transactions whose verification a leader dropped, though no other producer could replace theirs.
+
+    A coordinator that has been replaced, and does not know it yet, may refuse more.
+    """
+    completed = {asked_at(history, op): op.index for op in history.completed("init")}
     asked = [op for op in history.ops if op.f == "init" and op.type is Type.INVOKE]
     for op in history.completed("txn", "process"):
         name = op.extra.get("transactional_id")
-        if name is None or "INVALID_TXN_STATE" not in str(op.extra.get("error", "")):
+        if name is None or _NOT_VERIFIED not in str(op.extra.get("error", "")):
             continue
         invoked = history.invocation(op)
         own = [init for init in inits.get(name, ()) if init.process == op.process and init.index < invoked.index]
         if not own or op.time - invoked.time >= _SHORT_NS:
             continue
         others = (each for each in asked if each.value["transactional_id"] == name and each.process != op.process)
-        if not any(asked_at(history, own[-1]) < each.index < op.index for each in others):
+        if not any(each.index < op.index and completed.get(each.index, op.index) > own[-1].index for each in others):
             text = f"process {op.process}, which nobody had replaced as {name}, was told {op.extra['error']}"
             findings.add("refused-successor", text, (own[-1], op), transactional_id=name)
 

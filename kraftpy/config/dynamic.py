@@ -118,6 +118,7 @@ _THREADS = frozenset(
     {
         "background.threads",
         "num.io.threads",
+        "num.network.threads",
         "num.recovery.threads.per.data.dir",
         "num.replica.fetchers",
     }

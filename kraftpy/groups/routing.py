@@ -216,6 +216,10 @@ def _plainly(response: Callable[..., GroupResponse]) -> _Refusal:
     return lambda _, __, error_code: response(error_code=error_code)
 
 
+def _with_meaning(response: Callable[..., GroupResponse]) -> _Refusal:
+    return lambda _, __, error_code: response(error_code=error_code, error_message=error_code.meaning)
+
+
 def _heartbeat(response: Callable[..., GroupResponse]) -> _Refusal:
     """Refuse a heartbeat. As in Kafka, an error that means what it always means has no message."""
 
@@ -281,8 +285,8 @@ _REFUSALS: Mapping[type[GroupRequest], _Refusal] = {
     ConsumerGroupDescribeRequest: _for_each_group(ConsumerGroupDescribeResponse, DescribedConsumerGroup),
     ShareGroupHeartbeatRequest: _heartbeat(ShareGroupHeartbeatResponse),
     ShareGroupDescribeRequest: _for_each_group(ShareGroupDescribeResponse, DescribedShareGroup),
-    AlterShareGroupOffsetsRequest: _plainly(AlterShareGroupOffsetsResponse),
-    DeleteShareGroupOffsetsRequest: _plainly(DeleteShareGroupOffsetsResponse),
+    AlterShareGroupOffsetsRequest: _with_meaning(AlterShareGroupOffsetsResponse),
+    DeleteShareGroupOffsetsRequest: _with_meaning(DeleteShareGroupOffsetsResponse),
     StreamsGroupHeartbeatRequest: _heartbeat(StreamsGroupHeartbeatResponse),
     StreamsGroupDescribeRequest: _for_each_group(StreamsGroupDescribeResponse, DescribedStreamsGroup),
 }

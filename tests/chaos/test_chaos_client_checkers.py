@@ -46,7 +46,7 @@ def committed(process: int, offset: int) -> list[Line]:
 
 
 def refused(process: int) -> list[Line]:
-    error = "INVALID_TXN_STATE: no ongoing transaction"
+    error = "INVALID_TXN_STATE: x0-0: producer 7 has no ongoing transaction that was verified here"
     return done(process, "fail", "txn", [["send", "x", 9]], transactional_id="t", error=error)
 
 
@@ -117,6 +117,9 @@ GOOD_TRANSACTIONS: dict[str, Parts] = {
     "refused after it was replaced": [init(0, 1, 0), init(1, 1, 1), refused(0)],
     "refused while it is being replaced": [
         [*init(0, 1, 0), refused(0)[0], init(1, 1, 1)[0], refused(0)[1], init(1, 1, 1)[1]],
+    ],
+    "refused after another came late, whose request was made before": [
+        [init(1, 1, 1)[0], *init(0, 1, 0), *refused(0), init(1, 1, 1)[1]],
     ],
     "a new producer id starts again": [init(0, 1, 9), init(1, 2, 0)],
     "begun before its replacement": [

@@ -278,7 +278,7 @@ def test_nobody_is_killed_while_the_controller_counts_on_who_has_lost_data() -> 
 
 def _killed_beside_who_has_lost_data() -> tuple[str, bool, bool]:
     """Why the kill was spared at first, whether the node ran on, and whether it could be killed later."""
-    with simulated_cluster(1, brokers=3) as cluster:
+    with simulated_cluster(2, brokers=3) as cluster:
         nodes, loop = cluster.nodes, cluster.loop
         for node in nodes.values():
             node.start()

@@ -174,7 +174,7 @@ def _described(entry: ConfigEntry, request: describe.DescribeConfigsRequest) -> 
         if request.include_synonyms
         else [],
         config_type=entry.type,
-        documentation=entry.documentation if request.include_documentation else None,
+        documentation=entry.documentation if request.include_documentation or not entry.documentation else None,
     )
 
 

@@ -125,6 +125,8 @@ async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: 
     """Add a voter to the quorum."""
     try:
         _check(broker, request.cluster_id)
+        if request.voter_id < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has no id such as {request.voter_id}")
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
             voters = _voters(await broker.metadata.quorum.describe())

@@ -387,6 +387,8 @@ class Voter:
                 if not is_transient(error):
                     raise journal_failed(error) from error
                 await self._leave_quorum(error)
+            except (JournalError, CodecError) as error:  # damaged since it was last read
+                raise DirectoryFailed(f"log.dirs: {error}") from error
             except QuorumStoppedError as error:
                 raise Fatal(str(error)) from error
 

@@ -15,10 +15,11 @@ from typing import Any
 from ask_the_wire import NOTE_SECONDS, READERS, WRITERS
 from both import build
 from differ import Differ
+from of_kafka import APIS
 from random_requests import FIRST_WITHOUT_CREATION, Pool, make_pool, random_request
 from scenario_table import add_scenario
 
-from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.schema import Array, Sized, fields
