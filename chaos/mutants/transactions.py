@@ -39,7 +39,7 @@ _answers_overtake_each_other = cycle(
     (Kind.SLOW, "leader of x0-0", 7_000, {"delay_ms": 10, "jitter_ms": 1_500}),
     (Kind.SLOW, _LATE, 7_000, {"delay_ms": 10, "jitter_ms": 1_500}),
 )
-"""What the coordinator says of a transaction may arrive after the marker that ends it."""
+"""The coordinator's answer about a transaction may arrive after the marker that ends it."""
 _leaders_end = cycle((Kind.KILL, "leader of x0-0", 2_000, {}), (Kind.KILL, "leader of out-0", 2_000, {}))
 
 

@@ -1,4 +1,4 @@
-"""What keeps a node from starting, in one line that names the setting or the directory."""
+"""Failures of a node's start, each told in one line that names the setting or the directory."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def check_settings(after: Mapping[str, str], current: BrokerConfig, static: Brok
 
 
 def in_force_strictly(config: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:
-    """Return a broker's settings with these, whatever comes of them together. Raises ConfigError."""
+    """Return a broker's settings with these, without checking how they fit together. Raises ConfigError."""
     values: dict[str, Any] = {
         BROKER_SETTINGS[name].attribute: _parsed(name, text) for name, text in settings.items() if name in _IN_FORCE
     }

@@ -302,7 +302,7 @@ def _of_loggers(broker: HasNodeId, change: ConfigChange, *, validate_only: bool)
 
 
 def _problem_of_nulls(names: Iterable[str]) -> str | None:
-    """Say that these settings cannot be null, whatever their resource is; None if there are none of them."""
+    """Return the refusal of these settings, which have no value; None if there are none."""
     nulls = list(names)
     return f"Null value not supported for : {', '.join(nulls)}" if nulls else None
 

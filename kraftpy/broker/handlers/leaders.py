@@ -72,7 +72,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         for number in numbers
     ]
     if request.topic_partitions is not None and not request.topic_partitions:
-        return ElectLeadersResponse()  # as Kafka, whatever the election is
+        return ElectLeadersResponse()  # as in Kafka, for any type of election
     if request.election_type not in (PREFERRED, UNCLEAN):
         unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
         return await _no_election(unknown, request, context.api_version)

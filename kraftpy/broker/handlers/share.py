@@ -111,7 +111,7 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         key = _session_key(request.group_id, request.member_id)
         _check_fetch(request)
         session = _session_of_fetch(broker, key, request, context)
-        if session.partitions:  # without any there is nothing to acquire, in whatever way
+        if session.partitions:  # an empty session acquires nothing in any mode
             _check_mode(request)
     except KafkaError as error:
         return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))

@@ -48,7 +48,7 @@ from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicP
 
 NO_LEADER = BrokerId(-1)
 NO_LEADER_EPOCH = -1
-"""What a client that knows no epoch says; any other negative one is older than that of the leader."""
+"""The epoch that a client sends if it knows none; any other negative one is older than the leader's."""
 NEVER = 1 << 62
 
 

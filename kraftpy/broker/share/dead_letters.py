@@ -8,8 +8,9 @@ modulo their number. Its headers tell, as text, which record was given up, by wh
 and why; if the group copies records, it also has the key and the value. Headers of the original are not copied.
 
 Every offset of the range gets a dead letter, even if the record cannot be read any more, or is too large to be copied.
-A batch is never larger than the queue's `max.message.bytes`. What fails for a while is tried five times, as in Kafka,
-which takes fewer errors for temporary. If all fail, the error says so, and the records are archived all the same.
+A batch is never larger than the queue's `max.message.bytes`. A write that fails with a temporary error is tried five
+times, as in Kafka, which counts fewer errors as temporary. If all fail, the error says so, and the records are archived
+all the same.
 """
 
 from __future__ import annotations

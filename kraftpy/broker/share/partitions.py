@@ -66,7 +66,7 @@ class HeldPartition:
         """Acknowledgements that are not written yet."""
         self.loading: asyncio.Task[None] | None = None
         self.letters: deque[DeadLetters] = deque()
-        """What is to be written to the dead letter queue, one range after the other."""
+        """The ranges to write to the dead letter queue, in order."""
         self.burying: asyncio.Task[None] | None = None
         """Writes them."""
         self.timer: asyncio.TimerHandle | None = None

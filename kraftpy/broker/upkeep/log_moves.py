@@ -292,7 +292,7 @@ class LogMoves:
         """Open the copy that was begun before the broker started, or begin an empty one at the log's start offset."""
         replica = move.replica
         if move.is_begun:
-            move.is_begun = False  # whatever is wrong with it, another one can be made
+            move.is_begun = False  # this copy is of no use, but another one can be made
             if await self._continue(move):
                 return
         start = replica.log.log_start_offset

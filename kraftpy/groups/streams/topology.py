@@ -382,7 +382,7 @@ def _count_in_loops(
 ) -> None:
     """Size topics whose writers read, maybe through others, what they write, by the other topics that they read.
 
-    So does Kafka. What is left pending is written only by subtopologies that read nothing of a known size.
+    So does Kafka. Topics that stay pending are written only by subtopologies that read nothing of a known size.
     """
     reads = {key: {topic.name for topic in each.repartition_source_topics} for key, each in parts.items()}
     writes = {key: set(each.repartition_sink_topics) for key, each in parts.items()}
