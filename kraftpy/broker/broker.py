@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         metadata as metadata_handlers,
     )
     from kraftpy.broker.metadata.transport import Links
+    from kraftpy.broker.security.listeners import SecureListeners
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +206,7 @@ class Broker:
         self._may_change = asyncio.Event()
         """Set once the partitions are open: from then on, metadata changes are acted on."""
         self._servers: list[asyncio.Server] = []
+        self._secured: SecureListeners | None = None
         self._connections: dict[Connection, None] = {}
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
@@ -364,10 +366,14 @@ class Broker:
     async def _bind(self) -> None:
         loop = asyncio.get_running_loop()
         client_listeners = self.config.client_listeners if self.config.is_broker else ()
+        if self.config.secured:
+            from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
+
+            self._secured = SecureListeners(self.config, self.complaints)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
-                    functools.partial(self._connection, listener.name),
+                    functools.partial(self._protocol, listener.name),
                     listener.host or None,
                     listener.port,
                     backlog=min(ACCEPTED_AT_ONCE, self.config.socket_listen_backlog_size),
@@ -469,6 +475,11 @@ class Broker:
         self.share_partitions.reconcile()
 
     # --- connections -------------------------------------------------------------------------
+
+    def _protocol(self, listener: str) -> asyncio.BaseProtocol:
+        """Return what a socket accepted on this listener talks to."""
+        connection = self._connection(listener)
+        return connection if self._secured is None else self._secured.protocol(listener, connection)
 
     def _connection(self, listener: str) -> Connection:
         is_for_controllers = listener in self.config.controller_listener_names

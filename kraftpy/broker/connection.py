@@ -14,7 +14,8 @@ holds. `RequestMemory` bounds the sum over all connections; a connection's share
 A peer that begins a frame must keep sending it, and a peer that sent a request must read the response: `overdue` says
 when it has taken too long. After `_SERVED_AT_ONCE` pipelined requests, other connections get their turn.
 
-`ResponseWriter` is the sending half. A malformed frame closes this connection and no other. Left out: TLS and SASL.
+`ResponseWriter` is the sending half. A malformed frame closes this connection and no other. TLS is a layer of its own
+(`security.tls`) between the socket and this.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Response, ResponseWriter, SendFailed
 from kraftpy.log.timestamps import Trust
 from kraftpy.protocol.errors import ProtocolError
+from kraftpy.security.principal import ANONYMOUS
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self.held_bytes = 0
         self.client_host = ""
+        self.principal = ANONYMOUS
+        """The identity that the other end has proved."""
         self.broker_claim = ""
         """The other end's claim to be a broker (`broker_proof`); empty if it makes none."""
         self.header_trust = Trust()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kraftpy.protocol.apis import ApiKey
+from kraftpy.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Connection
@@ -24,3 +25,8 @@ class RequestContext:
     """The connection it arrived on; None for requests that a broker sends to itself."""
     is_long: bool = False
     """It names so many things that it must be handled in slices (`broker.slices`)."""
+
+    @property
+    def principal(self) -> Principal:
+        """The identity behind the request. A request that a broker sends to itself has none."""
+        return ANONYMOUS if self.connection is None else self.connection.principal

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kraftpy.config import listeners as listening
 from kraftpy.config import quorum
@@ -24,6 +24,9 @@ from kraftpy.config.listeners import Listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
+
+if TYPE_CHECKING:
+    from kraftpy.config.security import ListenerSecurity
 
 BROKER_SETTINGS: dict[str, Setting] = parse_table(BROKER_TABLE)
 
@@ -297,6 +300,8 @@ class BrokerConfig:
     producer_id_expiration_check_interval_ms: int = _default("producer.id.expiration.check.interval.ms")
 
     given: Mapping[str, WrittenSetting] = field(default_factory=dict, compare=False, repr=False)
+    secured: tuple[ListenerSecurity, ...] = ()
+    """The listeners that are not PLAINTEXT."""
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
@@ -311,7 +316,9 @@ class BrokerConfig:
             if name in BROKER_SETTINGS:
                 values[name] = BROKER_SETTINGS[name].parse(text)
         _resolve(values)
-        config = cls(given=dict(given), **{name.replace(".", "_"): value for name, value in values.items()})
+        secured = _secured(given, values)
+        attributes = {name.replace(".", "_"): value for name, value in values.items()}
+        config = cls(given=dict(given), secured=secured, **attributes)
         topic_config({}, config)  # the topic defaults must be consistent
         return config
 
@@ -341,6 +348,10 @@ class BrokerConfig:
         if not self.is_controller:
             return ()
         return tuple(listener for listener in self.listeners if listener.name in self.controller_listener_names)
+
+    def security_of(self, listener: str) -> ListenerSecurity | None:
+        """Return the security of a listener; None if it is PLAINTEXT."""
+        return next((each for each in self.secured if each.listener == listener), None)
 
     @property
     def is_voter(self) -> bool:
@@ -451,6 +462,18 @@ def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> N
         raise ConfigError(f"inter.broker.listener.name={inter_broker} is in controller.listener.names")
     if "security.inter.broker.protocol" in values:
         raise ConfigError("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
+
+
+def _secured(given: Mapping[str, WrittenSetting], values: Mapping[str, Any]) -> tuple[ListenerSecurity, ...]:
+    """Resolve the security of the listeners that are not PLAINTEXT."""
+    name = "listener.security.protocol.map"
+    protocols = listening.parse_protocol_map(values.get(name, BROKER_SETTINGS[name].default_value()))
+    secured = [each for each in values["listeners"] if protocols.get(each.name, "PLAINTEXT") != "PLAINTEXT"]
+    if not secured:
+        return ()
+    from kraftpy.config.security import resolve
+
+    return resolve(given, secured, protocols)
 
 
 def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None:

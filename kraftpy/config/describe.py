@@ -324,8 +324,9 @@ def _entry(setting: Setting, value: str | None, synonyms: list[ConfigSynonym], *
 def every_setting() -> dict[str, Setting]:
     """Return every setting of brokers, those that this broker does not act on included."""
     from kraftpy.config.other_settings import OTHER_SETTINGS
+    from kraftpy.config.security_settings import SECURITY_SETTINGS
 
-    return BROKER_SETTINGS | OTHER_SETTINGS
+    return BROKER_SETTINGS | SECURITY_SETTINGS | OTHER_SETTINGS
 
 
 def _documentation(setting: Setting) -> str:
@@ -334,7 +335,9 @@ def _documentation(setting: Setting) -> str:
     if TOPIC_SETTINGS.get(setting.name) is setting:
         has_none = setting.name in NO_EFFECT
     else:
-        has_none = setting.name not in BROKER_SETTINGS and setting.name not in GROUP_SETTINGS
+        from kraftpy.config.other_settings import OTHER_SETTINGS
+
+        has_none = setting.name in OTHER_SETTINGS and setting.name not in GROUP_SETTINGS
     if has_none:
         return f"{setting.meaning} (No effect in this broker.)"
     return setting.meaning

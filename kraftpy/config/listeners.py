@@ -1,9 +1,8 @@
 """Listeners: `NAME://host:port`, their advertised addresses, and their security protocols.
 
 An empty host means all interfaces in `listeners`, and this machine's own name in `advertised.listeners`: the server
-fills it in, as it does with a port of 0. An IPv6 address is written in brackets.
-
-Left out: SSL and SASL; a listener mapped to one of them is refused.
+fills it in, as it does with a port of 0. An IPv6 address is written in brackets. `security` resolves what their
+protocols need.
 """
 
 from __future__ import annotations
@@ -68,13 +67,13 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str], controllers: Sequence[str]) -> None:
-    """Check that every listener is mapped to PLAINTEXT. Controller listeners may be left unmapped (KIP-631)."""
+    """Check that every listener is mapped to a protocol. Controller listeners may be left unmapped (KIP-631)."""
     for listener in listeners:
         protocol = protocols.get(listener.name, "PLAINTEXT" if listener.name in controllers else None)
         if protocol is None:
             raise ConfigError(f"listeners: no protocol for {listener.name} in listener.security.protocol.map")
-        if protocol != "PLAINTEXT":
-            raise ConfigError(f"listeners: {listener} is {protocol}, but this broker speaks PLAINTEXT only")
+        if protocol != "PLAINTEXT" and listener.name in controllers:
+            raise ConfigError(f"listeners: {listener} is {protocol}, but controllers speak PLAINTEXT only")
 
 
 def advertised(

@@ -17,10 +17,6 @@ authorizer.class.name                            string   ""
     Class that decides who may do what.
 client.quota.callback.class                      class    null
     Class that computes client quotas.
-connection.failed.authentication.delay.ms        int      100 0..
-    Wait before a connection that failed to authenticate is closed.
-connections.max.reauth.ms                        long     0
-    Longest a session lasts before its client must authenticate again.
 delegation.token.expiry.check.interval.ms        long     3600000 1..
     Pause between looks for expired delegation tokens.
 delegation.token.expiry.time.ms                  long     86400000 1..
@@ -35,10 +31,6 @@ principal.builder.class class org.apache.kafka.common.security.authenticator.Def
     Class that names the user behind a connection.
 sasl.client.callback.handler.class               class    null
     Class that gives the broker's own credentials as a client.
-sasl.enabled.mechanisms                          list     GSSAPI
-    SASL mechanisms clients may use.
-sasl.jaas.config                                 password null
-    Login settings of a SASL mechanism.
 sasl.kerberos.kinit.cmd                          string   /usr/bin/kinit
     Path of the kinit program.
 sasl.kerberos.min.time.before.relogin            long     60000
@@ -73,8 +65,6 @@ sasl.login.retry.backoff.ms                      long     100
     First pause between tries to log in.
 sasl.mechanism.controller.protocol               string   GSSAPI
     SASL mechanism towards the controllers.
-sasl.mechanism.inter.broker.protocol             string   GSSAPI
-    SASL mechanism between brokers.
 sasl.oauthbearer.assertion.algorithm             string   RS256 ~{ES256,RS256}
     Algorithm that signs a token assertion.
 sasl.oauthbearer.assertion.claim.aud             string   null
@@ -133,40 +123,16 @@ sasl.oauthbearer.token.endpoint.url              string   null
     Where tokens are issued.
 sasl.server.callback.handler.class               class    null
     Class that checks clients' credentials.
-sasl.server.max.receive.size                     int      524288
-    Largest SASL message before a client is authenticated.
 security.providers                               string   null
     Classes that add security algorithms to the JVM.
 ssl.allow.dn.changes                             boolean  false
     Let a renewed certificate carry another distinguished name.
 ssl.allow.san.changes                            boolean  false
     Let a renewed certificate drop alternative names.
-ssl.cipher.suites                                list     ""
-    Cipher suites allowed.
-ssl.client.auth                                  string   "none" {required,requested,none}
-    Whether clients must show a certificate.
-ssl.enabled.protocols                            list     TLSv1.2,TLSv1.3
-    TLS versions allowed.
-ssl.endpoint.identification.algorithm            string   https
-    How the name in a server's certificate is checked.
 ssl.engine.factory.class                         class    null
     Class that makes TLS engines.
-ssl.key.password                                 password null
-    Password of the private key.
 ssl.keymanager.algorithm                         string   SunX509
     Algorithm of the key manager.
-ssl.keystore.certificate.chain                   password null
-    Certificate chain, in PEM.
-ssl.keystore.key                                 password null
-    Private key, in PEM.
-ssl.keystore.location                            string   null
-    File with the private key and its certificate.
-ssl.keystore.password                            password null
-    Password of that file.
-ssl.keystore.type                                string   JKS
-    Format of that file.
-ssl.principal.mapping.rules                      string   DEFAULT
-    Rules that make a short name of a certificate's name.
 ssl.protocol                                     string   TLSv1.3
     TLS version preferred.
 ssl.provider                                     string   null
@@ -175,14 +141,6 @@ ssl.secure.random.implementation                 string   null
     Source of random numbers for TLS.
 ssl.trustmanager.algorithm                       string   PKIX
     Algorithm of the trust manager.
-ssl.truststore.certificates                      password null
-    Trusted certificates, in PEM.
-ssl.truststore.location                          string   null
-    File with the trusted certificates.
-ssl.truststore.password                          password null
-    Password of that file.
-ssl.truststore.type                              string   JKS
-    Format of that file.
 
 # Policies, plug-ins and metrics
 alter.config.policy.class.name                   class    null

@@ -83,8 +83,10 @@ def is_password(name: str) -> bool:
     setting = BROKER_SETTINGS.get(name)
     if setting is None:
         from kraftpy.config.other_settings import OTHER_SETTINGS
+        from kraftpy.config.security import base_name
+        from kraftpy.config.security_settings import SECURITY_SETTINGS
 
-        setting = OTHER_SETTINGS.get(name)
+        setting = SECURITY_SETTINGS.get(base_name(name) or name) or OTHER_SETTINGS.get(name)
     return setting is not None and setting.type is ConfigType.PASSWORD
 
 
@@ -181,11 +183,15 @@ def _unescape(text: str, where: str) -> str:
 def _tell_ignored(name: str, origin: Origin, warnings: list[str], notes: list[str]) -> None:
     """Add the remark on a setting that this broker does not use. Raises ConfigError if nobody knows it."""
     from kraftpy.config.other_settings import OTHER_SETTINGS, why_ignored
+    from kraftpy.config.security import base_name
+    from kraftpy.config.security_settings import SECURITY_SETTINGS
 
+    if name in SECURITY_SETTINGS or base_name(name) is not None:
+        return
     if reason := why_ignored(name):
         notes.append(f"{name} is ignored: {reason}")
         return
-    near = nearest(name, [*BROKER_SETTINGS, *OTHER_SETTINGS])
+    near = nearest(name, [*BROKER_SETTINGS, *SECURITY_SETTINGS, *OTHER_SETTINGS])
     hint = f"; did you mean {near}?" if near else ""
     if origin is not Origin.ENVIRONMENT:
         raise ConfigError(f"{name} is not a setting{hint}")

@@ -1,0 +1,327 @@
+"""TLS between a socket and a connection: a protocol to asyncio, and a transport to the connection.
+
+asyncio's own TLS keeps 256 KiB for each connection, makes a connection known only after its handshake, and does all
+handshakes that arrive together in one go. Here a connection counts as soon as it is accepted, bytes are received into a
+buffer that all connections share, decrypted straight into the frame being received, and handshakes take turns
+(`Handshakes`), so that others never wait for more than a few.
+
+A handshake has `HANDSHAKE_SECONDS`; bytes that are no TLS end the connection at once, after the alert. The peer may not
+renegotiate. A peer that closes without saying so in TLS ends its connection like any other that breaks.
+
+Invariants: the connection is made and lost exactly once, with the socket; no plain byte is read or written before the
+handshake is done; while the connection does not read, at most one buffer of encrypted bytes is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol, cast
+
+HANDSHAKE_SECONDS: Final = 10.0
+_ALERT_SECONDS: Final = 1.0
+"""How long a peer may go on sending after an alert before it is cut off."""
+_TURN_SECONDS: Final = 0.005
+"""How long handshakes keep the event loop before everything else has its turn."""
+_HANDSHAKE_READ_BYTES: Final = 16 * 1024
+_PIECE_BYTES: Final = 256 * 1024
+"""How much is encrypted in one go."""
+
+
+class Inner(Protocol):
+    """The part of a connection that a layer of TLS needs."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start serving."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return room for plain bytes."""
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that were put there."""
+
+    def pause_writing(self) -> None:
+        """Hold back answers."""
+
+    def resume_writing(self) -> None:
+        """Send answers again."""
+
+
+class Handshakes:
+    """The handshakes of one event loop, which take turns."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[TlsLayer] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def enter(self, layer: TlsLayer) -> None:
+        """Give the layer a turn soon."""
+        self._waiting.append(layer)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._take_turns)
+
+    def _take_turns(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        until = loop.time() + _TURN_SECONDS
+        while self._waiting:
+            self._waiting.popleft().step()
+            if loop.time() >= until:
+                break
+        if self._waiting:
+            loop.call_soon(self._take_turns)
+        else:
+            self._loop = None
+
+
+class TlsLayer(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket; `connection` is what speaks through it, from the handshake's end on.
+
+    The connection is made as soon as the socket is accepted, so that it counts, idles and ends like any other.
+    `authenticate` is called with the layer after the handshake, and may raise ValueError; `failed` is told why a
+    handshake or a connection's TLS failed.
+    """
+
+    def __init__(
+        self,
+        connection: Inner,
+        context: ssl.SSLContext,
+        handshakes: Handshakes,
+        receive_buffer: memoryview,
+        *,
+        authenticate: Callable[[TlsLayer], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._connection = connection
+        self._handshakes = handshakes
+        self._receive_buffer = receive_buffer
+        self._authenticate, self._failed = authenticate, failed
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._socket: asyncio.Transport
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_waiting_for_turn = False
+        self._is_open = False
+        """The handshake is done."""
+        self._is_over = False
+        """Nothing is sent or received any more."""
+        self._is_paused = False
+        self._is_draining = False
+
+    # --- what asyncio calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake, unless the connection may not stay."""
+        self._socket = cast("asyncio.Transport", transport)
+        self._connection.connection_made(cast("asyncio.BaseTransport", TlsTransport(self, self._socket)))
+        if not self._is_over:
+            reason = f"the TLS handshake is not complete after {HANDSHAKE_SECONDS:g} s"
+            self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._fail, reason)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the shared buffer; little of it before the peer has proved to speak TLS."""
+        return self._receive_buffer if self._is_open else self._receive_buffer[:_HANDSHAKE_READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take encrypted bytes."""
+        if self._is_over:
+            return
+        self._incoming.write(self._receive_buffer[:nbytes])
+        if self._is_open:
+            self._drain()
+        elif not self._is_waiting_for_turn:
+            self._is_waiting_for_turn = True
+            self._socket.pause_reading()
+            self._handshakes.enter(self)
+
+    def eof_received(self) -> bool:
+        """Let asyncio close the socket."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Pass on that the peer does not read."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the peer reads again."""
+        self._connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        self._is_over = True
+        self._forget_deadline()
+        self._connection.connection_lost(exc)
+
+    # --- the handshake -----------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Go on with the handshake: this layer's turn."""
+        self._is_waiting_for_turn = False
+        if self._is_over:
+            return
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_encrypted()
+            self._socket.resume_reading()
+            return
+        except (ssl.SSLError, OSError, ValueError) as error:
+            self._send_encrypted()  # the alert
+            self._fail(f"TLS handshake failed: {_reason(error)}")
+            return
+        self._forget_deadline()
+        self._send_encrypted()
+        try:
+            self._authenticate(self)
+        except ValueError as error:
+            self._fail(str(error))
+            return
+        self._is_open = True
+        if not self._is_paused:
+            self._socket.resume_reading()
+        self._drain()
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _fail(self, reason: str) -> None:
+        """Close because of what the peer sent, or did not send."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._forget_deadline()
+        self._failed(reason)
+        if self._socket.is_closing():
+            return
+        # With unread bytes, closing at once would reset the connection, and the peer might not see the alert.
+        self._socket.write_eof()
+        self._socket.resume_reading()
+        asyncio.get_running_loop().call_later(_ALERT_SECONDS, self._socket.abort)
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate as DER; None if it has shown none."""
+        return self._tls.getpeercert(binary_form=True)
+
+    @property
+    def ssl_object(self) -> ssl.SSLObject:
+        """The state of TLS, for what else is to be known of it."""
+        return self._tls
+
+    def pause(self) -> None:
+        """Stop giving bytes to the connection."""
+        self._is_paused = True
+        if self._is_open:
+            self._socket.pause_reading()
+
+    def resume(self) -> None:
+        """Give bytes to the connection again, those held first."""
+        if self._is_paused and not self._is_over:
+            self._is_paused = False
+            if not self._is_open:
+                return
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._drain()
+        if not self._is_paused and not self._is_over:
+            self._socket.resume_reading()
+
+    def _drain(self) -> None:
+        """Decrypt what has arrived, into the connection's buffers."""
+        if self._is_draining:
+            return
+        connection, read = self._connection, self._tls.read
+        self._is_draining = True
+        try:
+            while not self._is_paused and not self._is_over:
+                room = connection.get_buffer(-1)
+                count = cast("int", read(len(room), cast("Any", room)))
+                if not count:
+                    self.close()
+                    return
+                connection.buffer_updated(count)
+        except ssl.SSLWantReadError:
+            if self._outgoing.pending:  # the answer to a change of keys
+                self._send_encrypted()
+        except ssl.SSLZeroReturnError:
+            self.close()
+        except (ssl.SSLError, OSError) as error:
+            self._send_encrypted()
+            self._fail(f"TLS failed: {_reason(error)}")
+        finally:
+            self._is_draining = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        if self._is_over or not self._is_open:
+            return
+        left = memoryview(data).cast("B")
+        try:
+            while left:
+                sent = self._tls.write(left[:_PIECE_BYTES])
+                self._send_encrypted()
+                left = left[sent:]
+        except (ssl.SSLError, OSError) as error:
+            self._fail(f"TLS failed: {_reason(error)}")
+
+    def _send_encrypted(self) -> None:
+        if self._outgoing.pending and not self._socket.is_closing():
+            self._socket.write(self._outgoing.read())
+
+    def close(self) -> None:
+        """Close after what was written, and say so in TLS."""
+        if self._is_over:
+            return
+        self._is_over = True
+        with suppress(ssl.SSLError, OSError):  # it waits for the peer's answer, which nobody needs
+            self._tls.unwrap()
+        self._send_encrypted()
+        self._socket.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._is_over = True
+        self._socket.abort()
+
+
+class TlsTransport:
+    """What a connection writes to, in the form of asyncio's transports."""
+
+    def __init__(self, layer: TlsLayer, socket: asyncio.Transport) -> None:
+        self._layer = layer
+        self._socket = socket
+        self.write = layer.write
+        self.close = layer.close
+        self.abort = layer.abort
+        self.pause_reading = layer.pause
+        self.resume_reading = layer.resume
+        self.is_closing = socket.is_closing
+        self.get_write_buffer_size = socket.get_write_buffer_size
+        self.set_write_buffer_limits = socket.set_write_buffer_limits
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what asyncio's transports of TLS tell: `ssl_object`, `sslcontext`, and what the socket's tells."""
+        if name == "ssl_object":
+            return self._layer.ssl_object
+        if name == "sslcontext":
+            return self._layer.ssl_object.context
+        return self._socket.get_extra_info(name, default)
+
+
+def _reason(error: Exception) -> str:
+    """Return OpenSSL's reason for a failure, in words that hold nothing of what the peer sent."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate: {error.verify_message}"
+    return str(getattr(error, "reason", None) or type(error).__name__).lower().replace("_", " ")

@@ -1,0 +1,60 @@
+"""The table of settings of listeners' security that this broker acts on, in the form of `broker_settings`.
+
+Each can be set for one listener: `listener.name.<listener>.<setting>`, and some of SASL's for one of its mechanisms:
+`listener.name.<listener>.<mechanism>.<setting>`. `security` resolves them. Loaded only if a listener is not PLAINTEXT,
+or if one of these names is met.
+"""
+
+from __future__ import annotations
+
+from kraftpy.config.settings import Setting, parse_table
+
+SECURITY_TABLE = """
+# TLS of a listener, and of connections to other brokers on it
+ssl.cipher.suites                                list     ""
+    Cipher suites allowed.
+ssl.client.auth                                  string   "none" {required,requested,none}
+    Whether clients must show a certificate.
+ssl.enabled.protocols                            list     TLSv1.2,TLSv1.3
+    TLS versions allowed.
+ssl.endpoint.identification.algorithm            string   https
+    How the name in a server's certificate is checked.
+ssl.key.password                                 password null
+    Password of the private key.
+ssl.keystore.certificate.chain                   password null
+    Certificate chain, in PEM.
+ssl.keystore.key                                 password null
+    Private key, in PEM.
+ssl.keystore.location                            string   null
+    File with the private key and its certificate.
+ssl.keystore.password                            password null
+    Password of that file.
+ssl.keystore.type                                string   JKS
+    Format of that file.
+ssl.principal.mapping.rules                      string   DEFAULT
+    Rules that make a short name of a certificate's name.
+ssl.truststore.certificates                      password null
+    Trusted certificates, in PEM.
+ssl.truststore.location                          string   null
+    File with the trusted certificates.
+ssl.truststore.password                          password null
+    Password of that file.
+ssl.truststore.type                              string   JKS
+    Format of that file.
+
+# SASL of a listener
+connection.failed.authentication.delay.ms        int      100 0..
+    Wait before a connection that failed to authenticate is closed.
+connections.max.reauth.ms                        long     0
+    Longest a session lasts before its client must authenticate again.
+sasl.enabled.mechanisms                          list     GSSAPI
+    SASL mechanisms clients may use.
+sasl.jaas.config                                 password null
+    Login settings of a SASL mechanism.
+sasl.mechanism.inter.broker.protocol             string   GSSAPI
+    SASL mechanism between brokers.
+sasl.server.max.receive.size                     int      524288
+    Largest SASL message before a client is authenticated.
+"""
+
+SECURITY_SETTINGS: dict[str, Setting] = parse_table(SECURITY_TABLE)
