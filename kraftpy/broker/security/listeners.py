@@ -8,12 +8,13 @@ import ssl
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.containment import Complaints
-from kraftpy.broker.security.contexts import TlsError, server_context
 from kraftpy.broker.security.tls import Handshakes, TlsLayer
 from kraftpy.broker.startup import StartupError
 from kraftpy.config.security import ListenerSecurity, TlsSettings
+from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import subject_of
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
+from kraftpy.tls import TlsError, server_context
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Connection
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
+_FAILED = "Failed authentication with %s (%s)"
 
 
 class SecureListeners:
@@ -46,9 +48,8 @@ class SecureListeners:
             connection.principal = principal_of(layer.peer_certificate, tls)
 
         def failed(reason: str) -> None:
-            host = connection.client_host
-            line = "Failed authentication with %s (%s)"
-            self._complaints.write(logger, logging.INFO, "authentication", host, line, host, reason)
+            host, kind = connection.client_host, reason.partition(":")[0]
+            self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
 
         return TlsLayer(
             connection,

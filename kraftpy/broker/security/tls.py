@@ -181,7 +181,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         try:
             self._authenticate(self)
         except ValueError as error:
-            self._fail(str(error))
+            self._fail(f"the certificate's name cannot be used: {error}")
             return
         self._is_open = True
         if not self._is_paused:
@@ -248,6 +248,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             while not self._is_paused and not self._is_over:
                 room = connection.get_buffer(-1)
                 count = cast("int", read(len(room), cast("Any", room)))
+                del room  # a buffer grows only while nobody looks at it
                 if not count:
                     self.close()
                     return
