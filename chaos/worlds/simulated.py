@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -97,8 +98,9 @@ class SimulatedRuntime:
         """Blocking would stop the whole world."""
         raise RuntimeError("nothing may block here")
 
-    async def connect(self, protocol: Callable[[], P], host: str, port: int) -> P:
+    async def connect(self, protocol: Callable[[], P], host: str, port: int, tls: ssl.SSLContext | None = None) -> P:
         """Open a connection. Raises OSError."""
+        assert tls is None, "there is no TLS in here"
         _, connected = await self._loop.create_connection(protocol, host, port)
         found: P = connected
         return found

@@ -369,7 +369,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.complaints)
+            self._secured = SecureListeners(self.config, self.complaints, lambda mechanism, name: None)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
@@ -479,7 +479,9 @@ class Broker:
     def _protocol(self, listener: str) -> asyncio.BaseProtocol:
         """Return what a socket accepted on this listener talks to."""
         connection = self._connection(listener)
-        return connection if self._secured is None else self._secured.protocol(listener, connection)
+        if self._secured is None:
+            return connection
+        return self._secured.protocol(listener, connection, functools.partial(self._answer, listener))
 
     def _connection(self, listener: str) -> Connection:
         is_for_controllers = listener in self.config.controller_listener_names

@@ -32,7 +32,7 @@ from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Response, ResponseWriter, SendFailed
 from kraftpy.log.timestamps import Trust
 from kraftpy.protocol.errors import ProtocolError
-from kraftpy.security.principal import ANONYMOUS
+from kraftpy.security.principal import ANONYMOUS, Principal
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,14 @@ _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
 _SIZE = Struct(">i")
 _SIZE_BYTES = _SIZE.size
+
+
+class LastAnswer(Exception):
+    """The connection ends after this answer, or without one if it is None."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -86,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._memory = memory
         self._complaints = complaints
         self._incidents = incidents
-        self._max_frame_bytes = max_frame_bytes
+        self._max_frame_bytes = self._most_frame_bytes = max_frame_bytes
         self._opened = opened
         self._closed = closed
         self._transport: asyncio.Transport | None = None
@@ -401,6 +409,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.last_active_at = now()
         except ProtocolError as error:
             self.fail(error)
+        except LastAnswer as last:
+            responses.write_held()
+            if last.answer is not None and not transport.is_closing():
+                transport.write(last.answer)
+            transport.close()
         except SendFailed as error:
             self._give_up(str(error))
         except Exception as error:
@@ -408,6 +421,19 @@ class Connection(asyncio.BufferedProtocol):
             # code of their own, which either finishes or leaves no trace.
             self._incidents.note(f"connection {self.client_host} closed", error)
             transport.abort()
+
+    def answer_with(self, answer: Answer) -> None:
+        """Let this answer the requests from now on."""
+        self._answer = answer
+
+    def limit_frames(self, most_bytes: int) -> None:
+        """Accept no longer frames from now on."""
+        self._max_frame_bytes = most_bytes
+
+    def authenticated(self, principal: Principal) -> None:
+        """Note who is at the other end; from now on, requests may be as long as `socket.request.max.bytes`."""
+        self.principal = principal
+        self._max_frame_bytes = self._most_frame_bytes
 
     def _give_up(self, reason: str) -> None:
         """Close in the middle of a response or a request."""

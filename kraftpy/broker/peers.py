@@ -19,6 +19,31 @@ from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
     from kraftpy.client.connection import Connection, ResponseLimit
+    from kraftpy.client.security import Security
+
+
+def security_between(config: BrokerConfig) -> Security:
+    """Return what a broker does on a connection to another: the security of their listener, with its own keys and name.
+
+    Keys and certificates are read anew, so that a renewed one is used without a restart. Raises BrokerUnreachable if
+    they cannot be used.
+    """
+    from kraftpy.client.connection import BrokerUnreachable
+    from kraftpy.client.security import PLAINTEXT, Login, Security
+
+    listener = config.security_of(config.inter_broker_listener)
+    if listener is None:
+        return PLAINTEXT
+    from kraftpy.tls import TlsError, client_context
+
+    login = None
+    if listener.sasl is not None:
+        own = listener.sasl.logins[config.inter_broker_mechanism]
+        login = Login(mechanism=config.inter_broker_mechanism, username=own.username or "", password=own.password or "")
+    try:
+        return Security(tls=None if listener.tls is None else client_context(listener.tls), login=login)
+    except TlsError as error:
+        raise BrokerUnreachable(str(error)) from error
 
 
 def response_limit(config: BrokerConfig) -> ResponseLimit:
@@ -74,6 +99,7 @@ class Peers:
                 setup_timeout_ms=self._config.replica_socket_timeout_ms,
                 software=software,
                 limit=response_limit(self._config),
+                security=security_between(self._config),
             )
             self._connections[broker_id] = connection, software
             return connection

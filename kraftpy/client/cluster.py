@@ -158,6 +158,7 @@ class Cluster:
 
     def __init__(self, options: ClientOptions, runtime: Runtime | None = None) -> None:
         self.options = options
+        self._security = options.security
         self.runtime: Runtime = runtime or RealRuntime()
         self.tasks = ClientTasks(options.client_id, on_failure=self._tasks_failed)
         self.metadata = ClusterMetadata()
@@ -254,6 +255,7 @@ class Cluster:
                 request_timeout_ms=self.options.request_timeout_ms,
                 setup_timeout_ms=self.options.socket_connection_setup_timeout_ms,
                 limit=ResponseLimit(self.options.receive_message_max_bytes),
+                security=self._security,
             )
         except KafkaError:
             endpoint.not_before_ms = self.runtime.monotonic_ms() + backoff_ms(

@@ -10,13 +10,14 @@ common version.
 A response may have `ResponseLimit.bytes`, plus the bytes that a fetch asked for: a fetch answer holds at least one
 batch, however large. A larger response is refused as soon as its size is read, and closes the connection.
 
-Left out: TLS, SASL, brokers before 0.10 (which have no ApiVersions), waiting for the socket to drain before writing
+Left out: brokers before 0.10 (which have no ApiVersions), waiting for the socket to drain before writing
 more: the callers' own limits (in-flight requests, buffer memory) bound what is queued.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 import kraftpy
 from kraftpy.client.options import DEFAULT_RECEIVE_BYTES
 from kraftpy.client.runtime import Runtime
+from kraftpy.client.security import PLAINTEXT, Login, Security
 from kraftpy.protocol.apis import API_VERSIONS, APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, FrameTooLarge, KafkaError, ProtocolError
 from kraftpy.protocol.frames import FrameDecoder, decode_response_header, encode_request
@@ -198,8 +200,9 @@ class Connection(asyncio.Protocol):
         setup_timeout_ms: float,
         software: tuple[str, str] | None = None,
         limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
+        security: Security = PLAINTEXT,
     ) -> Connection:
-        """Connect and agree on versions; `software` is as in `hello`.
+        """Connect, agree on versions, and log in; `software` is as in `hello`.
 
         Raises `BrokerUnreachable` or another `KafkaError`.
         """
@@ -218,13 +221,18 @@ class Connection(asyncio.Protocol):
                     ),
                     host,
                     port,
+                    *(() if security.tls is None else (security.tls,)),
                 )
                 await connection._agree()
+                if security.login is not None:
+                    await connection._log_in(security.login)
         except TimeoutError as late:
             if connection is not None:
                 connection.close()
             raise BrokerUnreachable(f"{name} did not answer within {setup_timeout_ms:g} ms") from late
-        except OSError as failed:
+        except OSError as failed:  # a certificate that is not good enough is one, too
+            if connection is not None:
+                connection.close()
             raise BrokerUnreachable(f"cannot connect to {name}: {failed}") from failed
         except BaseException:
             if connection is not None:
@@ -242,6 +250,16 @@ class Connection(asyncio.Protocol):
             raise KafkaError(answer.error, f"{self.name} refused ApiVersions: {answer.error.meaning}")
         self.versions = answer.versions
         self.features_epoch, self.features = answer.features_epoch, answer.features
+
+    async def _log_in(self, login: Login) -> None:
+        from kraftpy.client.login import log_in  # here: most connections need none
+
+        exchange = log_in(login)
+        answer: Any = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = exchange.send(answer)
+                answer = await (asyncio.to_thread(step) if callable(step) else self.request(*step))
 
     async def _ask_versions(self, version: int) -> Hello:
         """Send ApiVersions. The answer is read by hand because its form depends on its error."""

@@ -6,16 +6,21 @@ defaults. A bad value raises a `ValueError` that begins with the option's name.
 Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client more than a record does) and `client_id`.
 `receive_message_max_bytes` is librdkafka's `receive.message.max.bytes`; Kafka's own clients have no such limit.
 
-Left out: TLS and SASL (`security_protocol` knows PLAINTEXT only), metrics reporters.
+Keys and certificates are PEM (KIP-651), in files or in the options themselves. `sasl_username` and `sasl_password` are
+librdkafka's; Kafka's `sasl_jaas_config` holds the same. Secrets are not shown.
+
+Left out: metrics reporters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from kraftpy.client.model import AutoOffsetReset, IsolationLevel
+from kraftpy.client.security import PLAINTEXT, Security
 
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 KNOWN_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 MAX_IN_FLIGHT_IDEMPOTENT = 5
 INT32_MAX = 2**31 - 1
@@ -89,16 +94,36 @@ class ClientOptions:
     receive_message_max_bytes: int = DEFAULT_RECEIVE_BYTES  # a fetch may return the bytes it asks for in addition
     default_api_timeout_ms: float = 60_000
     allow_auto_create_topics: bool = True
+    ssl_keystore_location: str | None = None
+    ssl_keystore_key: str | None = field(default=None, repr=False)
+    ssl_keystore_certificate_chain: str | None = field(default=None, repr=False)
+    ssl_key_password: str | None = field(default=None, repr=False)
+    ssl_truststore_location: str | None = None
+    ssl_truststore_certificates: str | None = field(default=None, repr=False)
+    ssl_endpoint_identification_algorithm: str = "https"
+    sasl_mechanism: str = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    sasl_jaas_config: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         parse_bootstrap(self.bootstrap_servers)
         text("client_id", self.client_id)
-        one_of("security_protocol", self.security_protocol, ("PLAINTEXT",))
-        for field in fields(ClientOptions):
-            if field.name.endswith("_ms"):
-                number(field.name, getattr(self, field.name), low=1)
+        one_of("security_protocol", self.security_protocol, PROTOCOLS)
+        for each in fields(ClientOptions):
+            if each.name.endswith("_ms"):
+                number(each.name, getattr(self, each.name), low=1)
         flag("allow_auto_create_topics", self.allow_auto_create_topics)
         whole("receive_message_max_bytes", self.receive_message_max_bytes, low=1_000)
+
+    @property
+    def security(self) -> Security:
+        """What secures the connections, made at each access: files are read. Raises ValueError."""
+        if self.security_protocol == "PLAINTEXT":
+            return PLAINTEXT
+        from kraftpy.client.login import security_of  # here: most clients need neither TLS nor SASL
+
+        return security_of(self)
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -35,8 +36,8 @@ class Runtime(Protocol):
         """Block the thread."""
         ...
 
-    async def connect(self, protocol: Callable[[], P], host: str, port: int) -> P:
-        """Open a TCP connection and hand it to a new protocol. Raises `OSError`."""
+    async def connect(self, protocol: Callable[[], P], host: str, port: int, tls: ssl.SSLContext | None = None) -> P:
+        """Open a TCP connection, with TLS if there is a context, and hand it to a new protocol. Raises `OSError`."""
         ...
 
 
@@ -59,9 +60,9 @@ class RealRuntime:
         """Return a float in [0, 1)."""
         return random.random()
 
-    async def connect(self, protocol: Callable[[], P], host: str, port: int) -> P:
-        """Open a TCP connection and hand it to a new protocol. Raises `OSError`."""
-        _, connected = await asyncio.get_running_loop().create_connection(protocol, host, port)
+    async def connect(self, protocol: Callable[[], P], host: str, port: int, tls: ssl.SSLContext | None = None) -> P:
+        """Open a TCP connection, with TLS if there is a context, and hand it to a new protocol. Raises `OSError`."""
+        _, connected = await asyncio.get_running_loop().create_connection(protocol, host, port, ssl=tls)
         return connected
 
 

@@ -320,6 +320,7 @@ class BrokerConfig:
         attributes = {name.replace(".", "_"): value for name, value in values.items()}
         config = cls(given=dict(given), secured=secured, **attributes)
         topic_config({}, config)  # the topic defaults must be consistent
+        _check_between(config)
         return config
 
     @property
@@ -348,6 +349,15 @@ class BrokerConfig:
         if not self.is_controller:
             return ()
         return tuple(listener for listener in self.listeners if listener.name in self.controller_listener_names)
+
+    @property
+    def inter_broker_mechanism(self) -> str:
+        """The SASL mechanism by which this broker logs in at others; by default, the first that their listener has."""
+        given = self.given.get("sasl.mechanism.inter.broker.protocol")
+        if given is not None:
+            return given.text.strip()
+        listener = self.security_of(self.inter_broker_listener)
+        return "" if listener is None or listener.sasl is None else listener.sasl.mechanisms[0]
 
     def security_of(self, listener: str) -> ListenerSecurity | None:
         """Return the security of a listener; None if it is PLAINTEXT."""
@@ -476,6 +486,22 @@ def _secured(given: Mapping[str, WrittenSetting], values: Mapping[str, Any]) -> 
     return resolve(given, secured, protocols)
 
 
+def _check_between(config: BrokerConfig) -> None:
+    """Check that this broker can log in at others. Raises ConfigError."""
+    listener = config.security_of(config.inter_broker_listener)
+    if config.is_alone or not config.is_broker or listener is None or listener.sasl is None:
+        return
+    mechanism = config.inter_broker_mechanism
+    if mechanism not in listener.sasl.mechanisms:
+        raise ConfigError(
+            f"sasl.mechanism.inter.broker.protocol={mechanism} is not a mechanism of {listener.listener}"
+        )
+    own = listener.sasl.logins.get(mechanism)
+    if own is None or not own.username or not own.password:
+        name = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+        raise ConfigError(f"{name} has no username and password, with which this broker logs in at others")
+
+
 def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None:
     voters = quorum.parse_voters(value(quorum.VOTERS))
     bootstrap = tuple(quorum.parse_address(quorum.BOOTSTRAP, text) for text in value(quorum.BOOTSTRAP))
@@ -484,8 +510,9 @@ def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None
     values[quorum.VOTERS], values[quorum.BOOTSTRAP] = voters, bootstrap
     if "controller" in roles and len(voters) <= 1:
         return
-    if value("security.inter.broker.protocol") != "PLAINTEXT":
-        raise ConfigError("security.inter.broker.protocol: this broker speaks PLAINTEXT only")
+    protocol = values.get("security.inter.broker.protocol")
+    if "broker" in roles and protocol is not None and all(protocol != each.name for each in values["listeners"]):
+        raise ConfigError(f"security.inter.broker.protocol={protocol} is not among listeners")
     if "broker" in roles and value("inter.broker.listener.name") is None:
         names = [listener.name for listener in values["listeners"] if listener.name not in controllers]
         if len(names) > 1 and "PLAINTEXT" not in names:

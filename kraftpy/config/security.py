@@ -6,7 +6,8 @@ lower case there.
 
 Stores of keys and certificates are PEM (KIP-651): in the settings themselves, or in files, which the caller reads.
 
-Left out: stores in the formats of Java (JKS) and PKCS#12, which are refused with the command that converts them; SASL.
+Left out: stores in the formats of Java (JKS) and PKCS#12, which are refused with the command that converts them; the
+mechanisms OAUTHBEARER and GSSAPI; `sasl.jaas.config` without a listener and a mechanism in front, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kraftpy.config.listeners import Listener
 from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
+from kraftpy.security.jaas import JaasError, Login, parse_jaas
 from kraftpy.security.mapping_rules import parse_ssl_rules
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "listener.name."
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 ENABLED_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _OF_MECHANISMS: Final = frozenset({"sasl.jaas.config", "connections.max.reauth.ms"})
 _CONVERT: Final = (
@@ -63,12 +66,28 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaslSettings:
+    """SASL of one listener. Mappings are by the names of mechanisms."""
+
+    mechanisms: tuple[str, ...]
+    logins: Mapping[str, Login]
+    """What the settings hold of a mechanism: the users of PLAIN, and this node's own name and password."""
+    reauthenticate_ms: Mapping[str, int]
+    """How long a session lasts at most; 0 for no limit."""
+    most_receive_bytes: int
+    """The most that a request before authentication may have."""
+    failure_delay_ms: int
+    """How long a failed client waits for its answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSecurity:
-    """The security of one listener. `tls` is None on one without TLS."""
+    """The security of one listener. `tls` is None on one without TLS, and `sasl` on one without SASL."""
 
     listener: str
     protocol: str
     tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
 
 
 def resolve(
@@ -96,10 +115,19 @@ class _Settings:
         self._given = given
         self.prefix = f"{PREFIX}{listener.lower()}."
 
-    def value(self, name: str, *, is_inherited: bool = True) -> Any:
+    def value(self, name: str, *, is_inherited: bool = True, is_listeners: bool = True) -> Any:
         """Return the parsed value. Raises ConfigError, which names the setting as it was written."""
+        names = [self.prefix + name] if is_listeners else []
+        return self._first(name, [*names, name] if is_inherited else names)
+
+    def of_mechanism(self, name: str, mechanism: str, *, is_inherited: bool = True) -> tuple[Any, str]:
+        """Return the value of one mechanism of this listener, and the most special name. Raises ConfigError."""
+        special = f"{self.prefix}{mechanism.lower()}.{name}"
+        return self._first(name, [special, self.prefix + name, name] if is_inherited else [special]), special
+
+    def _first(self, name: str, names: Sequence[str]) -> Any:
         setting = SECURITY_SETTINGS[name]
-        for each in (self.prefix + name, name) if is_inherited else (self.prefix + name,):
+        for each in names:
             if each in self._given:
                 try:
                     return setting.parse(self._given[each].text)
@@ -113,11 +141,40 @@ class _Settings:
 
 
 def _resolve(given: Mapping[str, WrittenSetting], listener: str, protocol: str) -> ListenerSecurity:
-    if protocol in SASL_PROTOCOLS:
-        raise ConfigError(f"listeners: {listener} is {protocol}, but this broker speaks PLAINTEXT and SSL only")
     settings = _Settings(given, listener)
     tls = _tls(settings, listener, protocol) if protocol in TLS_PROTOCOLS else None
-    return ListenerSecurity(listener=listener, protocol=protocol, tls=tls)
+    sasl = _sasl(settings, listener, protocol) if protocol in SASL_PROTOCOLS else None
+    return ListenerSecurity(listener=listener, protocol=protocol, tls=tls, sasl=sasl)
+
+
+def _sasl(settings: _Settings, listener: str, protocol: str) -> SaslSettings:
+    mechanisms = settings.value("sasl.enabled.mechanisms")
+    name = settings.written("sasl.enabled.mechanisms")
+    if not mechanisms:
+        raise ConfigError(f"{name}: {listener} is {protocol}, and has no mechanism")
+    if unknown := [mechanism for mechanism in mechanisms if mechanism not in SERVED_MECHANISMS]:
+        raise ConfigError(
+            f"{name}: {unknown[0]} is not supported on {listener}: expected a list of {', '.join(SERVED_MECHANISMS)}"
+        )
+    logins: dict[str, Login] = {}
+    for mechanism in mechanisms:
+        text, where = settings.of_mechanism("sasl.jaas.config", mechanism, is_inherited=False)
+        if text is not None:
+            try:
+                logins[mechanism] = parse_jaas(text)
+            except JaasError as error:
+                raise ConfigError(f"{where}: {error}") from None
+            if mechanism not in logins[mechanism].mechanisms:
+                raise ConfigError(f"{where}: {logins[mechanism].module} is not a login module of {mechanism}")
+        elif mechanism == "PLAIN":
+            raise ConfigError(f"{where} is not set: {listener} has the mechanism PLAIN, whose users are there")
+    return SaslSettings(
+        mechanisms=mechanisms,
+        logins=logins,
+        reauthenticate_ms={each: settings.of_mechanism("connections.max.reauth.ms", each)[0] for each in mechanisms},
+        most_receive_bytes=settings.value("sasl.server.max.receive.size"),
+        failure_delay_ms=settings.value("connection.failed.authentication.delay.ms", is_listeners=False),
+    )
 
 
 def _tls(settings: _Settings, listener: str, protocol: str) -> TlsSettings:

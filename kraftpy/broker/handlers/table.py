@@ -21,6 +21,7 @@ HANDLERS: dict[int, str] = {
     ApiKey.SYNC_GROUP: "groups:sync_group",
     ApiKey.DESCRIBE_GROUPS: "groups:describe_groups",
     ApiKey.LIST_GROUPS: "groups:list_groups",
+    ApiKey.SASL_HANDSHAKE: "security:sasl_handshake",
     ApiKey.API_VERSIONS: "cluster:api_versions",
     ApiKey.CREATE_TOPICS: "topics:create_topics",
     ApiKey.DELETE_TOPICS: "topics:delete_topics",
@@ -36,6 +37,7 @@ HANDLERS: dict[int, str] = {
     ApiKey.ALTER_CONFIGS: "configs:alter_configs",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "log_dirs:alter_replica_log_dirs",
     ApiKey.DESCRIBE_LOG_DIRS: "log_dirs:describe_log_dirs",
+    ApiKey.SASL_AUTHENTICATE: "security:sasl_authenticate",
     ApiKey.CREATE_PARTITIONS: "topics:create_partitions",
     ApiKey.DELETE_GROUPS: "groups:delete_groups",
     ApiKey.ELECT_LEADERS: "leaders:elect_leaders",
@@ -76,11 +78,13 @@ HANDLERS: dict[int, str] = {
 
 CONTROLLER_APIS = frozenset(
     {
+        ApiKey.SASL_HANDSHAKE,
         ApiKey.API_VERSIONS,
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.ALTER_CONFIGS,
+        ApiKey.SASL_AUTHENTICATE,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,

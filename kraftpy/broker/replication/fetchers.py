@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
-from kraftpy.broker.peers import response_limit
+from kraftpy.broker.peers import response_limit, security_between
 from kraftpy.broker.replication.replica import NO_LEADER, Replica
 from kraftpy.broker.replication.throttle import Throttles
 from kraftpy.broker.slicing import in_slices
@@ -302,6 +302,7 @@ class _Fetcher:
             setup_timeout_ms=config.replica_socket_timeout_ms,
             software=self._fetchers.proof.software_for(self.leader),
             limit=response_limit(config),
+            security=security_between(config),
         )
 
     async def _pause(self, seconds: float) -> None:

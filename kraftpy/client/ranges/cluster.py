@@ -40,6 +40,7 @@ class BlockingCluster:
         self, bootstrap_servers: str | Sequence[str], *, runtime: Runtime | None = None, **options: Any
     ) -> None:
         self.options = ClientOptions(bootstrap_servers=bootstrap_servers, **options)
+        self._security = self.options.security
         self._runtime = runtime or RealRuntime()
         self._metadata = ClusterMetadata()
         self._idle: dict[tuple[str, int], list[BlockingConnection]] = {}
@@ -144,6 +145,7 @@ class BlockingCluster:
             request_timeout_ms=self.options.request_timeout_ms,
             setup_timeout_ms=self.options.socket_connection_setup_timeout_ms,
             limit=ResponseLimit(self.options.receive_message_max_bytes),
+            security=self._security,
         )
 
     @contextmanager

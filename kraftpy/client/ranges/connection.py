@@ -4,11 +4,12 @@ An answer is received straight into a buffer of its own size, without a copy in 
 caller keeps also keeps that buffer alive. Requests may be pipelined: `send` several, then `receive` their answers in
 the same order. While the caller works on one answer, the kernel's receive buffer takes in the next.
 
-Any failure closes the connection. Left out: TLS, SASL, use from two threads at once.
+Any failure closes the connection. Left out: use from two threads at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections import deque
 from struct import Struct
@@ -25,6 +26,7 @@ from kraftpy.client.connection import (
     read_hello,
     response_class,
 )
+from kraftpy.client.security import PLAINTEXT, Login, Security
 from kraftpy.protocol.apis import API_VERSIONS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.frames import decode_response_header, encode_request
@@ -46,6 +48,7 @@ class BlockingConnection:
         request_timeout_ms: float,
         setup_timeout_ms: float,
         limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
+        security: Security = PLAINTEXT,
     ) -> None:
         self.address = (host, port)
         self.name = f"{host}:{port}"
@@ -62,8 +65,15 @@ class BlockingConnection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            if security.tls is not None:
+                self._socket = security.tls.wrap_socket(self._socket, server_hostname=host)
             self._agree()
+            if security.login is not None:
+                self._log_in(security.login)
             self._socket.settimeout(self._timeout)
+        except OSError as failed:  # a certificate that is not good enough
+            self.close()
+            raise BrokerUnreachable(f"cannot connect to {self.name}: {failed}") from failed
         except BaseException:
             self.close()
             raise
@@ -123,6 +133,16 @@ class BlockingConnection:
         if answer.error is not ErrorCode.NONE:
             raise KafkaError(answer.error, f"{self.name} refused ApiVersions: {answer.error.meaning}")
         self.versions = answer.versions
+
+    def _log_in(self, login: Login) -> None:
+        from kraftpy.client.login import log_in  # here: most connections need none
+
+        exchange = log_in(login)
+        answer: Any = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = exchange.send(answer)
+                answer = step() if callable(step) else self.request(*step)
 
     def _ask_versions(self, version: int) -> Hello:
         self._next_id += 1

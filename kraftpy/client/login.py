@@ -1,0 +1,114 @@
+"""How a client secures its connections: TLS, and SASL with PLAIN or SCRAM.
+
+A client checks the broker's certificate, and that it is for the host it connects to, before it sends anything; with
+SCRAM, the broker has to prove that it knows the password as well.
+
+Left out: OAUTHBEARER, GSSAPI, and authenticating again on the same connection when a session ends (KIP-368): the broker
+closes such a connection, and the client opens another.
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.client.security import Login, Security
+from kraftpy.config.security import Store, TlsSettings
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kraftpy.security.failures import AuthenticationFailed
+from kraftpy.security.jaas import JaasError, parse_jaas
+from kraftpy.security.mapping_rules import parse_ssl_rules
+from kraftpy.security.plain import plain_message
+from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramClient, salted_password
+from kraftpy.tls import TlsError, client_context
+
+if TYPE_CHECKING:
+    from kraftpy.client.options import ClientOptions
+
+Exchange = Generator[tuple[ApiKey, Any] | Callable[[], bytes], Any, None]
+"""Requests to send one after the other, each answered into it, and computations that take long, done for it."""
+
+CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS)
+
+
+def log_in(login: Login) -> Exchange:
+    """Prove the name on a connection that has agreed on versions. Raises KafkaError."""
+    answer = yield ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=login.mechanism)
+    if answer.error_code:
+        raise KafkaError(
+            answer.error_code,
+            f"the broker does not have the SASL mechanism {login.mechanism}, but {', '.join(answer.mechanisms)}",
+        )
+    try:
+        if login.mechanism == "PLAIN":
+            yield from _token(plain_message(login.username, login.password))
+        else:
+            yield from _scram(login)
+    except AuthenticationFailed as failure:
+        raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from failure
+
+
+def _scram(login: Login) -> Exchange:
+    mechanism = MECHANISMS[login.mechanism]
+    client = ScramClient(mechanism, login.username, secrets.token_urlsafe(NONCE_BYTES))
+    salt, iterations = client.challenged((yield from _token(client.first())))
+    salted = yield lambda: salted_password(mechanism, login.password, salt, iterations)
+    client.verify((yield from _token(client.final(salted))))
+
+
+def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], bytes], Any, bytes]:
+    answer = yield ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token)
+    if answer.error_code:
+        raise KafkaError(answer.error_code, answer.error_message or ErrorCode.of(answer.error_code).meaning)
+    found: bytes = answer.auth_bytes
+    return found
+
+
+def security_of(options: ClientOptions) -> Security:
+    """Make what the options say, reading the files that they name. Raises ValueError, which names the option."""
+    protocol = options.security_protocol
+    tls = _tls(options) if protocol in ("SSL", "SASL_SSL") else None
+    return Security(tls=tls, login=_login(options) if protocol.startswith("SASL_") else None)
+
+
+def _tls(options: ClientOptions) -> ssl.SSLContext:
+    keys = trusted = None
+    if options.ssl_keystore_location is not None or options.ssl_keystore_key is not None:
+        keys = Store(
+            location=options.ssl_keystore_location,
+            key=options.ssl_keystore_key,
+            certificates=options.ssl_keystore_certificate_chain,
+        )
+    if options.ssl_truststore_location is not None or options.ssl_truststore_certificates is not None:
+        trusted = Store(location=options.ssl_truststore_location, certificates=options.ssl_truststore_certificates)
+    settings = TlsSettings(
+        keys=keys,
+        key_password=options.ssl_key_password,
+        trusted=trusted,
+        is_host_checked=bool(options.ssl_endpoint_identification_algorithm),
+        principal_rules=parse_ssl_rules("DEFAULT"),
+    )
+    try:
+        return client_context(settings)
+    except TlsError as error:
+        raise ValueError(str(error).replace("ssl.", "ssl_", 1).replace("store.", "store_", 1)) from None
+
+
+def _login(options: ClientOptions) -> Login:
+    mechanism, username, password = options.sasl_mechanism, options.sasl_username, options.sasl_password
+    if mechanism not in CLIENT_MECHANISMS:
+        raise ValueError(f"sasl_mechanism must be one of {', '.join(CLIENT_MECHANISMS)}, not {mechanism!r}")
+    if options.sasl_jaas_config is not None:
+        try:
+            parsed = parse_jaas(options.sasl_jaas_config)
+        except JaasError as error:
+            raise ValueError(f"sasl_jaas_config: {error}") from None
+        username, password = username or parsed.username, password or parsed.password
+    if not username or not password:
+        raise ValueError("sasl_username and sasl_password must be given, or be in sasl_jaas_config")
+    return Login(mechanism=mechanism, username=username, password=password)
