@@ -369,7 +369,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.complaints, lambda mechanism, name: None)
+            self._secured = SecureListeners(self.config, self.complaints, lambda: self.image)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(

@@ -493,9 +493,7 @@ def _check_between(config: BrokerConfig) -> None:
         return
     mechanism = config.inter_broker_mechanism
     if mechanism not in listener.sasl.mechanisms:
-        raise ConfigError(
-            f"sasl.mechanism.inter.broker.protocol={mechanism} is not a mechanism of {listener.listener}"
-        )
+        raise ConfigError(f"sasl.mechanism.inter.broker.protocol={mechanism} is not a mechanism of {listener.listener}")
     own = listener.sasl.logins.get(mechanism)
     if own is None or not own.username or not own.password:
         name = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}.sasl.jaas.config"

@@ -13,12 +13,12 @@ decides differently only for replicas marked as offline, and only its own `Chang
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
-command was decided. Only a command that needs schema 5 is written with it.
+command was decided. Schema 6 adds `SetScramCredentials`. Only a command that needs a schema is written with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
 
-Left out: SCRAM credentials and ACLs.
+Left out: ACLs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
+from kraftpy.metadata.credentials import SetScramCredentials
 from kraftpy.metadata.frozen import frozen
 from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
 
-SCHEMA = 5
+SCHEMA = 6
 """The newest command schema that this code understands."""
 PARTITIONS_AT_ONCE: Final = 1_000
 """The most partitions that one entry of the log moves when a broker comes or goes: some 15 ms on every node."""
@@ -440,6 +441,7 @@ Command = (
     | UpdateFeatures
     | ChangeReplicas
     | SetControllerDefaults
+    | SetScramCredentials
 )
 
 
@@ -464,15 +466,17 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     UpdateFeatures: 14,
     ChangeReplicas: 15,
     SetControllerDefaults: 16,
+    SetScramCredentials: 17,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 
 
 _OLDER_SCHEMA: Final = 4
+_OF_NEW_LEVELS: Final = 5
 _NEW_LEVELS: Final = {"share.version": 2}
-"""The levels of features that only schema 5 knows."""
+"""The levels of features that schema 5 was the first to know."""
 _NEW_SETTINGS: Final = ("errors.deadletterqueue.",)
-"""The beginnings of the names of settings that only schema 5 knows."""
+"""The beginnings of the names of settings that schema 5 was the first to know."""
 _NO_LEVEL: Final = 32_767
 
 
@@ -485,26 +489,26 @@ def _schema_of(command: Command) -> int:
     """Return the lowest schema in which a command means what it means now: nodes of the last version can read it."""
     match command:
         case FormatCluster():
-            needs_newest = any(is_new_level(each.name, each.level) for each in command.features)
+            needs_newer = any(is_new_level(each.name, each.level) for each in command.features)
         case UpdateFeatures():
-            needs_newest = any(is_new_level(each.name, each.level) for each in command.updates)
+            needs_newer = any(is_new_level(each.name, each.level) for each in command.updates)
         case CreateTopics():
-            needs_newest = any(
-                each.name.startswith(_NEW_SETTINGS) for topic in command.topics for each in topic.configs
-            )
+            needs_newer = any(each.name.startswith(_NEW_SETTINGS) for topic in command.topics for each in topic.configs)
         case SetControllerDefaults():
-            needs_newest = True
+            needs_newer = True
         case SetConfigs():
-            needs_newest = command.rules > 0 or any(
+            needs_newer = command.rules > 0 or any(
                 each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
             )
+        case SetScramCredentials():
+            return SCHEMA
         case _:
-            needs_newest = False
-    return SCHEMA if needs_newest else _OLDER_SCHEMA
+            needs_newer = False
+    return _OF_NEW_LEVELS if needs_newer else _OLDER_SCHEMA
 
 
 def is_new_level(name: str, level: int) -> bool:
-    """Return whether only the newest schema knows this level of a feature."""
+    """Return whether only newer schemas know this level of a feature."""
     return name in _NEW_LEVELS and level >= _NEW_LEVELS[name]
 
 

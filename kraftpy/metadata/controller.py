@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never, overload
 
-from kraftpy.metadata import brokers, configs, features, partitions, reassignments, topics
+from kraftpy.metadata import brokers, configs, features, partitions, reassignments, scram, topics
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -47,6 +47,7 @@ from kraftpy.metadata.commands import (
     decode_command,
     decode_submission,
 )
+from kraftpy.metadata.credentials import ScramResult, SetScramCredentials
 from kraftpy.metadata.decision import (
     Applied,
     BrokerResult,
@@ -84,6 +85,8 @@ def decide(command: ElectLeaders, image: Image) -> Decision[tuple[ElectionResult
 def decide(command: AlterReassignments, image: Image) -> Decision[tuple[ReassignmentResult, ...]]: ...
 @overload
 def decide(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResult, ...]]: ...
+@overload
+def decide(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramResult, ...]]: ...
 @overload
 def decide(command: FormatCluster | BalanceLeaders | SetControllerDefaults, image: Image) -> Decision[None]: ...
 @overload
@@ -123,6 +126,8 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return reassignments.alter_reassignments(command, image)
         case UpdateFeatures():
             return features.update_features(command, image)
+        case SetScramCredentials():
+            return scram.set_scram_credentials(command, image)
         case _:
             assert_never(command)
 

@@ -84,7 +84,8 @@ def _hash(self: Any) -> int:
 
 
 def _repr(self: Any) -> str:
-    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+    fields = self.__dataclass_fields__.items()
+    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name, field in fields if field.repr)
     return f"{type(self).__qualname__}({shown})"
 
 

@@ -19,6 +19,7 @@ from typing import assert_never
 from kraftpy.config.settings import whole_number
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
+from kraftpy.metadata.credentials import Credentials, ScramChange, ScramCredentialChanged
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -38,10 +39,11 @@ from kraftpy.metadata.records import (
 from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
-SCHEMA = 5
+SCHEMA = 6
 """The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
 _OLDER_SCHEMA = 4
-"""The schema of a snapshot that an earlier version understands: it knows the features, and no controller's defaults."""
+"""The schema of a snapshot that earlier versions understand: it knows the features, and no controller's defaults."""
+_WITHOUT_CREDENTIALS = 5
 
 _TOPICS_DEPTH = 3
 """The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
@@ -184,6 +186,7 @@ class _Saved:
     features: tuple[_SavedFeature, ...] = ()
     submissions: tuple[SavedSubmissions, ...] = ()
     controller_defaults: tuple[ConfigValue, ...] = ()
+    credentials: tuple[ScramChange, ...] = ()
 
 
 def config_bytes(resource_name: str, name: str, value: str) -> int:
@@ -224,6 +227,7 @@ class Image:
         "cluster_id",
         "configs_bytes",
         "controller_defaults",
+        "credentials",
         "next_producer_id",
         "partition_count",
         "submissions",
@@ -248,6 +252,7 @@ class Image:
         self._features: dict[str, int] = {}
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
+        self.credentials = Credentials()
 
     # -- lookups
 
@@ -414,6 +419,8 @@ class Image:
                     del self._features[record.name]
             case ClusterFormatted():
                 self.cluster_id = record.cluster_id
+            case ScramCredentialChanged():
+                self.credentials.replay(record.change)
             case _:
                 assert_never(record)
         self.version += 1
@@ -496,7 +503,7 @@ class Image:
         topics = [(topic, tuple(topic.partitions)) for topic in self.topics()]
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
-        defaults = self.controller_defaults
+        defaults, credentials = self.controller_defaults, self.credentials.saved()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -518,9 +525,11 @@ class Image:
                 features=tuple(_SavedFeature(name=name, level=level) for name, level in sorted(features.items())),
                 submissions=submissions,
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
+                credentials=credentials,
             )
-            needs_newest = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            return pack([SCHEMA if needs_newest else _OLDER_SCHEMA, to_plain(saved)])
+            needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
+            schema = SCHEMA if credentials else _WITHOUT_CREDENTIALS if needs_newer else _OLDER_SCHEMA
+            return pack([schema, to_plain(saved)])
 
         return encode
 
@@ -556,4 +565,5 @@ class Image:
         image._features = {feature.name: feature.level for feature in saved.features}
         image.submissions = Submissions(saved.submissions)
         image.controller_defaults = _values(saved.controller_defaults)
+        image.credentials = Credentials(saved.credentials)
         return image

@@ -7,6 +7,7 @@ reads them to learn what changed (which logs to open, which settings to apply ag
 from __future__ import annotations
 
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
+from kraftpy.metadata.credentials import ScramCredentialChanged
 from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
@@ -148,4 +149,5 @@ Record = (
     | ControllerDefaultsChanged
     | ProducerIdsAllocated
     | FeatureChanged
+    | ScramCredentialChanged
 )

@@ -19,12 +19,13 @@ from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import subject_of
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange
-from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramCredential
+from kraftpy.security.scram import MECHANISMS, NONCE_BYTES
 from kraftpy.tls import TlsError, server_context
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
     from kraftpy.config import BrokerConfig
+    from kraftpy.metadata.image import Image
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +36,9 @@ _FAILED = "Failed authentication with %s (%s)"
 class SecureListeners:
     """The listeners that are not PLAINTEXT. Raises StartupError if their keys or certificates cannot be used."""
 
-    def __init__(
-        self, config: BrokerConfig, complaints: Complaints, credential: Callable[[str, str], ScramCredential | None]
-    ) -> None:
-        """`credential` returns what the cluster keeps of a name's password for a mechanism."""
-        self._credential = credential
+    def __init__(self, config: BrokerConfig, complaints: Complaints, image: Callable[[], Image]) -> None:
+        """`image` returns the metadata of now, which has the credentials of SCRAM."""
+        self._image = image
         self._secret = secrets.token_bytes(32)
         self._sasl = {each.listener: each.sasl for each in config.secured if each.sasl is not None}
         self._complaints = complaints
@@ -83,8 +82,8 @@ class SecureListeners:
         if mechanism == "PLAIN":
             return PlainServer(sasl.logins[mechanism].users)
         nonce = secrets.token_urlsafe(NONCE_BYTES)
-        look_up = functools.partial(self._credential, mechanism)
-        return ScramExchange(MECHANISMS[mechanism], look_up, self._secret, nonce)
+        scram = MECHANISMS[mechanism]
+        return ScramExchange(scram, lambda name: self._image().credentials.of(name, scram.code), self._secret, nonce)
 
     def _tls_failed(self, connection: Connection, reason: str) -> None:
         self._failed(connection, reason, reason.partition(":")[0])  # one of a few texts of ours
