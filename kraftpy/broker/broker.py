@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         producers,
         quorum,
         replica_fetch,
+        security,
         share,
         share_groups,
         share_state,
@@ -131,7 +132,11 @@ class Broker:
         self._descriptors = _shares(config)
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
-        self.links = None if config.is_alone else _links(config, tasks, self.complaints, self.incidents)
+        self.links: Links | None = None
+        if not config.is_alone:
+            from kraftpy.broker.metadata.configured_links import configured_links
+
+            self.links = configured_links(config, tasks, self.complaints, self.incidents)
         self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
         self.controller: Controller | None = None
         if config.is_controller:
@@ -553,25 +558,6 @@ def _proof(broker: Broker) -> BrokerProof:
     )
 
 
-def _links(config: BrokerConfig, tasks: Tasks, complaints: Complaints, incidents: Incidents) -> Links:
-    from kraftpy.broker.metadata.secret import SecretError, configured_secret
-    from kraftpy.broker.metadata.transport import Links  # here, for a node that is alone
-
-    try:
-        secret = configured_secret(config)
-    except SecretError as error:
-        raise StartupError(str(error)) from None
-    return Links(
-        config.node_id,
-        is_voter=config.is_controller,
-        tasks=tasks,
-        silence_ms=config.controller_quorum_fetch_timeout_ms,
-        secret=secret,
-        complaints=complaints,
-        incidents=incidents,
-    )
-
-
 if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every handler module
     _cluster: type[cluster.Broker] = Broker
     _configs: type[configs.Broker] = Broker
@@ -587,6 +573,7 @@ if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every
     _producers: type[producers.Broker] = Broker
     _quorum: type[quorum.Broker] = Broker
     _replica_fetch: type[replica_fetch.Broker] = Broker
+    _security: type[security.Broker] = Broker
     _share: type[share.Broker] = Broker
     _share_groups: type[share_groups.Broker] = Broker
     _share_state: type[share_state.Broker] = Broker

@@ -40,7 +40,7 @@ def number_problem(count: int) -> str | None:
 
 
 class ConfigRoom:
-    """The memory limit for clients' settings, of which requests in progress reserve what they may need."""
+    """The memory limit for clients' settings and SCRAM credentials; requests in progress reserve what they may need."""
 
     def __init__(self, most_bytes: int, image: Callable[[], Image]) -> None:
         self._most_bytes = most_bytes
@@ -54,10 +54,11 @@ class ConfigRoom:
         A change that adds nothing is always allowed.
         """
         added_bytes = max(added_bytes, 0)
-        if added_bytes and self._image().configs_bytes + self._held_bytes + added_bytes > self._most_bytes:
+        kept = self._image().configs_bytes + self._image().credentials.bytes
+        if added_bytes and kept + self._held_bytes + added_bytes > self._most_bytes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"The settings of all topics, brokers and groups would take more than {self._most_bytes} bytes "
+                f"The settings of all topics, brokers, groups and users would take more than {self._most_bytes} bytes "
                 "(kraftpy.max.configs.bytes).",
             )
         self._held_bytes += added_bytes
