@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -59,6 +60,13 @@ class BrokerUnreachable(KafkaError):
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorCode.NETWORK_EXCEPTION, text)
+
+
+class TlsFailed(KafkaError):
+    """The two ends do not trust each other, or have no version or cipher in common. Asking again would not help."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, f"SSL handshake with {name} failed: {error}")
 
 
 class ResponseLimit(NamedTuple):
@@ -230,9 +238,9 @@ class Connection(asyncio.Protocol):
             if connection is not None:
                 connection.close()
             raise BrokerUnreachable(f"{name} did not answer within {setup_timeout_ms:g} ms") from late
-        except OSError as failed:  # a certificate that is not good enough is one, too
-            if connection is not None:
-                connection.close()
+        except ssl.SSLError as failed:
+            raise TlsFailed(name, failed) from failed
+        except OSError as failed:
             raise BrokerUnreachable(f"cannot connect to {name}: {failed}") from failed
         except BaseException:
             if connection is not None:
@@ -367,7 +375,10 @@ class Connection(asyncio.Protocol):
         """Fail the open requests: the socket is closed."""
         if self._error is None:
             why = f": {exc}" if exc is not None else ""
-            self._error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.name} closed the connection{why}")
+            if isinstance(exc, ssl.SSLError):
+                self._error = TlsFailed(self.name, exc)  # with TLS 1.3, a client learns here that it is not trusted
+            else:
+                self._error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.name} closed the connection{why}")
             self._fail_all()
         if not self._lost.done():
             self._lost.set_result(None)

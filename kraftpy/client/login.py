@@ -41,7 +41,7 @@ def log_in(login: Login) -> Exchange:
     answer = yield ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=login.mechanism)
     if answer.error_code:
         raise KafkaError(
-            answer.error_code,
+            ErrorCode.of(answer.error_code),
             f"the broker does not have the SASL mechanism {login.mechanism}, but {', '.join(answer.mechanisms)}",
         )
     try:
@@ -64,7 +64,8 @@ def _scram(login: Login) -> Exchange:
 def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], bytes], Any, bytes]:
     answer = yield ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token)
     if answer.error_code:
-        raise KafkaError(answer.error_code, answer.error_message or ErrorCode.of(answer.error_code).meaning)
+        error = ErrorCode.of(answer.error_code)
+        raise KafkaError(error, answer.error_message or error.meaning)
     found: bytes = answer.auth_bytes
     return found
 

@@ -112,6 +112,11 @@ def setting_name(variable: str) -> str:
     return name.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
 
 
+def variable_name(setting: str) -> str:
+    """Return the environment variable that stands for a setting."""
+    return PREFIX + setting.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+
+
 def parse_properties(text: str, file_name: str = "server.properties") -> dict[str, str]:
     """Parse a Java properties file; the last entry of a name wins. Raises ConfigError for an invalid escape."""
     entries: dict[str, str] = {}
@@ -195,5 +200,4 @@ def _tell_ignored(name: str, origin: Origin, warnings: list[str], notes: list[st
     hint = f"; did you mean {near}?" if near else ""
     if origin is not Origin.ENVIRONMENT:
         raise ConfigError(f"{name} is not a setting{hint}")
-    variable = PREFIX + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
-    warnings.append(f"{variable} is ignored: {name} is not a setting{hint}")
+    warnings.append(f"{variable_name(name)} is ignored: {name} is not a setting{hint}")

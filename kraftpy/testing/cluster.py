@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from kraftpy.config.sources import PREFIX, is_password
+from kraftpy.config.sources import is_password, variable_name
 from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
 from kraftpy.testing.ports import ReservedPorts
 from kraftpy.testing.server_process import BrokerDied, ServerProcess
@@ -95,7 +95,7 @@ class EmbeddedBroker(Faulty):
         process = ServerProcess(
             arguments,
             log=self.data_dir / "server.log",
-            environment={PREFIX + name.upper().replace(".", "_"): value for name, value in secrets.items()},
+            environment={variable_name(name): value for name, value in secrets.items()},
             own_session=False,
             node=self._node,
             rules=self._faults.rules_of(self._node),

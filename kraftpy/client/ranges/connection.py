@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections import deque
 from struct import Struct
 from typing import Any
@@ -19,6 +20,7 @@ from kraftpy.client.connection import (
     BrokerUnreachable,
     Hello,
     ResponseLimit,
+    TlsFailed,
     VersionRanges,
     bytes_asked,
     choose_version,
@@ -71,7 +73,10 @@ class BlockingConnection:
             if security.login is not None:
                 self._log_in(security.login)
             self._socket.settimeout(self._timeout)
-        except OSError as failed:  # a certificate that is not good enough
+        except ssl.SSLError as failed:
+            self.close()
+            raise TlsFailed(self.name, failed) from failed
+        except OSError as failed:
             self.close()
             raise BrokerUnreachable(f"cannot connect to {self.name}: {failed}") from failed
         except BaseException:
@@ -184,6 +189,8 @@ class BlockingConnection:
 
     def _broken(self, failed: OSError) -> None:
         self.close()
+        if isinstance(failed, ssl.SSLError):
+            raise TlsFailed(self.name, failed) from failed
         if isinstance(failed, TimeoutError):
             text = f"{self.name} did not answer within {self._timeout:g} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from failed
