@@ -91,9 +91,9 @@ def test_what_kafka_has_and_we_do_not_use_is_one_note() -> None:
     assert notes == [
         "num.network.threads is ignored: Kafka has it, but this broker does not use it",
         "zookeeper.connect is ignored: Kafka 4 no longer has it",
-        "listener.name.external.ssl.keystore.type is ignored: Kafka has it, but this broker does not use it",
-        "ssl.client.auth is ignored: Kafka has it, but this broker does not use it",
         "background.threads is ignored: Kafka has it, but this broker does not use it",
+        "listener.name.external.ssl.keystore.type is ignored: EXTERNAL is no listener with TLS or SASL",
+        "ssl.client.auth is ignored: no listener has TLS or SASL",
     ]
     assert config == BrokerConfig()
 
@@ -200,7 +200,7 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ({"listeners": "A://h:1,A://h:2"}, "listeners: the listener name A occurs twice"),
         ({"listeners": "A://:1,B://h:1"}, "listeners: A://:1 and B://h:1 have the same port"),
         ({"listeners": "A://h:1"}, "listeners: no protocol for A in listener.security.protocol.map"),
-        ({"listeners": "SSL://h:1"}, "listeners: SSL://h:1 is SSL, but this broker speaks PLAINTEXT only"),
+        ({"listeners": "SSL://h:1"}, "listeners: SSL is SSL, and has neither ssl.keystore.location nor .key"),
         (
             {"listeners": "CONTROLLER://h:1"},
             "listeners: there is no listener for clients; all are in controller.listener.names",

@@ -16,12 +16,14 @@ from kraftpy.config.dynamic import DYNAMIC_ONLY
 from kraftpy.config.group import GROUP_SETTINGS, GroupSettings
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS, why_ignored
+from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import parse_table, render
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
 
 KAFKA_SETTINGS = Path(__file__).parent / "compat" / "kafka_settings.tsv"
 """Printed by compat/java_settings/PrintSettings.java."""
-EVERY = {**BROKER_SETTINGS, **OTHER_SETTINGS}
+EVERY = {**BROKER_SETTINGS, **SECURITY_SETTINGS, **OTHER_SETTINGS}
+ACTED_ON = BROKER_SETTINGS.keys() | SECURITY_SETTINGS.keys()
 OURS = {
     "kraftpy.batch.max.expanded.bytes",
     "kraftpy.batch.max.headers",
@@ -75,7 +77,7 @@ def kafkas(kind: str) -> dict[str, tuple[ConfigType, str | None, bool]]:
 
 def test_every_broker_setting_of_kafka_is_there_once() -> None:
     assert EVERY.keys() - OURS == kafkas("broker").keys() | DYNAMIC_ONLY
-    assert not BROKER_SETTINGS.keys() & OTHER_SETTINGS.keys()
+    assert len(EVERY) == len(BROKER_SETTINGS) + len(SECURITY_SETTINGS) + len(OTHER_SETTINGS)
     assert not EVERY.keys() & DROPPED
     assert {name for name, (_, _, is_internal) in kafkas("broker").items() if is_internal} == INTERNAL_SETTINGS
 
@@ -113,7 +115,7 @@ def test_types_and_defaults_are_kafkas(kind: str, settings: dict[str, Setting]) 
 )
 def test_every_name_of_kafka_is_known_at_the_start(kind: str) -> None:
     """None of them is refused as if it were a mistake in writing."""
-    assert [name for name in kafkas(kind) if name not in BROKER_SETTINGS and why_ignored(name) is None] == []
+    assert [name for name in kafkas(kind) if name not in ACTED_ON and why_ignored(name) is None] == []
 
 
 @pytest.mark.parametrize(
@@ -132,8 +134,8 @@ def test_every_default_is_allowed_by_its_own_rule(setting: Setting) -> None:
     [(BrokerConfig, BROKER_SETTINGS), (TopicConfig, TOPIC_SETTINGS), (GroupSettings, GROUP_SETTINGS)],
 )
 def test_the_typed_fields_are_the_tables(kind: type, settings: dict[str, Setting]) -> None:
-    hints = typing.get_type_hints(kind)
-    fields = {field.name for field in dataclasses.fields(kind)} - {"given"}
+    hints = typing.get_type_hints(kind, localns={"ListenerSecurity": object})
+    fields = {field.name for field in dataclasses.fields(kind)} - {"given", "secured"}
     assert fields == {setting.attribute for setting in settings.values()}
     for setting in settings.values():
         hint = hints[setting.attribute]

@@ -27,8 +27,9 @@ from kraftpy.config.describe import (
 )
 from kraftpy.config.dynamic import DYNAMIC_ONLY
 from kraftpy.config.other_settings import OTHER_SETTINGS
+from kraftpy.config.security_settings import SECURITY_SETTINGS
 
-EVERY = {**BROKER_SETTINGS, **OTHER_SETTINGS}
+EVERY = {**BROKER_SETTINGS, **SECURITY_SETTINGS, **OTHER_SETTINGS}
 DEFAULT = BrokerConfig()
 
 

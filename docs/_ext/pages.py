@@ -16,14 +16,27 @@ from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
 from kraftpy.config.other_settings import OTHER_TABLE
+from kraftpy.config.security_settings import SECURITY_TABLE
 from kraftpy.config.settings import ConfigType, Setting, parse_table
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS, TOPIC_TABLE
 
 DIFFERENCES = Path(__file__).resolve().parents[1] / "differences.toml"
 ANSWERS = DIFFERENCES.with_name("answers.toml")
 
-TABLES = {"broker": BROKER_TABLE, "topic": TOPIC_TABLE, "group": GROUP_TABLE, "unused": OTHER_TABLE}
-DIRECTIVES = {"broker": "setting", "topic": "topic-setting", "group": "group-setting", "unused": "setting"}
+TABLES = {
+    "broker": BROKER_TABLE,
+    "topic": TOPIC_TABLE,
+    "group": GROUP_TABLE,
+    "security": SECURITY_TABLE,
+    "unused": OTHER_TABLE,
+}
+DIRECTIVES = {
+    "broker": "setting",
+    "topic": "topic-setting",
+    "group": "group-setting",
+    "security": "setting",
+    "unused": "setting",
+}
 
 
 def chapters(table: str) -> Iterator[tuple[str, list[Setting]]]:

@@ -75,7 +75,13 @@ def load(
     for name in given:
         if name not in BROKER_SETTINGS:
             _tell_ignored(name, given[name].origin, warnings, notes)
-    return Loaded(BrokerConfig.from_given(given), warnings, notes)
+    config = BrokerConfig.from_given(given)
+    notes += [
+        f"{name} is ignored: {reason}"
+        for name in given
+        if name not in BROKER_SETTINGS and (reason := _why_without_effect(name, config))
+    ]
+    return Loaded(config, warnings, notes)
 
 
 def is_password(name: str) -> bool:
@@ -183,6 +189,21 @@ def _unescape(text: str, where: str) -> str:
         else:
             plain.append({"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(letter, letter))
     return "".join(plain)
+
+
+def _why_without_effect(name: str, config: BrokerConfig) -> str | None:
+    """Explain why a setting of listeners' security has no effect; None if it has, or is no such setting."""
+    from kraftpy.config.security import PREFIX as OF_LISTENER
+    from kraftpy.config.security import base_name
+    from kraftpy.config.security_settings import SECURITY_SETTINGS
+
+    if name in SECURITY_SETTINGS:
+        return None if config.secured else "no listener has TLS or SASL"
+    if base_name(name) is None:
+        return None
+    listener = name.removeprefix(OF_LISTENER).partition(".")[0]
+    is_secured = any(each.listener.lower() == listener for each in config.secured)
+    return None if is_secured else f"{listener.upper()} is no listener with TLS or SASL"
 
 
 def _tell_ignored(name: str, origin: Origin, warnings: list[str], notes: list[str]) -> None:

@@ -20,10 +20,12 @@ from kraftpy.protocol.schema import Struct, decode, encode, fields
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.protocol.old
-    from kafka.protocol import admin, consumer, metadata, producer
+    from kafka.protocol import admin, consumer, metadata, producer, sasl
     from kafka.protocol.old.types import BitField, Schema
 
-PRESENT = {name: value for package in (admin, consumer, metadata, producer) for name, value in vars(package).items()}
+PRESENT = {
+    name: value for package in (admin, consumer, metadata, producer, sasl) for name, value in vars(package).items()
+}
 OLD = {
     name: value
     for found in pkgutil.iter_modules(kafka.protocol.old.__path__, "kafka.protocol.old.")

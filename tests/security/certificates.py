@@ -16,7 +16,7 @@ class Certificates:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.ca = trustme.CA(key_type=trustme.KeyType.ECDSA)
-        self.broker = self.issue("broker", "localhost", HOST)
+        self.broker = self.issue("broker", HOST)
         self.trusted = directory / "ca.pem"
         self.ca.cert_pem.write_to_path(str(self.trusted))
 

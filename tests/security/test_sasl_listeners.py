@@ -1,4 +1,7 @@
-"""Listeners with SASL: clients that are not ours, and ours, with every mechanism; who is refused, and when."""
+"""Listeners with SASL: clients that are not ours, and ours, with every mechanism; who is refused, and when.
+
+Brokers that log in at each other, and one that is stopped or cannot start, have their own cluster.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,9 @@ async def test_our_client_gets_in(secured: Secured, name: str, mechanism: str) -
             assert (await anext(consumer)).value == b"value"
     partition = TopicPartition(topic, 0)
     with RangeReader(**options) as reader:
-        assert reader.offsets({partition: OffsetSpec.LATEST}) == {partition: 1}
+        found = reader.offsets({partition: OffsetSpec.LATEST})[partition]
+        assert found is not None
+        assert found.offset == 1
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -210,7 +215,7 @@ async def test_our_client_trusts_no_other_authority_and_no_other_host(
     """Before it sends a password."""
     other = Certificates(tmp_path_factory.mktemp("other"))
     elsewhere = secured.our_options("tls", "PLAIN")
-    elsewhere["bootstrap_servers"] = elsewhere["bootstrap_servers"].replace(HOST, "127.0.0.2")
+    elsewhere["bootstrap_servers"] = elsewhere["bootstrap_servers"].replace(HOST, "localhost")
     for options in ({**secured.our_options("tls", "PLAIN"), "ssl_truststore_location": str(other.trusted)}, elsewhere):
         with pytest.raises(TlsFailed, match="certificate verify failed"):
             async with Admin(**options) as admin:

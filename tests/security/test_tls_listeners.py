@@ -1,11 +1,16 @@
-"""Listeners with TLS: who gets in, with which versions and certificates, and who is kept waiting by it."""
+"""Listeners with TLS: who gets in, with which versions and certificates, and who is kept waiting by it.
+
+A test with other settings has its own cluster.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 import time
@@ -19,6 +24,7 @@ import pytest
 import trustme
 from confluent_kafka.admin import AdminClient
 
+from kraftpy.broker.security.tls import Handshakes
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
@@ -138,7 +144,7 @@ def test_tls_on_a_plain_listener_is_refused(secured: Secured, certificates: Cert
 
 def test_a_handshake_in_single_bytes_is_served(secured: Secured, certificates: Certificates) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = certificates.client().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    client = certificates.client().wrap_bio(incoming, outgoing, server_hostname=HOST)
     with socket.create_connection((HOST, secured.port["none"]), BOUND_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while True:
@@ -258,7 +264,7 @@ def test_silent_peers_and_half_handshakes_keep_nobody_out(secured: Secured, cert
 
 def client_hello(certificates: Certificates) -> bytes:
     outgoing = ssl.MemoryBIO()
-    client = certificates.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    client = certificates.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=HOST)
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
@@ -376,3 +382,37 @@ def test_what_cannot_be_used_ends_the_start(
             pass
     assert message in str(died.value)
     assert "Traceback" not in str(died.value)
+
+
+def test_peers_that_vanish_in_the_middle_keep_nobody_out(secured: Secured, certificates: Certificates) -> None:
+    """With a reset, the socket is gone when its turn comes."""
+    hello = client_hello(certificates)
+    for number in range(100):
+        with socket.create_connection((HOST, secured.port["none"]), BOUND_SECONDS) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(hello if number % 2 else b"no TLS at all")
+    with connected(secured.port["none"], certificates.client()) as connection:
+        assert versions_over(connection)
+
+
+async def test_a_step_that_fails_costs_its_own_connection() -> None:
+    """Were the queue of handshakes left standing, no client would get in any more."""
+    handshakes = Handshakes()
+    done: list[int] = []
+
+    class Failing:
+        def step(self) -> None:
+            raise RuntimeError("a bug")
+
+    class Good:
+        def step(self) -> None:
+            done.append(1)
+
+    met: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: met.append(context["exception"]))
+    for layer in (Failing(), Good(), Failing(), Good()):
+        handshakes.enter(layer)  # type: ignore[arg-type]
+    async with asyncio.timeout(BOUND_SECONDS):
+        while len(done) < 2:  # noqa: ASYNC110 - turns are taken by the loop
+            await asyncio.sleep(0)
+    assert [str(error) for error in met] == ["a bug", "a bug"]

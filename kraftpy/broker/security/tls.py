@@ -58,27 +58,27 @@ class Handshakes:
 
     def __init__(self) -> None:
         self._waiting: deque[TlsLayer] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_scheduled = False
 
     def enter(self, layer: TlsLayer) -> None:
         """Give the layer a turn soon."""
         self._waiting.append(layer)
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._take_turns)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._take_turns)
 
     def _take_turns(self) -> None:
-        loop = self._loop
-        assert loop is not None
-        until = loop.time() + _TURN_SECONDS
-        while self._waiting:
-            self._waiting.popleft().step()
-            if loop.time() >= until:
-                break
-        if self._waiting:
-            loop.call_soon(self._take_turns)
-        else:
-            self._loop = None
+        self._is_scheduled = False
+        now = asyncio.get_running_loop().time
+        until = now() + _TURN_SECONDS
+        try:
+            while self._waiting and now() < until:
+                self._waiting.popleft().step()
+        finally:
+            self._schedule()  # also if a step has failed unexpectedly, which costs its connection alone
 
 
 class TlsLayer(asyncio.BufferedProtocol):
@@ -167,6 +167,13 @@ class TlsLayer(asyncio.BufferedProtocol):
         if self._is_over:
             return
         try:
+            self._take_step()
+        except Exception:
+            self.abort()
+            raise
+
+    def _take_step(self) -> None:
+        try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send_encrypted()
@@ -203,7 +210,8 @@ class TlsLayer(asyncio.BufferedProtocol):
         if self._socket.is_closing():
             return
         # With unread bytes, closing at once would reset the connection, and the peer might not see the alert.
-        self._socket.write_eof()
+        with suppress(OSError):  # it may be gone
+            self._socket.write_eof()
         self._socket.resume_reading()
         asyncio.get_running_loop().call_later(_ALERT_SECONDS, self._socket.abort)
 
