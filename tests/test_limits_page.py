@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
+from kraftpy.broker.handlers.security import LONGEST_NAME
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST
+from kraftpy.broker.security.tls import HANDSHAKE_SECONDS
 from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.groups.patterns import MAX_CHARACTERS, MAX_MEMORY_BYTES
 from kraftpy.groups.streams.topology import MOST_TASKS
 from kraftpy.protocol.records import MAX_RECORD_HEADERS
+from kraftpy.security.scram import LEAST_ITERATIONS, MOST_ITERATIONS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
 ROWS = [
@@ -28,7 +32,7 @@ BOUNDS = re.compile(r"^(kraftpy\.[a-z.]*max[a-z.]*|kraftpy\.group\.regex\.cache\
 
 @pytest.mark.parametrize(("name", "default"), ROWS)
 def test_a_setting_of_the_page_has_that_default(name: str, default: str) -> None:
-    assert (BROKER_SETTINGS[name].default or "") == default
+    assert ((BROKER_SETTINGS | SECURITY_SETTINGS)[name].default or "") == default
 
 
 def test_the_fixed_limits_are_the_code_s() -> None:
@@ -40,6 +44,9 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "length of a regular expression": f"{MAX_CHARACTERS:,} characters",
         "memory of a regular expression": f"{MAX_MEMORY_BYTES // 1024} KiB",
         "tasks of a streams group": f"{MOST_TASKS:,}",
+        "time for a TLS handshake": f"{HANDSHAKE_SECONDS:g} s",
+        "a SCRAM credential's iterations": f"{LEAST_ITERATIONS:,} to {MOST_ITERATIONS:,}",
+        "a SCRAM user's name": f"{LONGEST_NAME:,} characters",
     }
     for what, value in fixed.items():
         assert f"| {what} | fixed | {value} |" in PAGE

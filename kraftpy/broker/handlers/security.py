@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _BY_CODE = {mechanism.code: mechanism for mechanism in MECHANISMS.values()}
 _MOST_SALT_BYTES = 1024
-_LONGEST_NAME = 1024
+LONGEST_NAME = 1024
 """Longest user name with credentials, in characters; Kafka has no limit."""
 
 
@@ -142,8 +142,8 @@ def _change(wanted: ScramCredentialDeletion | ScramCredentialUpsertion) -> Scram
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if wanted.iterations > MOST_ITERATIONS:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-    if len(wanted.name) > _LONGEST_NAME:
-        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must not exceed {_LONGEST_NAME} characters")
+    if len(wanted.name) > LONGEST_NAME:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must not exceed {LONGEST_NAME} characters")
     if len(wanted.salt) > _MOST_SALT_BYTES or len(wanted.salted_password) > _MOST_SALT_BYTES:
         message = f"Salt and salted password must not exceed {_MOST_SALT_BYTES} bytes"
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
