@@ -12,7 +12,7 @@ from kraftpy.client.options import ClientOptions, ConsumerOptions, ProducerOptio
         (ClientOptions, {"bootstrap_servers": "host:99999"}, "bootstrap_servers"),
         (ClientOptions, {"bootstrap_servers": ""}, "bootstrap_servers"),
         (ClientOptions, {"client_id": ""}, "client_id"),
-        (ClientOptions, {"security_protocol": "SSL"}, "security_protocol"),
+        (ClientOptions, {"security_protocol": "TLS"}, "security_protocol"),
         (ClientOptions, {"request_timeout_ms": 0}, "request_timeout_ms"),
         (ClientOptions, {"retry_backoff_ms": "100"}, "retry_backoff_ms"),
         (ProducerOptions, {"acks": 2}, "acks"),
