@@ -115,7 +115,6 @@ def _is_stable(side: Side) -> bool:
     return bool(group.group_state == "Stable" and tasks and answer.member_epoch == epoch)
 
 
-@scenario
 def _knows_its_source(side: Side) -> bool:
     """Whether the coordinator has heard of the topic, which takes Kafka's a moment."""
     answer = side.quiet("streams_group_heartbeat", beating("sxl-first"), 0)
@@ -123,6 +122,7 @@ def _knows_its_source(side: Side) -> bool:
     return not any(status.status_code == _MISSING_SOURCE_TOPICS for status in answer.status or ())
 
 
+@scenario
 def life_of_a_streams_group(differ: Differ) -> None:
     differ.create("stin", 2)
     differ.wait("the coordinator knows the topic", _knows_its_source, 10.0)
