@@ -236,6 +236,17 @@ def _for_each_group(response: Callable[..., GroupResponse], described: Callable[
     )
 
 
+def _for_each_share_group(message: ShareGroupDescribeRequest, _: int, error_code: ErrorCode) -> GroupResponse:
+    """Refuse a description. As in Kafka, an error has a message unless there are no share groups at all."""
+    meaning = None if error_code is ErrorCode.UNSUPPORTED_VERSION else error_code.meaning
+    return ShareGroupDescribeResponse(
+        groups=[
+            DescribedShareGroup(error_code=error_code, error_message=meaning, group_id=each)
+            for each in message.group_ids
+        ]
+    )
+
+
 def _refuse_description(message: DescribeGroupsRequest, _: int, error_code: ErrorCode) -> GroupResponse:
     return DescribeGroupsResponse(
         groups=[DescribedGroup(error_code=error_code, group_id=group_id) for group_id in message.groups]
@@ -284,7 +295,7 @@ _REFUSALS: Mapping[type[GroupRequest], _Refusal] = {
     ConsumerGroupHeartbeatRequest: _heartbeat(ConsumerGroupHeartbeatResponse),
     ConsumerGroupDescribeRequest: _for_each_group(ConsumerGroupDescribeResponse, DescribedConsumerGroup),
     ShareGroupHeartbeatRequest: _heartbeat(ShareGroupHeartbeatResponse),
-    ShareGroupDescribeRequest: _for_each_group(ShareGroupDescribeResponse, DescribedShareGroup),
+    ShareGroupDescribeRequest: _for_each_share_group,
     AlterShareGroupOffsetsRequest: _with_meaning(AlterShareGroupOffsetsResponse),
     DeleteShareGroupOffsetsRequest: _with_meaning(DeleteShareGroupOffsetsResponse),
     StreamsGroupHeartbeatRequest: _heartbeat(StreamsGroupHeartbeatResponse),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from group_world import World, subscription
@@ -50,6 +50,7 @@ from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
+from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kraftpy.protocol.schema import decode, encode
 from kraftpy.types import Millis
@@ -297,6 +298,17 @@ def test_a_join_that_is_not_looked_at_names_no_member() -> None:
         refused = refuse(message, version, ErrorCode.NOT_COORDINATOR)
         assert isinstance(refused, JoinGroupResponse)
         assert refused.member_id == ""
+
+
+def test_a_description_of_share_groups_says_that_its_coordinator_is_elsewhere() -> None:
+    """Kafka says so of share groups, and of no other kind; and nothing if there are no share groups at all."""
+    for error, message in (
+        (ErrorCode.NOT_COORDINATOR, "This is not the correct coordinator."),
+        (ErrorCode.UNSUPPORTED_VERSION, None),
+    ):
+        refused: Any = refuse(ShareGroupDescribeRequest(group_ids=["a", "b"]), 1, error)
+        told = [(each.group_id, each.error_code, each.error_message) for each in refused.groups]
+        assert told == [("a", error, message), ("b", error, message)]
 
 
 def test_no_request_is_without_a_refusal() -> None:

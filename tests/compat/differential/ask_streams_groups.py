@@ -23,6 +23,9 @@ QUIET: dict[str, Any] = {
 }
 
 
+_MISSING_SOURCE_TOPICS = 1
+
+
 def beating(group: str, **more: Any) -> dict[str, Any]:
     """Return the heartbeat with which m1 joins."""
     return {
@@ -112,9 +115,17 @@ def _is_stable(side: Side) -> bool:
     return bool(group.group_state == "Stable" and tasks and answer.member_epoch == epoch)
 
 
+def _knows_its_source(side: Side) -> bool:
+    """Whether the coordinator has heard of the topic, which takes Kafka's a moment."""
+    answer = side.quiet("streams_group_heartbeat", beating("sxl-first"), 0)
+    side.quiet("streams_group_heartbeat", beating("sxl-first", member_epoch=-1, **QUIET), 0)
+    return not any(status.status_code == _MISSING_SOURCE_TOPICS for status in answer.status or ())
+
+
 @scenario
 def life_of_a_streams_group(differ: Differ) -> None:
     differ.create("stin", 2)
+    differ.wait("the coordinator knows the topic", _knows_its_source, 10.0)
 
     def beat(note: str, **more: Any) -> Both:
         return differ.ask("streams_group_heartbeat", beating("sxl", **more), 0, note=note)
