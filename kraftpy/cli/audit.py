@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, probe
+from kraftpy.cli.connect import address_option, probe
 from kraftpy.cli.output import Failure, format_option, print_rows, say
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def audit() -> None:
 @window_option
 @audit_topic_option
 @audit_server_option
-@bootstrap_option
+@address_option
 @format_option
 def count(
     topics: tuple[str, ...],
@@ -126,7 +126,7 @@ def count(
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot to this PNG file.")
 @window_option
 @audit_topic_option
-@bootstrap_option
+@address_option
 @format_option
 def books(
     topics: tuple[str, ...],

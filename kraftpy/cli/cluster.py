@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, local_time, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
 
@@ -453,4 +453,4 @@ def _list(numbers: list[int]) -> str:
 def _admin(bootstrap: str) -> Admin:
     from kraftpy.client import Admin
 
-    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-cluster")
+    return Admin(**client_options(bootstrap, client_id="kraftpy-cluster"))

@@ -1,8 +1,12 @@
-"""Shared by all commands that talk to a broker: its address, and a quick, clear failure if it is down."""
+"""Shared by all commands that talk to a broker: its address, and a quick, clear failure if it is down.
+
+`--command-config` names a file with settings of clients, such as those of TLS and SASL; `client_options` has them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -10,6 +14,8 @@ import click
 from kraftpy.cli.output import Failure
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_OPTIONS = "kraftpy.client options"
 PROBE_SECONDS = 5.0
 
 
@@ -23,7 +29,32 @@ def _servers(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-bootstrap_option = click.option(
+def _command_config(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    """Read the file, and keep what it says for `client_options`."""
+    if value is None:
+        return
+    from kraftpy.cli.output import tell
+    from kraftpy.client.properties import options_of
+    from kraftpy.config import ConfigError
+    from kraftpy.config.sources import parse_properties
+
+    try:
+        options, ignored = options_of(parse_properties(value.read_text(encoding="utf-8"), value.name))
+    except (OSError, UnicodeDecodeError, ConfigError, ValueError) as error:
+        raise click.BadParameter(f"{value}: {error}", ctx, param) from None
+    if ignored:
+        tell(f"{value}: {', '.join(ignored)}: no setting of this command")
+    ctx.meta[_OPTIONS] = options
+
+
+def client_options(bootstrap: str, **own: Any) -> dict[str, Any]:
+    """Return the options of a client of the running command; its own ones take precedence over those of the file."""
+    ctx = click.get_current_context(silent=True)
+    given = {} if ctx is None else ctx.meta.get(_OPTIONS, {})
+    return {**given, **own, "bootstrap_servers": bootstrap}
+
+
+address_option = click.option(
     "--bootstrap-server",
     "-b",
     "bootstrap",
@@ -35,6 +66,20 @@ bootstrap_option = click.option(
     callback=_servers,
     help="Broker to connect to first; separate several with commas.",
 )
+_config_option = click.option(
+    "--command-config",
+    type=click.Path(path_type=Path),
+    envvar="KRAFTPY_COMMAND_CONFIG",
+    show_envvar=True,
+    expose_value=False,
+    callback=_command_config,
+    help="Properties file with settings of clients, such as security.protocol, ssl.* and sasl.*.",
+)
+
+
+def bootstrap_option(command: F) -> F:
+    """Give a command `--bootstrap-server`, and `--command-config`."""
+    return address_option(_config_option(command))
 
 
 def run(bootstrap: str, work: Coroutine[Any, Any, T]) -> T:

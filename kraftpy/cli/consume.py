@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.output import Failure, at_terminal, json_line, local_time, say, write_lines
 from kraftpy.cli.places import time_option
 from kraftpy.cli.records import record_row, shown
@@ -162,14 +162,15 @@ async def _read(bootstrap: str, plan: Plan, read_committed: bool, line: Callable
     """Print the records that the plan asks for. Raises Failure and KafkaError."""
     from kraftpy.client import Consumer
 
-    consumer = Consumer(
-        bootstrap_servers=bootstrap,
+    options = client_options(
+        bootstrap,
         client_id="kraftpy-consume",
         group_id=plan.group,
         enable_auto_commit=False,
         auto_offset_reset=plan.start if isinstance(plan.start, str) else "earliest",
         isolation_level="read_committed" if read_committed else "read_uncommitted",
     )
+    consumer = Consumer(**options)
     async with consumer:
         info = await consumer.partitions_for(plan.topic)
         if plan.group is None:

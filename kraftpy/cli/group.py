@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
 from kraftpy.cli.places import time_option
@@ -430,4 +430,4 @@ def _reset(targets: dict[str, Any]) -> Reset:
 def _admin(bootstrap: str) -> Admin:
     from kraftpy.client import Admin
 
-    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-group")
+    return Admin(**client_options(bootstrap, client_id="kraftpy-group"))

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 
+from kraftpy.cli.connect import client_options
 from kraftpy.client import Consumer
 from kraftpy.types import TopicPartition
 
@@ -56,14 +57,15 @@ async def _first_times(
     stopped: dict[TopicPartition, int] = {}
     if not places:
         return found, stopped
-    consumer = Consumer(
-        bootstrap_servers=bootstrap,
+    options = client_options(
+        bootstrap,
         client_id="kraftpy-group",
         enable_auto_commit=False,
         auto_offset_reset="earliest",  # if retention has overtaken the group
         max_partition_fetch_bytes=_FETCH_BYTES,
         isolation_level=isolation_level,
     )
+    consumer = Consumer(**options)
     async with consumer:
         consumer.assign(places)
         for partition, offset in places.items():

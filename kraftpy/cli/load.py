@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kraftpy.cli.audit import audit_topic_option, window_option
-from kraftpy.cli.connect import bootstrap_option, probe
+from kraftpy.cli.connect import address_option, probe
 from kraftpy.cli.output import Failure, format_option, print_rows
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @audit_topic_option
 @window_option
 @click.option("--allow-data-loss", is_flag=True, help="If records are gone, continue at the log's start.")
-@bootstrap_option
+@address_option
 @format_option
 def load(
     topics: tuple[str, ...],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option
+from kraftpy.cli.connect import bootstrap_option, client_options
 from kraftpy.cli.output import Failure, format_option, print_rows
 
 if TYPE_CHECKING:
@@ -51,12 +51,13 @@ def ask(bootstrap: str, *, node: int | None = None, timeout_seconds: float = 5.0
 async def _ask(bootstrap: str, timeout_ms: float) -> tuple[str, DescribeClusterResponse]:
     """Send DescribeCluster over a connection of its own. Returns the answer and the server that gave it."""
     from kraftpy.client.connection import BrokerUnreachable, Connection
-    from kraftpy.client.options import parse_bootstrap
+    from kraftpy.client.options import ClientOptions, parse_bootstrap
     from kraftpy.client.runtime import RealRuntime
     from kraftpy.protocol.apis import ApiKey
     from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 
     unreachable = None
+    security = ClientOptions(**client_options(bootstrap)).security
     for host, port in parse_bootstrap(bootstrap):
         try:
             connection = await Connection.open(
@@ -66,6 +67,7 @@ async def _ask(bootstrap: str, timeout_ms: float) -> tuple[str, DescribeClusterR
                 client_id="kraftpy-ping",
                 request_timeout_ms=timeout_ms,
                 setup_timeout_ms=timeout_ms,
+                security=security,
             )
         except BrokerUnreachable as error:
             unreachable = error

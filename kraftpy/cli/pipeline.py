@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option
+from kraftpy.cli.connect import address_option
 from kraftpy.cli.output import Failure
 
 
@@ -17,7 +17,7 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.argument("name")
-@bootstrap_option
+@address_option
 @click.option("--source-topic", default="events", show_default=True, help="Topic to read.")
 @click.option("--target-topic", default="counts", show_default=True, help="Topic to write the counts to.")
 def init(name: str, bootstrap: str, source_topic: str, target_topic: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.lines import STANDARD_INPUT, read_lines
 from kraftpy.cli.output import Failure, say
 from kraftpy.cli.records import Headers, NewRecord, parse_json_record
@@ -158,7 +158,7 @@ async def _send(
     sent = 0
     delivery: Delivery | None = None
     under_way: deque[Delivery] = deque()  # the last of each block: enough to notice early that nothing arrives
-    async with Producer(bootstrap_servers=bootstrap, client_id="kraftpy-produce", **client) as producer:
+    async with Producer(**client_options(bootstrap, client_id="kraftpy-produce", **client)) as producer:
         await _known(producer, topic)
         async with contextlib.aclosing(read_lines(names)) as blocks:
             async for lines in blocks:

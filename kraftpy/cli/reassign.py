@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
 
@@ -200,4 +200,4 @@ def _read(plan: Path) -> dict[TopicPartition, Replicas]:
 def _admin(bootstrap: str) -> Admin:
     from kraftpy.client import Admin
 
-    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-topic")
+    return Admin(**client_options(bootstrap, client_id="kraftpy-topic"))

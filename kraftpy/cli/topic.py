@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.move_replica import move_replica
 from kraftpy.cli.output import at_terminal, format_option, print_rows, tell
 from kraftpy.cli.reassign import reassign
@@ -313,7 +313,7 @@ async def _config_rows(admin: Admin, topics: Sequence[TopicInfo]) -> list[dict[s
 def _admin(bootstrap: str) -> Admin:
     from kraftpy.client import Admin
 
-    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-topic")
+    return Admin(**client_options(bootstrap, client_id="kraftpy-topic"))
 
 
 def _tell(text: str) -> None:

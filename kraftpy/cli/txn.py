@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.output import Failure, format_option, local_time, print_rows, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions, partitions_argument
 from kraftpy.types import TopicPartition
@@ -233,4 +233,4 @@ def _described(each: TransactionDescription) -> dict[str, Any]:
 def _admin(bootstrap: str) -> Admin:
     from kraftpy.client import Admin
 
-    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-txn")
+    return Admin(**client_options(bootstrap, client_id="kraftpy-txn"))

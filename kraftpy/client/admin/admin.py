@@ -1,9 +1,10 @@
 """The admin client: topics, settings, records, groups, offsets, and the brokers' log directories.
 
 Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
-about the cluster as a whole, `transactions` those about transactions, `share` those about share groups.
+about the cluster as a whole, `transactions` those about transactions, `share` those about share groups, `users` those
+about users.
 
-Left out: ACLs, quotas, SCRAM.
+Left out: ACLs, quotas.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from kraftpy.client.admin.model import (
 )
 from kraftpy.client.admin.share import ShareAdmin
 from kraftpy.client.admin.transactions import TransactionAdmin
+from kraftpy.client.admin.users import UserAdmin
 from kraftpy.client.model import (
     AlterOperation,
     IsolationLevel,
@@ -66,7 +68,7 @@ from kraftpy.protocol.messages import (
 from kraftpy.types import TopicPartition
 
 
-class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
+class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin):
     """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options: `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------

@@ -424,6 +424,20 @@ class BlockingAdmin:
         """Describe transactional ids as their coordinators know them."""
         return self._loop.run(self._admin.describe_transactions(transactional_ids))
 
+    def describe_scram_users(self, names: Iterable[str] = ()) -> dict[str, dict[str, int]]:
+        """Return the iterations of each user's SCRAM credentials by mechanism; of all users if none is named."""
+        return self._loop.run(self._admin.describe_scram_users(names))
+
+    def set_scram_password(
+        self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = 4096
+    ) -> None:
+        """Give a user this password for a mechanism, whether there is such a user or not."""
+        self._loop.run(self._admin.set_scram_password(name, password, mechanism=mechanism, iterations=iterations))
+
+    def delete_scram_passwords(self, name: str, mechanisms: Iterable[str]) -> None:
+        """Delete a user's SCRAM credentials for these mechanisms."""
+        self._loop.run(self._admin.delete_scram_passwords(name, mechanisms))
+
     def abort_transaction(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
     ) -> None:

@@ -1,0 +1,48 @@
+"""Client settings of a properties file, `client.properties`, as Kafka's tools take with `--command-config`.
+
+They have Kafka's names. Those that our clients do not have are named to the caller, who may say so: such a file is
+often shared with other programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from kraftpy.client.options import ClientOptions
+
+_PEM_ONLY = ("ssl.keystore.type", "ssl.truststore.type")
+_NOT_FOR_PEM = ("ssl.keystore.password", "ssl.truststore.password")
+_KINDS = {each.name: str(each.type) for each in fields(ClientOptions)}
+
+
+def options_of(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return keyword arguments for any client, and the settings that have no effect. Raises ValueError."""
+    options: dict[str, Any] = {}
+    ignored = []
+    for name, text in settings.items():
+        option = name.replace(".", "_")
+        if name in _PEM_ONLY:
+            if text.upper() != "PEM":
+                raise ValueError(f"{name}={text} is not supported: only PEM is")
+        elif name in _NOT_FOR_PEM:
+            raise ValueError(f"{name}: a store in PEM has no password; that of the key is ssl.key.password")
+        elif option in _KINDS:
+            options[option] = _parsed(name, text, _KINDS[option])
+        else:
+            ignored.append(name)
+    if "ssl.keystore.location" in settings and "ssl.keystore.type" not in settings:
+        raise ValueError("ssl.keystore.location is set without ssl.keystore.type=PEM")
+    if "ssl.truststore.location" in settings and "ssl.truststore.type" not in settings:
+        raise ValueError("ssl.truststore.location is set without ssl.truststore.type=PEM")
+    return options, ignored
+
+
+def _parsed(name: str, text: str, kind: str) -> Any:
+    try:
+        if kind == "bool":
+            return {"true": True, "false": False}[text.lower()]
+        return int(text) if kind == "int" else float(text) if kind == "float" else text
+    except (ValueError, KeyError):
+        raise ValueError(f"{name} is not of the form that it has to have") from None
