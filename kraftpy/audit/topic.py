@@ -6,6 +6,7 @@ Reading keeps the last record of each key, in offset order. Publishing waits unt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from kraftpy.audit.counts import BadTally, Tally, latest, parse_tally
 from kraftpy.client import BlockingAdmin, BlockingProducer, KafkaError, NewTopic, UnknownTopic
@@ -19,10 +20,10 @@ RETENTION_MS = 30 * 86_400_000
 """How long tallies are kept in a topic that this module creates."""
 
 
-def create_topic(bootstrap_servers: str, topic: str) -> None:
-    """Create the audit topic if it does not exist. Raises KafkaError."""
+def create_topic(bootstrap_servers: str, topic: str, **options: Any) -> None:
+    """Create the audit topic if it does not exist. `options` are those of any client. Raises KafkaError."""
     config = {"cleanup.policy": "compact,delete", "retention.ms": str(RETENTION_MS)}
-    with BlockingAdmin(bootstrap_servers=bootstrap_servers) as admin:
+    with BlockingAdmin(bootstrap_servers=bootstrap_servers, **options) as admin:
         try:
             admin.create_topics([NewTopic(name=topic, num_partitions=1, config=config)])
         except KafkaError as refused:
@@ -30,9 +31,9 @@ def create_topic(bootstrap_servers: str, topic: str) -> None:
                 raise
 
 
-def publish(bootstrap_servers: str, topic: str, tallies: Iterable[Tally]) -> None:
-    """Write tallies and wait for their acknowledgement. Raises KafkaError."""
-    with BlockingProducer(bootstrap_servers=bootstrap_servers) as producer:
+def publish(bootstrap_servers: str, topic: str, tallies: Iterable[Tally], **options: Any) -> None:
+    """Write tallies and wait for their acknowledgement. `options` are those of any client. Raises KafkaError."""
+    with BlockingProducer(bootstrap_servers=bootstrap_servers, **options) as producer:
         producer.send_many(topic, ((tally.key(), tally.value()) for tally in tallies))
 
 

@@ -7,11 +7,12 @@ warning. Options that would break a query, or promise something this client cann
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from kraftpy.client.options import DEFAULT_RECEIVE_BYTES
 from kraftpy.spark.offsets import OptionError
-from kraftpy.spark.option_values import bootstrap_servers, check_security, choice, nearest, number
+from kraftpy.spark.option_values import SECURITY_PREFIXES, bootstrap_servers, choice, nearest, number, security_options
 
 FORBIDDEN = {
     "auto.offset.reset": "use startingOffsets",
@@ -71,8 +72,6 @@ CLIENT_WITHOUT_EFFECT = frozenset(
         "socket.connection.setup.timeout.ms",
     }
 )
-# The following options control access; to ignore them silently would break a promise.
-CLIENT_REFUSED_PREFIXES = ("sasl.", "ssl.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +86,15 @@ class ClientOptions:
     max_partition_fetch_bytes: int
     fetch_max_wait_ms: int
     receive_message_max_bytes: int
+    security: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    """Options of any client, as pairs, that secure its connections. Secrets are among them."""
 
 
 def check_client_name(name: str, plain: str) -> list[str]:
     """Return warnings about `kafka.<plain>`. Raises OptionError if it is unknown or refused."""
     if plain in FORBIDDEN:
         raise OptionError(f"option {name!r} is not supported: {FORBIDDEN[plain]}")
-    if plain.startswith(CLIENT_REFUSED_PREFIXES):
-        raise OptionError(f"option {name!r} is not supported: this client speaks plain text only")
-    if plain in CLIENT_USED or plain == "security.protocol":
+    if plain in CLIENT_USED or f"kafka.{plain}".startswith(SECURITY_PREFIXES):  # what is unknown of these is refused
         return []
     if plain in CLIENT_WITHOUT_EFFECT:
         return [f"option kafka.{plain} is not used by this reader"]
@@ -105,7 +104,6 @@ def check_client_name(name: str, plain: str) -> list[str]:
 
 def client_options(options: Mapping[str, str]) -> ClientOptions:
     """Parse options with lower-cased names. Raises OptionError."""
-    check_security(options)
     return ClientOptions(
         bootstrap_servers=bootstrap_servers(options),
         client_id=options.get("kafka.client.id", "kraftpy-spark"),
@@ -117,6 +115,7 @@ def client_options(options: Mapping[str, str]) -> ClientOptions:
         receive_message_max_bytes=number(
             options, "kafka.receive.message.max.bytes", DEFAULT_RECEIVE_BYTES, least=1_000
         ),
+        security=security_options(options),
     )
 
 

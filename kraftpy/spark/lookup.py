@@ -31,6 +31,7 @@ def connect(client: ClientOptions, *, timeout_ms: int, fetch_bytes: int | None =
         max_partition_fetch_bytes=fetch_bytes or client.max_partition_fetch_bytes,
         fetch_max_wait_ms=client.fetch_max_wait_ms,
         receive_message_max_bytes=client.receive_message_max_bytes,
+        **dict(client.security),
     )
 
 
@@ -42,6 +43,7 @@ def admin_options(client: ClientOptions) -> dict[str, Any]:
         "request_timeout_ms": client.request_timeout_ms,
         "default_api_timeout_ms": client.default_api_timeout_ms,
         "receive_message_max_bytes": client.receive_message_max_bytes,
+        **dict(client.security),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kraftpy.spark.offsets import OptionError
 
@@ -87,6 +88,9 @@ def duration_ms(option: str, text: str) -> int:
     return int(matched[1]) * unit
 
 
+SECURITY_PREFIXES = ("kafka.security.", "kafka.ssl.", "kafka.sasl.")
+
+
 def bootstrap_servers(options: Mapping[str, str]) -> str:
     """Return `kafka.bootstrap.servers`. Raises OptionError if it is missing or malformed."""
     servers = options.get("kafka.bootstrap.servers", "").strip()
@@ -99,8 +103,27 @@ def bootstrap_servers(options: Mapping[str, str]) -> str:
     return servers
 
 
-def check_security(options: Mapping[str, str]) -> None:
-    """Raise OptionError for a `kafka.security.protocol` other than PLAINTEXT."""
-    protocol = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
-    if protocol != "PLAINTEXT":
-        raise OptionError(f"kafka.security.protocol: {protocol} is not supported: this client speaks plain text only")
+def security_options(options: Mapping[str, str]) -> tuple[tuple[str, Any], ...]:
+    """Return the client's options of `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`, as pairs.
+
+    Files that they name are read here, and again by each task. Raises OptionError, which shows no secret.
+    """
+    given = {
+        name.removeprefix("kafka."): value for name, value in options.items() if name.startswith(SECURITY_PREFIXES)
+    }
+    if not given:
+        return ()
+    from kraftpy.client.options import ClientOptions
+    from kraftpy.client.properties import options_of
+
+    if "security.protocol" in given:
+        given["security.protocol"] = given["security.protocol"].strip().upper()
+    try:
+        found, unknown = options_of(given)
+        if not unknown:
+            ClientOptions(**found).security  # noqa: B018 - raises if it cannot be made
+    except ValueError as error:
+        raise OptionError(f"kafka.security.protocol and its kin: {error}") from None
+    if unknown:
+        raise OptionError(f"option kafka.{unknown[0]} is not supported")
+    return tuple(found.items())

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.spark.offsets import OptionError
-from kraftpy.spark.sink_options import AuditSettings, Delivery, WriteOptions, parse_write_options
+from kraftpy.spark.sink_options import AuditSettings, Delivery, ProducerSettings, WriteOptions, parse_write_options
 from kraftpy.spark.sink_producer import ColumnProducer
 from kraftpy.spark.sink_rows import RowPartitioner, SinkColumns, check_columns
 from kraftpy.spark.sink_transactions import Mark, Prepared, ReplayError, TaskKey, Transaction
@@ -111,7 +111,9 @@ def abort_all(messages: Sequence[WriterCommitMessage | None], options: WriteOpti
                 transaction.abort()
 
 
-def audit_rows(messages: Sequence[WriterCommitMessage | None], audit: AuditSettings, servers: str, about: str) -> None:
+def audit_rows(
+    messages: Sequence[WriterCommitMessage | None], audit: AuditSettings, producer: ProducerSettings, about: str
+) -> None:
     """Report to the audit how many rows a batch had. Every replay has the same `about`, so that rows count once."""
     from kraftpy.audit.counts import tallies_of
     from kraftpy.audit.topic import create_topic, publish
@@ -123,8 +125,8 @@ def audit_rows(messages: Sequence[WriterCommitMessage | None], audit: AuditSetti
             counts[topic, start] = counts.get((topic, start), 0) + rows
     tallies = tallies_of(counts, tier=audit.tier, source=about, window_ms=audit.window_ms, now_ms=now_ms)
     try:
-        create_topic(servers, audit.topic)
-        publish(servers, audit.topic, tallies)
+        create_topic(producer.bootstrap_servers, audit.topic, **dict(producer.security))
+        publish(producer.bootstrap_servers, audit.topic, tallies, **dict(producer.security))
     except KafkaError as failed:
         logger.warning("cannot report the rows of %s to the audit: %s", about, failed)
 
@@ -183,7 +185,7 @@ class _Sink:
     def _audit_rows(self, messages: Sequence[WriterCommitMessage | None], about: str) -> None:
         audit = self._options.audit
         if audit is not None:
-            audit_rows(messages, audit, self._options.producer.bootstrap_servers, about)
+            audit_rows(messages, audit, self._options.producer, about)
 
     @staticmethod
     def _log(messages: Sequence[WriterCommitMessage | None], what: str) -> None:

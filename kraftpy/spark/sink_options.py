@@ -9,26 +9,28 @@ its transactions are open). The producer has one batch per partition in flight, 
 `kafka.max.in.flight.requests.per.connection` has no effect, and records stay in order through retries. `delivery` is
 our own: see `kraftpy.spark.sink_transactions` for `exactly_once`.
 
-Left out: acks=0 (a sink that does not know what was written cannot confirm a batch); TLS and SASL.
+Left out: acks=0 (a sink that does not know what was written cannot confirm a batch).
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from kraftpy.audit.counts import DEFAULT_WINDOW_MS
 from kraftpy.protocol.compression import Compression
 from kraftpy.spark.offsets import OptionError
 from kraftpy.spark.option_values import (
+    SECURITY_PREFIXES,
     bootstrap_servers,
-    check_security,
     flag,
     nearest,
     number,
     optional_number,
+    security_options,
 )
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
@@ -93,9 +95,6 @@ CLIENT_WITHOUT_EFFECT = frozenset(
         "socket.connection.setup.timeout.ms",
     }
 )
-# The following options control access; to ignore them silently would break a promise.
-CLIENT_REFUSED_PREFIXES = ("sasl.", "ssl.")
-
 _ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 
 
@@ -125,6 +124,8 @@ class ProducerSettings:
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     transaction_timeout_ms: int
+    security: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    """Options of any client, as pairs, that secure its connections. Secrets are among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,9 +216,7 @@ def _check_names(given: Iterable[str]) -> list[str]:
 def _check_client_name(name: str, plain: str) -> list[str]:
     if plain in FORBIDDEN:
         raise OptionError(f"option {name!r} is not supported: {FORBIDDEN[plain]}")
-    if plain.startswith(CLIENT_REFUSED_PREFIXES):
-        raise OptionError(f"option {name!r} is not supported: this client speaks plain text only")
-    if plain in CLIENT_USED or plain == "security.protocol":
+    if plain in CLIENT_USED or f"kafka.{plain}".startswith(SECURITY_PREFIXES):  # what is unknown of these is refused
         return []
     if plain in CLIENT_WITHOUT_EFFECT:
         return [f"option kafka.{plain} is not used by this sink"]
@@ -245,7 +244,6 @@ def _audit_settings(options: Mapping[str, str]) -> AuditSettings | None:
 
 
 def _producer_settings(options: Mapping[str, str], delivery: Delivery) -> ProducerSettings:
-    check_security(options)
     acks = options.get("kafka.acks", "all").strip().lower()
     if acks not in ("all", "-1", "1"):
         raise OptionError(f"kafka.acks: {acks!r} is neither all nor 1; without acknowledgements no batch could be done")
@@ -272,6 +270,7 @@ def _producer_settings(options: Mapping[str, str], delivery: Delivery) -> Produc
         retry_backoff_ms=number(options, "kafka.retry.backoff.ms", 100, least=1),
         retry_backoff_max_ms=number(options, "kafka.retry.backoff.max.ms", 1_000, least=1),
         transaction_timeout_ms=number(options, "kafka.transaction.timeout.ms", 900_000, least=1),
+        security=security_options(options),
     )
     if settings.delivery_timeout_ms < settings.request_timeout_ms:
         raise OptionError(

@@ -124,6 +124,7 @@ class ColumnProducer(BlockingCluster):
             retry_backoff_ms=settings.retry_backoff_ms,
             retry_backoff_max_ms=settings.retry_backoff_max_ms,
             default_api_timeout_ms=settings.max_block_ms,
+            **dict(settings.security),
         )
         self.rows_written = 0
         self.times: dict[tuple[str, int], int] = {}

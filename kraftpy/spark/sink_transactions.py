@@ -133,6 +133,7 @@ class Transaction(BlockingCluster):
             retry_backoff_ms=settings.retry_backoff_ms,
             retry_backoff_max_ms=settings.retry_backoff_max_ms,
             default_api_timeout_ms=settings.max_block_ms,
+            **dict(settings.security),
         )
         self.transactional_id = transactional_id
         self.producer_id, self.producer_epoch = (-1, -1) if prepared is None else prepared[1:]

@@ -269,7 +269,7 @@ def test_the_audit_is_told_once_of_a_replayed_batch(
         written = [prepare(rows(5 + n), COLUMNS, options, task(query, 0, n)) for n in range(2)]
         assert [sum(count for _, _, count in each.counts) for each in written] == [5, 6]
         commit_all(written, options, 0)
-        audit_rows(written, options.audit, server, f"{query}/0")
+        audit_rows(written, options.audit, options.producer, f"{query}/0")
     told, bad = audit_topic.read(server, audit)
     assert (sum(tally.count for tally in told), bad) == (11, 0)
     assert {(tally.tier, tally.topic, tally.window_ms) for tally in told} == {("sink", topic, 600_000)}

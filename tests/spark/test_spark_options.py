@@ -91,8 +91,6 @@ def test_a_name_like_no_other_is_an_error_without_a_guess() -> None:
         "kafka.enable.auto.commit",
         "kafka.interceptor.classes",
         "kafka.Auto.Offset.Reset",
-        "kafka.ssl.keystore.location",
-        "kafka.sasl.mechanism",
     ],
 )
 def test_what_would_break_a_query_is_refused(name: str) -> None:
@@ -100,9 +98,25 @@ def test_what_would_break_a_query_is_refused(name: str) -> None:
         parse_read_options({**LEAST, name: "x"})
 
 
-def test_encryption_is_refused_and_not_ignored() -> None:
-    with pytest.raises(OptionError, match=r"SSL is not supported"):
-        parse(kafka__security__protocol="SSL")
+def test_security_is_checked_at_once_and_no_secret_is_shown() -> None:
+    with pytest.raises(OptionError, match=r"sasl_username and sasl_password must be given"):
+        parse(kafka__security__protocol="SASL_PLAINTEXT")
+    with pytest.raises(OptionError, match=r"No such file"):
+        parse(
+            kafka__security__protocol="SSL",
+            kafka__ssl__truststore__type="PEM",
+            kafka__ssl__truststore__location="/none",
+        )
+    with pytest.raises(OptionError, match=r"only PEM is"):
+        parse(kafka__security__protocol="SSL", kafka__ssl__truststore__type="JKS")
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    found = parse(
+        kafka__security__protocol="SASL_PLAINTEXT",
+        kafka__sasl__mechanism="PLAIN",
+        kafka__sasl__jaas__config=f'{module} required username="u" password="hidden";',
+    )
+    assert "hidden" in str(found.client.security)
+    assert "hidden" not in repr(found)
     assert parse(kafka__security__protocol="plaintext").warnings == ()
 
 
