@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def security_between(config: BrokerConfig) -> Security:
     """Return what a broker does on a connection to another: the security of their listener, with its own keys and name.
 
-    Keys and certificates are read anew, so that a renewed one is used without a restart. Raises BrokerUnreachable if
+    Keys and certificates are read each time, so that a renewed one is used without a restart. Raises BrokerUnreachable if
     they cannot be used.
     """
     from kraftpy.client.connection import BrokerUnreachable

@@ -118,7 +118,7 @@ class ClientOptions:
 
     @property
     def security(self) -> Security:
-        """What secures the connections, made at each access: files are read. Raises ValueError."""
+        """The TLS and the login of the connections. Reads files at each access. Raises ValueError."""
         if self.security_protocol == "PLAINTEXT":
             return PLAINTEXT
         from kraftpy.client.login import security_of  # here: most clients need neither TLS nor SASL

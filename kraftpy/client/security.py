@@ -1,4 +1,4 @@
-"""What a client does on a connection before it sends requests: TLS, and logging in. `login` makes and does it."""
+"""The security of a client's connections: TLS and a login, both before the first request. `login` carries them out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What a client does before it sends requests. Nothing by default (PLAINTEXT)."""
+    """The steps before a client sends requests; none by default (PLAINTEXT)."""
 
     tls: ssl.SSLContext | None = None
     login: Login | None = None

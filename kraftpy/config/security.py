@@ -61,7 +61,7 @@ class TlsSettings:
     cipher_suites: tuple[str, ...] = ()
     """Names of IANA; empty for the default ones."""
     is_host_checked: bool = True
-    """Whether a client checks that the server's certificate is for the host it connects to."""
+    """True if a client checks that the server's certificate is for the host it connects to."""
     principal_rules: SslRules
 
 
@@ -71,7 +71,7 @@ class SaslSettings:
 
     mechanisms: tuple[str, ...]
     logins: Mapping[str, Login]
-    """What the settings hold of a mechanism: the users of PLAIN, and this node's own name and password."""
+    """A mechanism's login module: the users of PLAIN, and this node's own name and password."""
     reauthenticate_ms: Mapping[str, int]
     """How long a session lasts at most; 0 for no limit."""
     most_receive_bytes: int

@@ -1,1 +1,1 @@
-"""Who is at the other end of a connection: TLS. The mechanisms and decisions are in `kraftpy.security`."""
+"""The identity of the other end of a connection, by TLS and SASL. The mechanisms and rules are in `kraftpy.security`."""

@@ -52,11 +52,10 @@ class Authentication:
         self._failure_delay = failure_delay_ms / 1000
 
     async def answer(self, frame: bytearray, connection: Connection) -> Response | None:
-        """Answer one request. Raises ProtocolError if the connection has to be closed, LastAnswer if then."""
+        """Answer one request. Raises ProtocolError if the connection must be closed, and LastAnswer if it ends so."""
         try:
             return await self._answer(frame, connection)
         except IllegalState as illegal:
-            self._failed(connection, str(illegal))
             raise ProtocolError(str(illegal)) from illegal
 
     async def _answer(self, frame: bytearray, connection: Connection) -> Response | None:

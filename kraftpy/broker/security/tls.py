@@ -1,9 +1,9 @@
 """TLS between a socket and a connection: a protocol to asyncio, and a transport to the connection.
 
 asyncio's own TLS keeps 256 KiB for each connection, makes a connection known only after its handshake, and does all
-handshakes that arrive together in one go. Here a connection counts as soon as it is accepted, bytes are received into a
-buffer that all connections share, decrypted straight into the frame being received, and handshakes take turns
-(`Handshakes`), so that others never wait for more than a few.
+handshakes that arrive together in one go. Here a connection counts as soon as it is accepted. Bytes are received into a
+buffer that all connections share, and are decrypted straight into the frame being received. Handshakes take turns
+(`Handshakes`), so that other clients never wait for more than a few.
 
 A handshake has `HANDSHAKE_SECONDS`; bytes that are no TLS end the connection at once, after the alert. The peer may not
 renegotiate. A peer that closes without saying so in TLS ends its connection like any other that breaks.
@@ -306,7 +306,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
 
 class TlsTransport:
-    """What a connection writes to, in the form of asyncio's transports."""
+    """The transport that a connection writes to, in the form of asyncio's."""
 
     def __init__(self, layer: TlsLayer, socket: asyncio.Transport) -> None:
         self._layer = layer
