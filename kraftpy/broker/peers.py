@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def security_between(config: BrokerConfig) -> Security:
     """Return what a broker does on a connection to another: the security of their listener, with its own keys and name.
 
-    Keys and certificates are read each time, so that a renewed one is used without a restart. Raises BrokerUnreachable if
-    they cannot be used.
+    Keys and certificates are read each time, so that a renewed one is used without a restart. Raises BrokerUnreachable
+    if they cannot be used.
     """
     from kraftpy.client.connection import BrokerUnreachable
     from kraftpy.client.security import PLAINTEXT, Login, Security

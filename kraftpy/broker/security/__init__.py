@@ -1,1 +1,1 @@
-"""The identity of the other end of a connection, by TLS and SASL. The mechanisms and rules are in `kraftpy.security`."""
+"""The identity of a connection's other end, by TLS and SASL. The mechanisms and rules are in `kraftpy.security`."""
