@@ -52,6 +52,21 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def own_certificate(tls: TlsSettings) -> bytes:
+    """Return the certificate that others are shown, as DER. Raises TlsError."""
+    assert tls.keys is not None
+    where, text = _text_of_keys(tls.keys)
+    for match in _BLOCK.finditer(text):
+        if match[1] == "CERTIFICATE":
+            return ssl.PEM_cert_to_DER_cert(match[0])
+    raise TlsError(f"{where}: expected at least one certificate in PEM")
+
+
+def files_of(tls: TlsSettings) -> tuple[str, ...]:
+    """Return the paths of the files that the keys and the trusted certificates are in."""
+    return tuple(store.location for store in (tls.keys, tls.trusted) if store is not None and store.location)
+
+
 def _set_up(context: ssl.SSLContext, tls: TlsSettings) -> None:
     versions = {ssl.TLSVersion[version.replace(".", "_")] for version in tls.versions}
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -61,13 +76,8 @@ def _set_up(context: ssl.SSLContext, tls: TlsSettings) -> None:
 
 
 def _load_keys(context: ssl.SSLContext, store: Store, password: str | None) -> None:
-    if store.location is None:
-        where = "ssl.keystore.key"
-        text = f"{store.key}\n{store.certificates}"
-    else:
-        where = f"ssl.keystore.location={store.location}"
-        text = _read(where, store.location)
-    blocks = [(match[1], match[0]) for match in _BLOCK.finditer(text.replace("\r\n", "\n"))]
+    where, text = _text_of_keys(store)
+    blocks = [(match[1], match[0]) for match in _BLOCK.finditer(text)]
     keys = [block for kind, block in blocks if kind.endswith("PRIVATE KEY")]
     chain = [block for kind, block in blocks if kind == "CERTIFICATE"]
     if len(keys) != 1:
@@ -81,6 +91,14 @@ def _load_keys(context: ssl.SSLContext, store: Store, password: str | None) -> N
             reason = getattr(error, "reason", None) or "not valid"
             hint = "" if password else "; is it encrypted, and ssl.key.password missing?"
             raise TlsError(f"{where}: the key or its certificates cannot be used ({reason}){hint}") from None
+
+
+def _text_of_keys(store: Store) -> tuple[str, str]:
+    """Return the name of a store of keys for messages, and its text. Raises TlsError."""
+    if store.location is None:
+        return "ssl.keystore.key", f"{store.key}\n{store.certificates}".replace("\r\n", "\n")
+    where = f"ssl.keystore.location={store.location}"
+    return where, _read(where, store.location).replace("\r\n", "\n")
 
 
 def _trust(context: ssl.SSLContext, store: Store | None, purpose: ssl.Purpose) -> None:

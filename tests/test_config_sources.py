@@ -98,6 +98,13 @@ def test_what_kafka_has_and_we_do_not_use_is_one_note() -> None:
     assert config == BrokerConfig()
 
 
+def test_nobody_is_left_to_believe_in_acls_that_are_not_there() -> None:
+    _, warnings, notes = load("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+    told = "authorizer.class.name is ignored: this broker has no ACLs, and lets every client do everything"
+    assert (warnings, notes) == ([told], [])
+    assert load("authorizer.class.name=").warnings == []
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

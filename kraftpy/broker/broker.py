@@ -314,6 +314,8 @@ class Broker:
         self.log_moves.resume()
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
         loops["pruning"] = self.share_coordinators.prune_forever
+        if self._secured is not None:
+            loops["certificates"] = self._secured.renew_certificates
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):

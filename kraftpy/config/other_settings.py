@@ -125,10 +125,6 @@ sasl.server.callback.handler.class               class    null
     Class that checks clients' credentials.
 security.providers                               string   null
     Classes that add security algorithms to the JVM.
-ssl.allow.dn.changes                             boolean  false
-    Let a renewed certificate carry another distinguished name.
-ssl.allow.san.changes                            boolean  false
-    Let a renewed certificate drop alternative names.
 ssl.engine.factory.class                         class    null
     Class that makes TLS engines.
 ssl.keymanager.algorithm                         string   SunX509

@@ -63,6 +63,10 @@ class TlsSettings:
     is_host_checked: bool = True
     """True if a client checks that the server's certificate is for the host it connects to."""
     principal_rules: SslRules
+    may_change_name: bool = False
+    """True if a renewed certificate may have another subject."""
+    may_drop_names: bool = False
+    """True if a renewed certificate may lack alternative names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +205,8 @@ def _tls(settings: _Settings, listener: str, protocol: str) -> TlsSettings:
         cipher_suites=settings.value("ssl.cipher.suites"),
         is_host_checked=bool(settings.value("ssl.endpoint.identification.algorithm")),
         principal_rules=rules,
+        may_change_name=settings.value("ssl.allow.dn.changes"),
+        may_drop_names=settings.value("ssl.allow.san.changes"),
     )
 
 

@@ -11,6 +11,10 @@ from kraftpy.config.settings import Setting, parse_table
 
 SECURITY_TABLE = """
 # TLS of a listener, and of connections to other brokers on it
+ssl.allow.dn.changes                             boolean  false
+    Let a renewed certificate carry another distinguished name.
+ssl.allow.san.changes                            boolean  false
+    Let a renewed certificate drop alternative names.
 ssl.cipher.suites                                list     ""
     Cipher suites allowed.
 ssl.client.auth                                  string   "none" {required,requested,none}

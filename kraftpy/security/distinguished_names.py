@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-_SEQUENCE, _SET, _OBJECT_ID, _VERSION = 0x30, 0x31, 0x06, 0xA0
+_SEQUENCE, _SET, _OBJECT_ID, _OCTETS, _VERSION, _EXTENSIONS = 0x30, 0x31, 0x06, 0x04, 0xA0, 0xA3
+_ALTERNATIVE_NAMES: Final = "2.5.29.17"
 _STRINGS: Final = {0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E}
 """The tags of UTF8, Printable, T61, IA5, General and BMP strings."""
 _SHORT_NAMES: Final = {
@@ -40,13 +41,33 @@ class _Element(NamedTuple):
 
 def subject_of(certificate: bytes) -> str:
     """Return the name of the subject of an X.509 certificate in DER; empty for an empty subject. Raises ValueError."""
-    parts = _elements(_one(certificate, _SEQUENCE).content)  # what was signed, how, and the signature
-    fields = _elements(parts[0].content) if parts and parts[0].tag == _SEQUENCE else []
+    fields = _fields(certificate)
     position = 1 if fields and fields[0].tag == _VERSION else 0
     subject = position + 4  # behind the serial number, the algorithm, the issuer and the validity
     if len(fields) <= subject:
         raise ValueError("a certificate without a subject")
     return name_of(fields[subject].encoded)
+
+
+def alternative_names_of(certificate: bytes) -> frozenset[bytes]:
+    """Return the subject's alternative names, hosts and addresses among them, each as its DER. Raises ValueError."""
+    for field in _fields(certificate):
+        if field.tag != _EXTENSIONS:
+            continue
+        for extension in _elements(_one(field.content, _SEQUENCE).content):
+            parts = _elements(extension.content)
+            if len(parts) < 2 or parts[0].tag != _OBJECT_ID or parts[-1].tag != _OCTETS:
+                raise ValueError("an extension that is none")
+            if _object_id(parts[0].content) == _ALTERNATIVE_NAMES:
+                names = _elements(_one(parts[-1].content, _SEQUENCE).content)
+                return frozenset(name.encoded for name in names)
+    return frozenset()
+
+
+def _fields(certificate: bytes) -> list[_Element]:
+    """Return the parts of what a certificate's authority has signed. Raises ValueError."""
+    parts = _elements(_one(certificate, _SEQUENCE).content)  # what was signed, how, and the signature
+    return _elements(parts[0].content) if parts and parts[0].tag == _SEQUENCE else []
 
 
 def name_of(encoded: bytes) -> str:

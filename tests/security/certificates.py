@@ -24,7 +24,13 @@ class Certificates:
         self, name: str, *identities: str, common_name: str | None = None, authority: trustme.CA | None = None
     ) -> Path:
         """Return the path of a new private key with its certificate."""
-        made = (authority or self.ca).issue_cert(*identities, common_name=common_name, key_type=trustme.KeyType.ECDSA)
+        made = (authority or self.ca).issue_cert(
+            *identities,
+            common_name=common_name,
+            organization_name="Example",
+            organization_unit_name="Tests",
+            key_type=trustme.KeyType.ECDSA,
+        )
         path = self.directory / f"{name}.pem"
         made.private_key_and_cert_chain_pem.write_to_path(str(path))
         return path

@@ -6,21 +6,21 @@ import asyncio
 import functools
 import logging
 import secrets
-import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.security.authentication import Authentication
+from kraftpy.broker.security.certificate import Certificate
 from kraftpy.broker.security.tls import Handshakes, TlsLayer
 from kraftpy.broker.startup import StartupError
-from kraftpy.config.security import ListenerSecurity, SaslSettings, TlsSettings
+from kraftpy.config.security import SaslSettings, TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import subject_of
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange
 from kraftpy.security.scram import MECHANISMS, NONCE_BYTES
-from kraftpy.tls import TlsError, server_context
+from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
+_LOOK_SECONDS = 5.0
 _FAILED = "Failed authentication with %s (%s)"
 
 
@@ -44,10 +45,14 @@ class SecureListeners:
         self._complaints = complaints
         self._handshakes = Handshakes()
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        self._contexts: dict[str, tuple[ssl.SSLContext, TlsSettings]] = {}
+        self._served: dict[str, Certificate] = {}
         for security in config.secured:
             if security.tls is not None:
-                self._contexts[security.listener] = _context(security, security.tls), security.tls
+                try:
+                    self._served[security.listener] = Certificate(security.listener, security.tls)
+                except TlsError as error:
+                    text = f"listeners: {security.listener} is {security.protocol}: {error}"
+                    raise StartupError(text) from None
 
     def protocol(self, listener: str, connection: Connection, serve: Answer) -> asyncio.BaseProtocol:
         """Return what a socket accepted on this listener talks to, in front of the connection.
@@ -60,9 +65,10 @@ class SecureListeners:
             stage = Authentication(server, serve, self._failed, failure_delay_ms=sasl.failure_delay_ms)
             connection.answer_with(stage.answer)
             connection.limit_frames(sasl.most_receive_bytes)
-        if listener not in self._contexts:
+        served = self._served.get(listener)
+        if served is None:
             return connection
-        context, tls = self._contexts[listener]
+        tls = served.tls
 
         def authenticate(layer: TlsLayer) -> None:
             if sasl is None:
@@ -70,7 +76,7 @@ class SecureListeners:
 
         return TlsLayer(
             connection,
-            context,
+            served.context,
             self._handshakes,
             self._receive_buffer,
             authenticate=authenticate,
@@ -85,19 +91,19 @@ class SecureListeners:
         scram = MECHANISMS[mechanism]
         return ScramExchange(scram, lambda name: self._image().credentials.of(name, scram.code), self._secret, nonce)
 
+    async def renew_certificates(self) -> None:
+        """Take over changed files of keys and certificates, for connections from then on."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for served in self._served.values():
+                await asyncio.to_thread(served.renew)
+
     def _tls_failed(self, connection: Connection, reason: str) -> None:
         self._failed(connection, reason, reason.partition(":")[0])  # one of a few texts of ours
 
     def _failed(self, connection: Connection, reason: str, kind: str = "SASL") -> None:
         host = connection.client_host
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
-
-
-def _context(security: ListenerSecurity, tls: TlsSettings) -> ssl.SSLContext:
-    try:
-        return server_context(tls)
-    except TlsError as error:
-        raise StartupError(f"listeners: {security.listener} is {security.protocol}: {error}") from None
 
 
 def principal_of(certificate: bytes | None, tls: TlsSettings) -> Principal:
