@@ -98,6 +98,21 @@ def test_what_kafka_has_and_we_do_not_use_is_one_note() -> None:
     assert config == BrokerConfig()
 
 
+@pytest.mark.parametrize(
+    ("listeners", "exposed"),
+    [
+        ("PLAINTEXT://127.0.0.1:1,OTHER://[::1]:2,THIRD://localhost:3", ""),
+        ("PLAINTEXT://:1", "PLAINTEXT://:1"),
+        ("PLAINTEXT://127.0.0.1:1,OTHER://10.0.0.1:2,THIRD://[::2]:3", "OTHER://10.0.0.1:2, THIRD://[::2]:3"),
+    ],
+)
+def test_a_listener_that_lets_everybody_in_is_one_warning(listeners: str, exposed: str) -> None:
+    protocols = "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT,THIRD:PLAINTEXT"
+    given = f"listeners={listeners}\nlistener.security.protocol.map={protocols}\ninter.broker.listener.name=PLAINTEXT"
+    told = f"listeners: everyone who reaches {exposed} may do everything, and read what others send"
+    assert load(given).warnings == ([told] if exposed else [])
+
+
 def test_nobody_is_left_to_believe_in_acls_that_are_not_there() -> None:
     _, warnings, notes = load("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer")
     told = "authorizer.class.name is ignored: this broker has no ACLs, and lets every client do everything"

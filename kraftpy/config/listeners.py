@@ -76,6 +76,11 @@ def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str],
             raise ConfigError(f"listeners: {listener} is {protocol}, but controllers speak PLAINTEXT only")
 
 
+def is_reachable(listener: Listener) -> bool:
+    """Return whether other machines may reach the listener; a name other than localhost counts as reachable."""
+    return listener.host not in ("localhost", "::1") and not listener.host.startswith("127.")
+
+
 def advertised(
     listeners: Sequence[Listener], texts: Sequence[str] | None, controllers: Sequence[str]
 ) -> tuple[Listener, ...]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
+from kraftpy.config.listeners import is_reachable
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
 
@@ -80,6 +81,10 @@ def load(
     if AUTHORIZER in given and given[AUTHORIZER].text.strip():
         notes.remove(next(note for note in notes if note.startswith(AUTHORIZER)))
         warnings.append(f"{AUTHORIZER} is ignored: this broker has no ACLs, and lets every client do everything")
+    exposed = [each for each in config.client_listeners if is_reachable(each) and not config.security_of(each.name)]
+    if exposed and config.is_broker:
+        listed = ", ".join(map(str, exposed))
+        warnings.append(f"listeners: everyone who reaches {listed} may do everything, and read what others send")
     notes += [
         f"{name} is ignored: {reason}"
         for name in given
