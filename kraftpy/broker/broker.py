@@ -196,7 +196,12 @@ class Broker:
         )
         self.own_requests = OwnRequests(self)
         queues = DeadLetterQueues(
-            config, clock, self.metadata, self.group_settings, self.replicas.decoding, self.own_requests.produce
+            lambda: self.config,
+            clock,
+            self.metadata,
+            self.group_settings,
+            self.replicas.decoding,
+            self.own_requests.produce,
         )
         self.share_partitions = SharePartitions(
             clock, tasks, self.replicas, self.share_states, queues, self.group_settings, self.share_sessions.has_group

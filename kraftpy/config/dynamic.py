@@ -72,6 +72,8 @@ _CLEANER = frozenset(
 
 _OTHERS = frozenset(
     {
+        "errors.deadletterqueue.auto.create.topics.enable",
+        "errors.deadletterqueue.topic.name.prefix",
         "group.consumer.assignment.interval.ms",
         "group.share.assignment.interval.ms",
         "group.streams.assignment.interval.ms",

@@ -23,6 +23,7 @@ from share_wire import ACCEPT, REJECT, RELEASE, Member, begin, set_group
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages import incremental_alter_configs as altering
 from kraftpy.protocol.messages import write_share_group_state as write
 from kraftpy.protocol.messages.metadata import MetadataRequest
 from kraftpy.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
@@ -182,6 +183,25 @@ def test_the_queue_is_created_where_that_is_allowed(start_broker: StartBroker) -
     with connect(server.bootstrap) as connection:
         described = ask(connection, ApiKey.METADATA, 12, MetadataRequest(topics=None))
     assert {topic.name: len(topic.partitions) for topic in described.topics}[letters.queue] == 3
+
+
+@pytest.mark.parametrize("resource", ["", "1"], ids=["all brokers", "one broker"])
+def test_the_rules_for_queues_change_while_the_broker_runs(start_broker: StartBroker, resource: str) -> None:
+    server = start_broker()
+    letters = Letters(server, queue="dead.letters")
+    letters.produce(1)
+    with connect(server.bootstrap) as connection:
+        for name, value in (("auto.create.topics.enable", "true"), ("topic.name.prefix", "dead.")):
+            setting = altering.AlterableConfig(name=f"errors.deadletterqueue.{name}", value=value, config_operation=0)
+            broker = altering.AlterConfigsResource(resource_type=4, resource_name=resource, configs=[setting])
+            request = altering.IncrementalAlterConfigsRequest(resources=[broker], validate_only=False)
+            (answer,) = ask(connection, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+            assert answer.error_code == ErrorCode.NONE, answer.error_message
+    member = letters.member()
+    member.take(1)
+    assert member.acknowledge([(0, 0, [REJECT])]) == ErrorCode.NONE
+    (record,) = letters.read(1)
+    assert told(record) == letters.headers(0, 1, REJECTED)
 
 
 @pytest.mark.parametrize(

@@ -84,14 +84,14 @@ class DeadLetterQueues:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        config: Callable[[], BrokerConfig],
         clock: Clock,
         metadata: MetadataLog,
         settings: Callable[[str], GroupSettings],
         decoding: Decoding,
         produce: Produce,
     ) -> None:
-        self._config = config
+        self._config_now = config
         self._clock = clock
         self._metadata = metadata
         self._settings = settings
@@ -151,7 +151,8 @@ class DeadLetterQueues:
 
     def _check(self, group_id: str, name: str) -> None:
         """Check that the group may use the topic. Raises KafkaError (INVALID_CONFIG) with Kafka's words."""
-        prefix, problem = self._config.errors_deadletterqueue_topic_name_prefix, None
+        config, problem = self._config_now(), None
+        prefix = config.errors_deadletterqueue_topic_name_prefix
         is_there = self._metadata.image.topic(name) is not None
         if not name:
             problem = f"Configured DLQ topic name in share group: {group_id} is empty."
@@ -159,7 +160,7 @@ class DeadLetterQueues:
             problem = f"Configured DLQ topic name in share group: {group_id} cannot start with __, topic: {name}."
         elif is_there and not self._config_of(name).errors_deadletterqueue_group_enable:
             problem = f"DLQ is not enabled on configured DLQ topic for share group: {group_id}, topic: {name}."
-        elif not is_there and not self._config.errors_deadletterqueue_auto_create_topics_enable:
+        elif not is_there and not config.errors_deadletterqueue_auto_create_topics_enable:
             problem = (
                 "DLQ topic does not exist and auto create is disabled on cluster for share group: "
                 f"{group_id}, topic: {name}."
@@ -173,15 +174,16 @@ class DeadLetterQueues:
             raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 
     def _config_of(self, name: str) -> TopicConfig:
-        usable, _ = usable_topic_overrides(self._metadata.image.configs(ConfigResourceType.TOPIC, name), self._config)
-        return topic_config(usable, self._config)
+        config = self._config_now()
+        usable, _ = usable_topic_overrides(self._metadata.image.configs(ConfigResourceType.TOPIC, name), config)
+        return topic_config(usable, config)
 
     async def _created(self, name: str) -> Topic:
         configs = (
             ConfigValue(name=GROUP_ENABLE, value="true"),
             ConfigValue(name="message.timestamp.type", value="CreateTime"),
         )
-        refused = await auto_create_topics([name], self._metadata, self._config, self._clock, configs)
+        refused = await auto_create_topics([name], self._metadata, self._config_now(), self._clock, configs)
         if name in refused:
             raise KafkaError(refused[name], f"cannot create the dead letter queue {name}")
         topic = self._metadata.image.topic(name)
