@@ -119,6 +119,7 @@ def _knows_its_source(side: Side) -> bool:
     """Whether the coordinator has heard of the topic, which takes Kafka's a moment."""
     answer = side.quiet("streams_group_heartbeat", beating("sxl-first"), 0)
     side.quiet("streams_group_heartbeat", beating("sxl-first", member_epoch=-1, **QUIET), 0)
+    side.quiet("delete_groups", {"groups_names": ["sxl-first"]}, 2)
     return not any(status.status_code == _MISSING_SOURCE_TOPICS for status in answer.status or ())
 
 
