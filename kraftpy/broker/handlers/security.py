@@ -69,10 +69,10 @@ async def describe_user_scram_credentials(
     """Return the mechanisms and iterations of users: all for null or an empty list."""
     credentials = broker.image.credentials
     times_named = Counter([user.name for user in request.users or ()] or credentials.users())
-    response = DescribeUserScramCredentialsResponse()
+    response = DescribeUserScramCredentialsResponse(error_message="")  # as in Kafka, also of each user
     async for names in broker.slices.pieces(list(times_named)):
         for name in names:
-            answer = DescribeUserScramCredentialsResult(user=name)
+            answer = DescribeUserScramCredentialsResult(user=name, error_message="")
             iterations = credentials.iterations(name)
             if times_named[name] > 1:
                 answer.error_code = ErrorCode.DUPLICATE_RESOURCE
