@@ -4,9 +4,10 @@ Channel binding is not offered, and names are not prepared (SASLprep): a name is
 come in as arguments, and so does the salted password, because deriving it takes milliseconds (`salted_password`).
 
 The server compares everything in constant time, the whole nonce included (CVE-2024-56128). A name that nobody has is
-answered with a salt made from a secret of the server and fails at the end, like a wrong password: names cannot be told
-apart, as they can at Kafka. The client refuses a number of iterations that would cost it seconds, and a server that
-does not prove that it knows the credential.
+answered with a salt made from a secret of the server and fails at the end, like a wrong password; Kafka tells names
+apart. It looks like a name whose password was set with our defaults: a salt of another length, or more iterations,
+still show that there is such a name. The client refuses a number of iterations that would cost it seconds, and a server
+that does not prove that it knows the credential.
 
 Left out: delegation tokens (`tokenauth=true`), which are refused.
 """
@@ -29,6 +30,10 @@ MOST_ITERATIONS: Final = 16_384
 """The most iterations of a stored credential, as in Kafka."""
 MOST_CLIENT_ITERATIONS: Final = 1_000_000
 """The most that a client computes for a server: about a second."""
+SALT_BYTES: Final = 32
+"""Random bytes of a salt that this program makes."""
+MOST_MESSAGE_BYTES: Final = 16 * 1024
+"""The longest message: room for the longest name twice, with every character escaped, and as much again."""
 NONCE_BYTES: Final = 18
 """Random bytes of a nonce; RFC 5802 asks for no certain number, OpenSSL's and Kafka's have as many bits."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+\Z")
@@ -46,11 +51,6 @@ class Mechanism(NamedTuple):
     name: str
     hash: str
     code: int
-
-    @property
-    def hash_bytes(self) -> int:
-        """The length of a hash, a key and a proof."""
-        return hashlib.new(self.hash).digest_size
 
 
 MECHANISMS: Final = {
@@ -83,9 +83,8 @@ def credential_of(mechanism: Mechanism, salted: bytes, salt: bytes, iterations: 
 def fake_credential(mechanism: Mechanism, name: str, secret: bytes) -> ScramCredential:
     """Return a credential that no password is of, always the same for a name, for one that nobody has."""
     made = hmac.digest(secret, f"{mechanism.name} {name}".encode("utf-8", "surrogatepass"), "sha512")
-    length = mechanism.hash_bytes
     key = hmac.digest(made, b"key", mechanism.hash)
-    return ScramCredential(salt=made[:length], stored_key=key, server_key=key, iterations=LEAST_ITERATIONS)
+    return ScramCredential(salt=made[:SALT_BYTES], stored_key=key, server_key=key, iterations=LEAST_ITERATIONS)
 
 
 class ScramServer:
@@ -121,6 +120,8 @@ class ScramServer:
         if "tokenauth=true" in extensions.lower().split(","):
             raise AuthenticationFailed("Authentication failed: delegation tokens are not enabled")
         found = self._look_up(self.name)
+        if found is not None and found.iterations < LEAST_ITERATIONS:
+            raise InvalidCredentials(f"{found.iterations} iterations are fewer than {LEAST_ITERATIONS}")
         self._known = found is not None
         self._credential = found or fake_credential(self._mechanism, self.name, self._secret)
         bare = f"n={saslname},r={client_nonce}{extensions}"
@@ -201,6 +202,8 @@ class ScramClient:
 
 
 def _text(message: bytes) -> str:
+    if len(message) > MOST_MESSAGE_BYTES:
+        raise InvalidCredentials(f"a SASL/SCRAM message of {len(message)} bytes")
     try:
         return message.decode()
     except UnicodeDecodeError:

@@ -17,9 +17,8 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import alter_user_scram_credentials as altering
 from kraftpy.protocol.messages import describe_user_scram_credentials as describing
-from kraftpy.security.scram import LEAST_ITERATIONS, MECHANISMS, Mechanism, salted_password
+from kraftpy.security.scram import LEAST_ITERATIONS, MECHANISMS, SALT_BYTES, Mechanism, salted_password
 
-_SALT_BYTES: Final = 32
 _NAMES: Final = {mechanism.code: mechanism.name for mechanism in MECHANISMS.values()}
 
 
@@ -45,7 +44,7 @@ class UserAdmin(AdminBase):
         self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = LEAST_ITERATIONS
     ) -> None:
         """Give a user this password for a mechanism, whether there is such a user or not."""
-        chosen, salt = _mechanism(mechanism), secrets.token_bytes(_SALT_BYTES)
+        chosen, salt = _mechanism(mechanism), secrets.token_bytes(SALT_BYTES)
         salted = await asyncio.to_thread(salted_password, chosen, password, salt, iterations)
         upsertion = altering.ScramCredentialUpsertion(
             name=name, mechanism=chosen.code, iterations=iterations, salt=salt, salted_password=salted
