@@ -35,9 +35,9 @@ test: $(VENV)/.dev   ## the tests, and chaos-sim beside them: its output follows
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going tests-side-by-side chaos-sim-beside; \
 		status=$$?; cat build/chaos-sim.txt; exit $$status
 
-# Nodes and clients wait for one another much of the time: three processes keep two cores busy.
+# Nodes and clients wait for one another much of the time: four processes keep two cores busy.
 tests-side-by-side:
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile
 
 # A simulation has a clock of its own, so it may take the time that is left over.
 chaos-sim-beside:

@@ -4,7 +4,8 @@ Its only argument is a JSON object; it inherits the listening sockets of its lin
 
 **Links.** Each is a listening socket that one or all nodes take for the address of another node; every connection to it
 is forwarded to that node's real address. If all nodes share a link (the inter-broker listener is advertised once), the
-client id of a connection's first request tells which node opened it: `broker-<node id>`, with any suffix.
+client id of a connection's first request tells which node opened it: `broker-<node id>`, with any suffix. Nobody can
+tell if the nodes speak TLS there: such connections are never cut.
 
 **A cut** between two nodes looks like a network that drops packets: bytes are held, closes are held, a new connection
 opens and stays silent; nothing is lost and nothing is closed. After healing, everything held is delivered in order. At
@@ -44,6 +45,8 @@ _FIRST_BYTES = struct.Struct(">ihhih")
 """The first bytes of a request: size, API key, version, correlation id, length of the client id."""
 _ORPHAN_CHECK_SECONDS = 0.5
 _GIVE_UP_READING_AT = 1024
+_LARGEST_REQUEST = 100 << 20
+"""What begins with a larger number is no request, but TLS, in which nothing can be read."""
 
 Pair = tuple[int, int]
 """The sender, and the receiver that it does not reach."""
@@ -201,8 +204,8 @@ def _client_id(opening: bytes) -> bytes | None:
     """Return the client id of the request that begins so; empty without one; None if more bytes are needed."""
     if len(opening) < _FIRST_BYTES.size:
         return None
-    *_, length = _FIRST_BYTES.unpack_from(opening)
-    if not 0 <= length <= _GIVE_UP_READING_AT:
+    size, *_, length = _FIRST_BYTES.unpack_from(opening)
+    if size > _LARGEST_REQUEST or not 0 <= length <= _GIVE_UP_READING_AT:
         return b""
     found = opening[_FIRST_BYTES.size : _FIRST_BYTES.size + length]
     return found if len(found) == length else None

@@ -296,3 +296,11 @@ def test_nothing_is_left_of_a_test_that_was_killed(how: str) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):  # the forked child
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_what_is_no_request_passes(links: Links) -> None:
+    """A greeting of TLS, whose random bytes could be the length of a client id that never comes."""
+    greeting = bytes.fromhex("1603010200 010001fc 0303 00 02bc") + bytes(503)
+    opener = links.connect(links.shared)
+    opener.sendall(greeting)
+    assert exactly(links.accept(), len(greeting)) == greeting

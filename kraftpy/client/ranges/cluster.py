@@ -128,6 +128,8 @@ class BlockingCluster:
             try:
                 return self._take(host, port)
             except KafkaError as failed:
+                if not failed.code.retriable:  # such as a wrong password: no other broker would take it
+                    raise
                 failures.append(failed.message)
         raise BrokerUnreachable("; ".join(failures))
 
