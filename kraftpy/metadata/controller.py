@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never, overload
 
-from kraftpy.metadata import brokers, configs, features, partitions, reassignments, scram, topics
+from kraftpy.metadata import acl_changes, brokers, configs, features, partitions, reassignments, scram, topics
+from kraftpy.metadata.acls import CreateAcls, DeleteAcls, DeletedAcls
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -88,7 +89,11 @@ def decide(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResul
 @overload
 def decide(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramResult, ...]]: ...
 @overload
-def decide(command: FormatCluster | BalanceLeaders | SetControllerDefaults, image: Image) -> Decision[None]: ...
+def decide(command: DeleteAcls, image: Image) -> Decision[tuple[DeletedAcls, ...]]: ...
+@overload
+def decide(
+    command: FormatCluster | BalanceLeaders | SetControllerDefaults | CreateAcls, image: Image
+) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
 def decide(command: Command, image: Image) -> Decision[Any]:
@@ -128,6 +133,10 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return features.update_features(command, image)
         case SetScramCredentials():
             return scram.set_scram_credentials(command, image)
+        case CreateAcls():
+            return acl_changes.create_acls(command, image)
+        case DeleteAcls():
+            return acl_changes.delete_acls(command, image)
         case _:
             assert_never(command)
 
