@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.handlers import (
         cluster,
         configs,
+        delegation_tokens,
         fetch,
         groups,
         leaders,
@@ -381,7 +382,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.complaints, lambda: self.image)
+            self._secured = SecureListeners(self.config, self.clock, self.complaints, lambda: self.image)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
@@ -568,6 +569,7 @@ def _proof(broker: Broker) -> BrokerProof:
 if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every handler module
     _cluster: type[cluster.Broker] = Broker
     _configs: type[configs.Broker] = Broker
+    _delegation_tokens: type[delegation_tokens.Broker] = Broker
     _fetch: type[fetch.Broker] = Broker
     _groups: type[groups.Broker] = Broker
     _leaders: type[leaders.Broker] = Broker

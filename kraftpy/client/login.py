@@ -55,7 +55,8 @@ def log_in(login: Login) -> Exchange:
 
 def _scram(login: Login) -> Exchange:
     mechanism = MECHANISMS[login.mechanism]
-    client = ScramClient(mechanism, login.username, secrets.token_urlsafe(NONCE_BYTES))
+    nonce = secrets.token_urlsafe(NONCE_BYTES)
+    client = ScramClient(mechanism, login.username, nonce, is_by_token=login.is_by_token)
     salt, iterations = client.challenged((yield from _token(client.first())))
     salted = yield lambda: salted_password(mechanism, login.password, salt, iterations)
     client.verify((yield from _token(client.final(salted))))
@@ -104,12 +105,14 @@ def _login(options: ClientOptions) -> Login:
     mechanism, username, password = options.sasl_mechanism, options.sasl_username, options.sasl_password
     if mechanism not in CLIENT_MECHANISMS:
         raise ValueError(f"sasl_mechanism must be one of {', '.join(CLIENT_MECHANISMS)}, not {mechanism!r}")
+    is_by_token = False
     if options.sasl_jaas_config is not None:
         try:
             parsed = parse_jaas(options.sasl_jaas_config)
         except JaasError as error:
             raise ValueError(f"sasl_jaas_config: {error}") from None
         username, password = username or parsed.username, password or parsed.password
+        is_by_token = parsed.is_by_token and mechanism in MECHANISMS
     if not username or not password:
         raise ValueError("sasl_username and sasl_password must be given, or be in sasl_jaas_config")
-    return Login(mechanism=mechanism, username=username, password=password)
+    return Login(mechanism=mechanism, username=username, password=password, is_by_token=is_by_token)

@@ -13,6 +13,8 @@ class Login:
     mechanism: str
     username: str
     password: str = field(repr=False)
+    is_by_token: bool = False
+    """Whether they are a delegation token's id and, in base64, its HMAC (KIP-48)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,12 @@ class BrokerConfig:
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
     kraftpy_max_configs_bytes: int = _default("kraftpy.max.configs.bytes")
 
+    # Delegation tokens
+    delegation_token_secret_key: str | None = field(default=_default("delegation.token.secret.key"), repr=False)
+    delegation_token_max_lifetime_ms: int = _default("delegation.token.max.lifetime.ms")
+    delegation_token_expiry_time_ms: int = _default("delegation.token.expiry.time.ms")
+    delegation_token_expiry_check_interval_ms: int = _default("delegation.token.expiry.check.interval.ms")
+
     # Topics
     auto_create_topics_enable: bool = _default("auto.create.topics.enable")
     delete_topic_enable: bool = _default("delete.topic.enable")

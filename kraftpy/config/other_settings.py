@@ -17,14 +17,6 @@ authorizer.class.name                            string   ""
     Class that decides who may do what.
 client.quota.callback.class                      class    null
     Class that computes client quotas.
-delegation.token.expiry.check.interval.ms        long     3600000 1..
-    Pause between looks for expired delegation tokens.
-delegation.token.expiry.time.ms                  long     86400000 1..
-    Life of a delegation token that is not renewed.
-delegation.token.max.lifetime.ms                 long     604800000 1..
-    Longest life of a delegation token.
-delegation.token.secret.key                      password null
-    Key that signs delegation tokens.
 early.start.listeners                            list     null
     Listeners opened before the authorizer is ready.
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never, overload
 
-from kraftpy.metadata import brokers, configs, features, partitions, reassignments, scram, topics
+from kraftpy.metadata import brokers, configs, features, partitions, reassignments, scram, token_decisions, topics
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -60,6 +60,12 @@ from kraftpy.metadata.decision import (
     ReassignmentResult,
     TopicResult,
 )
+from kraftpy.metadata.delegation_tokens import (
+    CreateDelegationToken,
+    DelegationTokenResult,
+    ExpireDelegationToken,
+    RemoveDelegationTokens,
+)
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.topics import is_internal, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode
@@ -88,7 +94,13 @@ def decide(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResul
 @overload
 def decide(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramResult, ...]]: ...
 @overload
-def decide(command: FormatCluster | BalanceLeaders | SetControllerDefaults, image: Image) -> Decision[None]: ...
+def decide(
+    command: ExpireDelegationToken | RemoveDelegationTokens, image: Image
+) -> Decision[DelegationTokenResult]: ...
+@overload
+def decide(
+    command: FormatCluster | BalanceLeaders | SetControllerDefaults | CreateDelegationToken, image: Image
+) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
 def decide(command: Command, image: Image) -> Decision[Any]:
@@ -128,6 +140,12 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return features.update_features(command, image)
         case SetScramCredentials():
             return scram.set_scram_credentials(command, image)
+        case CreateDelegationToken():
+            return token_decisions.create_delegation_token(command, image)
+        case ExpireDelegationToken():
+            return token_decisions.expire_delegation_token(command, image)
+        case RemoveDelegationTokens():
+            return token_decisions.remove_delegation_tokens(command, image)
         case _:
             assert_never(command)
 

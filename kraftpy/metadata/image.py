@@ -20,6 +20,12 @@ from kraftpy.config.settings import whole_number
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
 from kraftpy.metadata.credentials import Credentials, ScramChange, ScramCredentialChanged
+from kraftpy.metadata.delegation_tokens import (
+    DelegationToken,
+    DelegationTokenChanged,
+    DelegationTokenRemoved,
+    DelegationTokens,
+)
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -43,7 +49,7 @@ SCHEMA = 6
 """The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
 _OLDER_SCHEMA = 4
 """The schema of a snapshot that earlier versions understand: it knows the features, and no controller's defaults."""
-_WITHOUT_CREDENTIALS = 5
+_WITHOUT_SECURITY = 5
 
 _TOPICS_DEPTH = 3
 """The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
@@ -187,6 +193,7 @@ class _Saved:
     submissions: tuple[SavedSubmissions, ...] = ()
     controller_defaults: tuple[ConfigValue, ...] = ()
     credentials: tuple[ScramChange, ...] = ()
+    delegation_tokens: tuple[DelegationToken, ...] = ()
 
 
 def config_bytes(resource_name: str, name: str, value: str) -> int:
@@ -228,6 +235,7 @@ class Image:
         "configs_bytes",
         "controller_defaults",
         "credentials",
+        "delegation_tokens",
         "next_producer_id",
         "partition_count",
         "submissions",
@@ -253,6 +261,7 @@ class Image:
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
         self.credentials = Credentials()
+        self.delegation_tokens = DelegationTokens()
 
     # -- lookups
 
@@ -421,6 +430,10 @@ class Image:
                 self.cluster_id = record.cluster_id
             case ScramCredentialChanged():
                 self.credentials.replay(record.change)
+            case DelegationTokenChanged():
+                self.delegation_tokens.put(record.token)
+            case DelegationTokenRemoved():
+                self.delegation_tokens.remove(record.token_id)
             case _:
                 assert_never(record)
         self.version += 1
@@ -504,6 +517,7 @@ class Image:
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
         defaults, credentials = self.controller_defaults, self.credentials.saved()
+        tokens = self.delegation_tokens.all()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -526,9 +540,10 @@ class Image:
                 submissions=submissions,
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
                 credentials=credentials,
+                delegation_tokens=tokens,
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            schema = SCHEMA if credentials else _WITHOUT_CREDENTIALS if needs_newer else _OLDER_SCHEMA
+            schema = SCHEMA if credentials or tokens else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
             return pack([schema, to_plain(saved)])
 
         return encode
@@ -566,4 +581,5 @@ class Image:
         image.submissions = Submissions(saved.submissions)
         image.controller_defaults = _values(saved.controller_defaults)
         image.credentials = Credentials(saved.credentials)
+        image.delegation_tokens = DelegationTokens(saved.delegation_tokens)
         return image

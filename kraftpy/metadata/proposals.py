@@ -22,7 +22,12 @@ from kraftpy.metadata.commands import decode_command, decode_submission
 
 MAX_TEXT_BYTES = (1 << 15) - 1
 _MAX_HOST_BYTES = 255
-_LONG = frozenset({"time_ms", "broker_epoch", "previous_broker_epoch", "controller_epoch"})
+_LONG = frozenset(
+    {
+        "time_ms", "broker_epoch", "previous_broker_epoch", "controller_epoch",
+        "issue_ms", "expiry_ms", "max_ms", "period_ms",
+    }
+)  # fmt: skip
 
 
 def check_proposal(data: bytes, node_id: int) -> None:

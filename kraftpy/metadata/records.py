@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
 from kraftpy.metadata.credentials import ScramCredentialChanged
+from kraftpy.metadata.delegation_tokens import DelegationTokenChanged, DelegationTokenRemoved
 from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
@@ -150,4 +151,6 @@ Record = (
     | ProducerIdsAllocated
     | FeatureChanged
     | ScramCredentialChanged
+    | DelegationTokenChanged
+    | DelegationTokenRemoved
 )

@@ -57,6 +57,11 @@ class Login:
         return self.options.get("password")
 
     @property
+    def is_by_token(self) -> bool:
+        """Whether name and password are a delegation token's id and HMAC: the option `tokenauth`."""
+        return self.options.get("tokenauth", "").lower() == "true"
+
+    @property
     def users(self) -> dict[str, str]:
         """The passwords of the users of PLAIN, by name: the options `user_<name>`."""
         return {name[len(_USER) :]: value for name, value in self.options.items() if name.startswith(_USER)}

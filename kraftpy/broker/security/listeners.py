@@ -13,6 +13,7 @@ from kraftpy.broker.containment import Complaints
 from kraftpy.broker.security.authentication import Authentication
 from kraftpy.broker.security.certificate import Certificate
 from kraftpy.broker.security.tls import Handshakes, TlsLayer
+from kraftpy.broker.security.token_logins import TokenCredentials
 from kraftpy.broker.startup import StartupError
 from kraftpy.config.security import SaslSettings, TlsSettings
 from kraftpy.config.settings import shortened
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
+    from kraftpy.ports import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +39,13 @@ _FAILED = "Failed authentication with %s (%s)"
 class SecureListeners:
     """The listeners that are not PLAINTEXT. Raises StartupError if their keys or certificates cannot be used."""
 
-    def __init__(self, config: BrokerConfig, complaints: Complaints, image: Callable[[], Image]) -> None:
-        """`image` returns the metadata of now, which has the credentials of SCRAM."""
+    def __init__(self, config: BrokerConfig, clock: Clock, complaints: Complaints, image: Callable[[], Image]) -> None:
+        """`image` returns the metadata of now, which has the credentials of SCRAM and the delegation tokens."""
         self._image = image
         self._secret = secrets.token_bytes(32)
+        self._tokens: TokenCredentials | None = None
+        if config.delegation_token_secret_key:
+            self._tokens = TokenCredentials(config.delegation_token_secret_key, self._secret, clock, image)
         self._sasl = {each.listener: each.sasl for each in config.secured if each.sasl is not None}
         self._complaints = complaints
         self._handshakes = Handshakes()
@@ -89,7 +94,13 @@ class SecureListeners:
             return PlainServer(sasl.logins[mechanism].users)
         nonce = secrets.token_urlsafe(NONCE_BYTES)
         scram = MECHANISMS[mechanism]
-        return ScramExchange(scram, lambda name: self._image().credentials.of(name, scram.code), self._secret, nonce)
+        return ScramExchange(
+            scram,
+            lambda name: self._image().credentials.of(name, scram.code),
+            self._secret,
+            nonce,
+            None if self._tokens is None else self._tokens.of_mechanism(scram),
+        )
 
     async def renew_certificates(self) -> None:
         """Take over changed files of keys and certificates, for connections from then on."""
