@@ -23,8 +23,8 @@ from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.scram import Mechanism, ScramCredential, ScramServer, token_id_of
 
 _LEAST_BETWEEN_RENEWALS_MS: Final = 1_000
-_LONGEST_SESSION_MS: Final = 2**62
-"""The longest session that is told: a credential may last until any time that a number can name."""
+_LONGEST_SESSION_MS: Final = 2**42
+"""The longest session, 139 years: Java's clients count its nanoseconds, and a token may name any time as its end."""
 
 
 class IllegalState(Exception):

@@ -2,8 +2,9 @@
 
     python tests/compat/java_security.py       exit status 1 if anything is not as it should be
 
-Needs a JDK, Maven and a repository that has Apache Kafka. `kafka-delegation-tokens` has a token made, shown, renewed and
-removed by its owner and by a renewer; in between, the console producer and consumer log in with it, by both mechanisms.
+Needs a JDK, Maven and a repository that has Apache Kafka. `kafka-delegation-tokens` has a token made, shown, renewed
+and removed by its owner and by a renewer; in between, the console producer and consumer log in with it, by both
+mechanisms.
 """
 
 from __future__ import annotations
