@@ -321,7 +321,7 @@ class Broker:
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
         loops["pruning"] = self.share_coordinators.prune_forever
         if self._secured is not None:
-            loops["certificates"] = self._secured.renew_certificates
+            loops.update(self._secured.loops())
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):

@@ -1,21 +1,22 @@
-"""How a client secures its connections: TLS, and SASL with PLAIN or SCRAM.
+"""How a client secures its connections: TLS, and SASL with PLAIN, SCRAM or OAUTHBEARER.
 
 A client checks the broker's certificate, and that it is for the host it connects to, before it sends anything; with
 SCRAM, the broker has to prove that it knows the password as well.
 
-Left out: OAUTHBEARER, GSSAPI, and authenticating again on the same connection when a session ends (KIP-368): the broker
+Left out: GSSAPI, and authenticating again on the same connection when a session ends (KIP-368): the broker
 closes such a connection, and the client opens another.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import ssl
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.client.security import Login, Security
-from kraftpy.config.security import Store, TlsSettings
+from kraftpy.config.security import OAUTHBEARER, Store, TlsSettings
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -23,6 +24,7 @@ from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from kraftpy.security.failures import AuthenticationFailed
 from kraftpy.security.jaas import JaasError, parse_jaas
 from kraftpy.security.mapping_rules import parse_ssl_rules
+from kraftpy.security.oauthbearer import first_message, last_message, refusal_of
 from kraftpy.security.plain import plain_message
 from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramClient, salted_password
 from kraftpy.tls import TlsError, client_context
@@ -30,10 +32,10 @@ from kraftpy.tls import TlsError, client_context
 if TYPE_CHECKING:
     from kraftpy.client.options import ClientOptions
 
-Exchange = Generator[tuple[ApiKey, Any] | Callable[[], bytes], Any, None]
+Exchange = Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, None]
 """Requests to send one after the other, each answered into it, and computations that take long, done for it."""
 
-CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS)
+CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS, OAUTHBEARER)
 
 
 def log_in(login: Login) -> Exchange:
@@ -47,6 +49,8 @@ def log_in(login: Login) -> Exchange:
     try:
         if login.mechanism == "PLAIN":
             yield from _token(plain_message(login.username, login.password))
+        elif login.token is not None:
+            yield from _oauthbearer(login.token)
         else:
             yield from _scram(login)
     except AuthenticationFailed as failure:
@@ -62,7 +66,20 @@ def _scram(login: Login) -> Exchange:
     client.verify((yield from _token(client.final(salted))))
 
 
-def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], bytes], Any, bytes]:
+def _oauthbearer(get: Callable[[], str]) -> Exchange:
+    token = yield get
+    try:
+        message = first_message(token, {})
+    except ValueError as error:
+        raise AuthenticationFailed(str(error)) from None
+    status = refusal_of((yield from _token(message)))
+    if status is not None:
+        with contextlib.suppress(KafkaError):  # the broker's last answer is one
+            yield from _token(last_message())
+        raise AuthenticationFailed(f"the broker refused the token: {status}")
+
+
+def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, bytes]:
     answer = yield ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token)
     if answer.error_code:
         error = ErrorCode.of(answer.error_code)
@@ -105,7 +122,7 @@ def _login(options: ClientOptions) -> Login:
     mechanism, username, password = options.sasl_mechanism, options.sasl_username, options.sasl_password
     if mechanism not in CLIENT_MECHANISMS:
         raise ValueError(f"sasl_mechanism must be one of {', '.join(CLIENT_MECHANISMS)}, not {mechanism!r}")
-    is_by_token = False
+    parsed, is_by_token = None, False
     if options.sasl_jaas_config is not None:
         try:
             parsed = parse_jaas(options.sasl_jaas_config)
@@ -113,6 +130,10 @@ def _login(options: ClientOptions) -> Login:
             raise ValueError(f"sasl_jaas_config: {error}") from None
         username, password = username or parsed.username, password or parsed.password
         is_by_token = parsed.is_by_token and mechanism in MECHANISMS
+    if mechanism == OAUTHBEARER:
+        from kraftpy.client.oauthbearer import tokens_of
+
+        return Login(mechanism=mechanism, token=tokens_of(options, parsed).token)
     if not username or not password:
         raise ValueError("sasl_username and sasl_password must be given, or be in sasl_jaas_config")
     return Login(mechanism=mechanism, username=username, password=password, is_by_token=is_by_token)

@@ -500,6 +500,8 @@ def _check_between(config: BrokerConfig) -> None:
     mechanism = config.inter_broker_mechanism
     if mechanism not in listener.sasl.mechanisms:
         raise ConfigError(f"sasl.mechanism.inter.broker.protocol={mechanism} is not a mechanism of {listener.listener}")
+    if mechanism == "OAUTHBEARER":
+        raise ConfigError(f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers do not log in so at each other")
     own = listener.sasl.logins.get(mechanism)
     if own is None or not own.username or not own.password:
         name = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}.sasl.jaas.config"

@@ -1,0 +1,107 @@
+"""The keys of OAUTHBEARER's tokens on one listener: fetched, renewed, and looked for again if a token names another.
+
+They are fetched when the listener opens, and then every `sasl.oauthbearer.jwks.endpoint.refresh.ms`. What fails is
+tried again, after waits that grow; until then the keys that there are stay in use, and without any, no token is
+accepted. A token that names an unknown key has them fetched early, and waits for it, but not longer than
+`_MOST_WAIT_SECONDS`. Anybody can name keys: one that was not found is not looked for again for a minute, as far as the
+last 16 of them are remembered, and nothing is fetched early twice within the longest wait for a retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kraftpy.config.security import OauthbearerSettings
+from kraftpy.endpoints import EndpointError, fetch
+from kraftpy.security.json_web_tokens import MOST_JWKS_BYTES, Header, JwksError, KeySet, parse_jwks
+
+logger = logging.getLogger(__name__)
+
+MISSING_KEYS: Final = 16
+MISSING_SECONDS: Final = 60.0
+_MOST_WAIT_SECONDS: Final = 5.0
+
+
+class Jwks:
+    """The keys of one listener. `load` gets them in a thread: it returns them, or raises JwksError or EndpointError."""
+
+    def __init__(self, listener: str, settings: OauthbearerSettings, load: Callable[[], KeySet] | None = None) -> None:
+        self.keys: KeySet | None = None
+        """The keys as of now; None before the first."""
+        self._listener = listener
+        self._settings = settings
+        self._load = load or self._fetch
+        self._loading: asyncio.Task[bool] | None = None
+        self._missing: dict[str, float] = {}
+        """When the last unknown keys may be looked for again, by their ids; the oldest first."""
+        self._may_look_at = 0.0
+
+    async def run(self) -> None:
+        """Fetch the keys for ever."""
+        failures = 0
+        while True:
+            if await self._fetched():
+                failures = 0
+                await asyncio.sleep(self._settings.refresh_ms / 1000)
+            else:
+                longest_ms = max(self._settings.backoff_ms, self._settings.backoff_max_ms)
+                await asyncio.sleep(min(self._settings.backoff_ms * 2.0 ** min(failures, 30), longest_ms) / 1000)
+                failures += 1
+
+    def prepare(self, header: Header) -> Awaitable[None] | None:
+        """Return what to await before a token with this header can be verified; None if nothing."""
+        keys = self.keys
+        if keys is not None and (header.key_id is None or keys.find(header) is not None):
+            return None
+        if self._loading is not None:
+            return self._wait()
+        now = asyncio.get_running_loop().time()
+        if now < self._may_look_at or (header.key_id is not None and self._missing.get(header.key_id, 0.0) > now):
+            return None
+        self._may_look_at = now + self._settings.backoff_max_ms / 1000
+        if keys is not None and header.key_id is not None:
+            self._missing.pop(header.key_id, None)
+            self._missing[header.key_id] = now + MISSING_SECONDS
+            if len(self._missing) > MISSING_KEYS:
+                del self._missing[next(iter(self._missing))]
+        return self._wait()
+
+    async def _wait(self) -> None:
+        """Wait for keys that are being fetched, or about to be."""
+        try:
+            async with asyncio.timeout(_MOST_WAIT_SECONDS):
+                await self._fetched()
+        except TimeoutError:
+            return
+
+    async def _fetched(self) -> bool:
+        """Fetch the keys, together with others who want them; return whether there are new ones."""
+        task = self._loading
+        if task is None:
+            task = self._loading = asyncio.create_task(self._fetch_now(), name=f"keys of {self._listener}")
+            task.add_done_callback(self._loaded)
+        return await asyncio.shield(task)
+
+    def _loaded(self, _: object) -> None:
+        self._loading = None
+
+    async def _fetch_now(self) -> bool:
+        try:
+            keys = await asyncio.to_thread(self._load)
+        except (EndpointError, JwksError, OSError, RuntimeError) as error:
+            kept = "the present ones stay in use" if self.keys is not None else "no token is accepted yet"
+            logger.warning("%s: keys of OAUTHBEARER cannot be fetched: %s; %s", self._listener, error, kept)
+            return False
+        self.keys = keys
+        return True
+
+    def _fetch(self) -> KeySet:
+        url = self._settings.url
+        assert url is not None
+        try:
+            return parse_jwks(fetch(url, MOST_JWKS_BYTES, trusted=self._settings.trusted))
+        except JwksError as error:
+            raise JwksError(f"{url}: {error}") from None
