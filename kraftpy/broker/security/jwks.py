@@ -56,7 +56,7 @@ class Jwks:
         keys = self.keys
         if keys is not None and (header.key_id is None or keys.find(header) is not None):
             return None
-        if self._loading is not None:
+        if self._loading is not None and not self._loading.done():
             return self._wait()
         now = asyncio.get_running_loop().time()
         if now < self._may_look_at or (header.key_id is not None and self._missing.get(header.key_id, 0.0) > now):
@@ -80,13 +80,9 @@ class Jwks:
     async def _fetched(self) -> bool:
         """Fetch the keys, together with others who want them; return whether there are new ones."""
         task = self._loading
-        if task is None:
+        if task is None or task.done():
             task = self._loading = asyncio.create_task(self._fetch_now(), name=f"keys of {self._listener}")
-            task.add_done_callback(self._loaded)
         return await asyncio.shield(task)
-
-    def _loaded(self, _: object) -> None:
-        self._loading = None
 
     async def _fetch_now(self) -> bool:
         try:
