@@ -54,11 +54,11 @@ def fetch(
             connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=MOST_SECONDS)
         try:
             connection.request("POST" if body else "GET", path, body.encode() if body else None, sent)
-            answer = connection.getresponse()
-            if answer.status != _OK:
-                is_refusal = _REFUSALS[0] <= answer.status < _REFUSALS[1] and answer.status != _TOO_MANY
-                raise EndpointError(f"{url} answered with status {answer.status}", is_refusal=is_refusal)
-            return _content(url, answer, most_bytes, deadline)
+            with connection.getresponse() as answer:
+                if answer.status != _OK:
+                    is_refusal = _REFUSALS[0] <= answer.status < _REFUSALS[1] and answer.status != _TOO_MANY
+                    raise EndpointError(f"{url} answered with status {answer.status}", is_refusal=is_refusal)
+                return _content(url, answer, most_bytes, deadline)
         finally:
             connection.close()
     except ssl.SSLCertVerificationError as error:
