@@ -25,6 +25,9 @@ KAFKA_SETTINGS = Path(__file__).parent / "compat" / "kafka_settings.tsv"
 EVERY = {**BROKER_SETTINGS, **SECURITY_SETTINGS, **OTHER_SETTINGS}
 ACTED_ON = BROKER_SETTINGS.keys() | SECURITY_SETTINGS.keys()
 OURS = {
+    "kraftpy.sasl.oauthbearer.allow.unsecured.tokens",
+    "org.apache.kafka.sasl.oauthbearer.allowed.files",  # properties of the JVM in Kafka
+    "org.apache.kafka.sasl.oauthbearer.allowed.urls",
     "kraftpy.batch.max.expanded.bytes",
     "kraftpy.batch.max.headers",
     "kraftpy.batch.max.bytes",

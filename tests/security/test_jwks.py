@@ -152,7 +152,7 @@ async def test_without_keys_nobody_waits_for_ever_and_the_endpoint_is_not_floode
 
 
 async def test_a_login_that_waits_for_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kraftpy.broker.security.jwks._MOST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("kraftpy.broker.security.jwks.MOST_WAIT_SECONDS", 0.05)
     keys = Keys(monkeypatch)
     keys.may_answer.clear()
     async with keys.running():

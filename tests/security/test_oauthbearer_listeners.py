@@ -113,6 +113,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with ReservedPorts() as ports:
         made = Served(tmp_path_factory.mktemp("served"), ports)
         with made.provider, made.broker as running:
+            deadline = time.monotonic() + BOUND_SECONDS
+            while not (
+                log_in(made, made.issuer.token())[0] and log_in(made, made.issuer.token("ed", "EdDSA"), "file")[0]
+            ):
+                assert time.monotonic() < deadline, "the keys are not fetched"
             yield made
             assert "Traceback" not in running.log_text
             assert "eyJ" not in running.log_text  # as every token begins

@@ -3,7 +3,7 @@
 They are fetched when the listener opens, and then every `sasl.oauthbearer.jwks.endpoint.refresh.ms`. What fails is
 tried again, after waits that grow; until then the keys that there are stay in use, and without any, no token is
 accepted. A token that names an unknown key has them fetched early, and waits for it, but not longer than
-`_MOST_WAIT_SECONDS`. Anybody can name keys: one that was not found is not looked for again for a minute, as far as the
+`MOST_WAIT_SECONDS`. Anybody can name keys: one that was not found is not looked for again for a minute, as far as the
 last 16 of them are remembered, and nothing is fetched early twice within the longest wait for a retry.
 """
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 MISSING_KEYS: Final = 16
 MISSING_SECONDS: Final = 60.0
-_MOST_WAIT_SECONDS: Final = 5.0
+MOST_WAIT_SECONDS: Final = 5.0
 
 
 class Jwks:
@@ -72,7 +72,7 @@ class Jwks:
     async def _wait(self) -> None:
         """Wait for keys that are being fetched, or about to be."""
         try:
-            async with asyncio.timeout(_MOST_WAIT_SECONDS):
+            async with asyncio.timeout(MOST_WAIT_SECONDS):
                 await self._fetched()
         except TimeoutError:
             return
