@@ -3,8 +3,10 @@
 A client checks the broker's certificate, and that it is for the host it connects to, before it sends anything; with
 SCRAM, the broker has to prove that it knows the password as well.
 
-Left out: GSSAPI, and authenticating again on the same connection when a session ends (KIP-368): the broker
-closes such a connection, and the client opens another.
+A session that ends is renewed on its connection by the same exchange, before the first request that is sent in the last
+part of its life (KIP-368); a connection that is not used lets its session end.
+
+Left out: GSSAPI.
 """
 
 from __future__ import annotations
@@ -32,10 +34,26 @@ from kraftpy.tls import TlsError, client_context
 if TYPE_CHECKING:
     from kraftpy.client.options import ClientOptions
 
-Exchange = Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, None]
-"""Requests to send one after the other, each answered into it, and computations that take long, done for it."""
+Exchange = Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, int]
+"""Requests to send one after the other, each answered into it, and computations that take long, done for it.
+
+It returns for how many milliseconds the session lasts; 0 for ever.
+"""
 
 CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS, OAUTHBEARER)
+_RENEWED_AFTER = (0.85, 0.95)
+"""The share of its life after which a session is renewed: at random in between, as in Kafka."""
+_LEAST_BETWEEN_RENEWALS_MS = 1_000
+
+
+def renewed_after_ms(lifetime_ms: int, random: float) -> float | None:
+    """Return when to renew a session, in milliseconds from its begin; None if it cannot or need not be.
+
+    `random` is in [0, 1). Brokers renew a session once a second at most.
+    """
+    least, most = _RENEWED_AFTER
+    after_ms = lifetime_ms * (least + (most - least) * random)
+    return after_ms if after_ms > _LEAST_BETWEEN_RENEWALS_MS else None
 
 
 def log_in(login: Login) -> Exchange:
@@ -48,11 +66,10 @@ def log_in(login: Login) -> Exchange:
         )
     try:
         if login.mechanism == "PLAIN":
-            yield from _token(plain_message(login.username, login.password))
-        elif login.token is not None:
-            yield from _oauthbearer(login.token)
-        else:
-            yield from _scram(login)
+            return (yield from _token(plain_message(login.username, login.password)))[1]
+        if login.token is not None:
+            return (yield from _oauthbearer(login.token))
+        return (yield from _scram(login))
     except AuthenticationFailed as failure:
         raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from failure
 
@@ -61,9 +78,11 @@ def _scram(login: Login) -> Exchange:
     mechanism = MECHANISMS[login.mechanism]
     nonce = secrets.token_urlsafe(NONCE_BYTES)
     client = ScramClient(mechanism, login.username, nonce, is_by_token=login.is_by_token)
-    salt, iterations = client.challenged((yield from _token(client.first())))
+    salt, iterations = client.challenged((yield from _token(client.first()))[0])
     salted = yield lambda: salted_password(mechanism, login.password, salt, iterations)
-    client.verify((yield from _token(client.final(salted))))
+    answer, lifetime_ms = yield from _token(client.final(salted))
+    client.verify(answer)
+    return lifetime_ms
 
 
 def _oauthbearer(get: Callable[[], str]) -> Exchange:
@@ -72,20 +91,22 @@ def _oauthbearer(get: Callable[[], str]) -> Exchange:
         message = first_message(token, {})
     except ValueError as error:
         raise AuthenticationFailed(str(error)) from None
-    status = refusal_of((yield from _token(message)))
+    answer, lifetime_ms = yield from _token(message)
+    status = refusal_of(answer)
     if status is not None:
         with contextlib.suppress(KafkaError):  # the broker's last answer is one
             yield from _token(last_message())
         raise AuthenticationFailed(f"the broker refused the token: {status}")
+    return lifetime_ms
 
 
-def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, bytes]:
+def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, tuple[bytes, int]]:
+    """Send a token; return the answer, and for how long the session lasts if it has begun."""
     answer = yield ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token)
     if answer.error_code:
         error = ErrorCode.of(answer.error_code)
         raise KafkaError(error, answer.error_message or error.meaning)
-    found: bytes = answer.auth_bytes
-    return found
+    return answer.auth_bytes, answer.session_lifetime_ms
 
 
 def security_of(options: ClientOptions) -> Security:
