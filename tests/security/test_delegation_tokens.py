@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import hmac
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from kraftpy.security.principal import Principal
 from kraftpy.security.sasl import SaslServer, ScramExchange
 from kraftpy.security.scram import MECHANISMS as SCRAM
 from kraftpy.security.scram import ScramClient, fake_credential, salted_password, token_id_of
-from kraftpy.testing import EmbeddedBroker
+from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from kraftpy.types import Millis
 from tests.security.certificates import HOST, Certificates
@@ -548,6 +548,49 @@ def assert_refused(port: int, token: DelegationToken, why: str) -> None:
     with pytest.raises(KafkaError, match=why) as refused, BlockingAdmin(**login_by_token) as bearer:
         bearer.list_topics()
     assert refusal(refused) is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_every_broker_knows_the_tokens_of_a_cluster() -> None:
+    """Clients reach them at the brokers' own listener, which has SASL here."""
+    users = f'{PLAIN_MODULE} required username="broker" password="b" user_broker="b" user_alice="{PASSWORD}";'
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,REPLICATION:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.replication.plain.sasl.jaas.config": users,
+        "delegation.token.secret.key": SECRET,
+        "delegation.token.expiry.check.interval.ms": "300",
+    }
+    with Cluster(3, settings=settings, can_partition=False) as cluster:
+        ports = [cluster._wiring.ports[node].brokers for node in (1, 2, 3)]
+        with BlockingAdmin(**login(ports[0])) as admin:
+            token = admin.create_delegation_token()
+            brief = admin.create_delegation_token(max_lifetime_ms=100)
+        for port in ports:
+            eventually(lambda port=port: has_only(port, token, not_any_more=brief))
+            with Wire(port) as wire:
+                assert by_hand(wire, token).error_code == 0
+                assert wire.is_served()
+        with BlockingAdmin(**login(ports[2])) as admin:
+            admin.expire_delegation_token(token.hmac)
+        for port in ports:
+            eventually(lambda port=port: is_refused(port, token))
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+def has_only(port: int, token: DelegationToken, *, not_any_more: DelegationToken) -> bool:
+    with BlockingAdmin(**login(port)) as admin:
+        found = admin.describe_delegation_tokens()
+    return token in found and not_any_more not in found
+
+
+def is_refused(port: int, token: DelegationToken) -> bool:
+    with Wire(port) as wire:
+        return bool(by_hand(wire, token).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED)
 
 
 def test_tokens_leave_room_for_settings(tmp_path: Path) -> None:

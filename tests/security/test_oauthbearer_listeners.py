@@ -16,9 +16,14 @@ import kafka.net.sasl.oauth
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from kraftpy.broker.containment import Complaints
+from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.security import listeners
+from kraftpy.broker.startup import StartupError
 from kraftpy.client import Admin, BlockingAdmin, Consumer, ErrorCode, KafkaError, OffsetSpec, Producer, RangeReader
 from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.config.sources import load
+from kraftpy.metadata.image import Image
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from kraftpy.security.oauthbearer import first_message, last_message
@@ -460,6 +465,14 @@ def test_a_broker_starts_without_its_keys_and_accepts_tokens_once_it_has_them(tm
             while not gets_in():
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+
+
+@pytest.mark.parametrize("absent", ["jwt", "cryptography"])
+def test_a_broker_without_the_libraries_does_not_start(monkeypatch: pytest.MonkeyPatch, absent: str) -> None:
+    monkeypatch.setattr(listeners, "find_spec", lambda name: None if name == absent else name)
+    config = BrokerConfig.of(SETTINGS)
+    with pytest.raises(StartupError, match=r"OAUTHBEARER needs PyJWT: install kraftpy\[security\]"):
+        listeners.SecureListeners(config, SystemClock(), Complaints(), Image)
 
 
 def test_brokers_do_not_log_in_by_tokens() -> None:

@@ -57,7 +57,7 @@ class SecureListeners:
             for each in config.secured
             if each.sasl is not None and each.sasl.oauthbearer is not None and each.sasl.oauthbearer.url is not None
         }
-        if self._jwks and find_spec("jwt") is None:
+        if self._jwks and not all(map(find_spec, ("jwt", "cryptography"))):
             raise StartupError("sasl.enabled.mechanisms: OAUTHBEARER needs PyJWT: install kraftpy[security]")
         self._complaints = complaints
         self._handshakes = Handshakes()
