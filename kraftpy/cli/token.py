@@ -96,7 +96,7 @@ def renew(token_id: str, bootstrap: str, period_ms: int | None) -> None:
 @bootstrap_option
 @period_option
 def expire(token_id: str, bootstrap: str, period_ms: int | None) -> None:
-    """Remove a token, or let it expire at another time. Connections that it opened last until it would have expired."""
+    """Remove a token, or let it expire at another time. Connections that it opened end with it."""
 
     async def work() -> int:
         async with _admin(bootstrap) as admin:

@@ -540,7 +540,7 @@ class Image:
                 submissions=submissions,
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
                 credentials=credentials,
-                delegation_tokens=tokens,
+                delegation_tokens=tuple(sorted(tokens, key=lambda token: token.token_id)),
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
             schema = SCHEMA if credentials or tokens else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA

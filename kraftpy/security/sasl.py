@@ -13,6 +13,7 @@ A session that expires is renewed on the same connection by the same mechanism a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
@@ -40,6 +41,8 @@ class Step(NamedTuple):
     """How long the credential lasts from now; None if it does not end."""
     is_by_token: bool = False
     """True if the name was proved by a delegation token."""
+    is_valid: Callable[[], bool] | None = None
+    """Tells whether there still is that credential; None if the session does not depend on it."""
 
 
 class MechanismServer(Protocol):
@@ -115,15 +118,21 @@ class ScramExchange:
         answer = self._server.final(token)
         if self._tokens is None or not self._server.is_by_token:
             return Step(answer, self._server.name)
-        login = self._tokens.find(self._server.name)
+        tokens, token_id = self._tokens, self._server.name
+        login = tokens.find(token_id)
         if login is None:
             raise InvalidCredentials("the delegation token has expired, or was removed")
-        return Step(answer, login.owner, login.lifetime_ms, is_by_token=True)
+        is_valid = functools.partial(_is_there, tokens, token_id)
+        return Step(answer, login.owner, login.lifetime_ms, is_by_token=True, is_valid=is_valid)
 
     def _of_token(self, token_id: str) -> ScramCredential | None:
         assert self._tokens is not None
         login = self._tokens.find(token_id)
         return None if login is None else login.credential
+
+
+def _is_there(tokens: TokenLogins, token_id: str) -> bool:
+    return tokens.find(token_id) is not None
 
 
 class State(Enum):
@@ -162,6 +171,7 @@ class SaslServer:
         self._proved_with = ""
         """The mechanism of the proved identity; empty while there is none."""
         self._exchange: MechanismServer | None = None
+        self._is_valid: Callable[[], bool] | None = None
         self._renewal_began_at_ms: float | None = None
 
     @property
@@ -236,7 +246,7 @@ class SaslServer:
                 f"{self.principal.kind}.{self.principal.name}: {principal.kind}.{principal.name}"
             )
         self.principal, self._proved_with, self._exchange = principal, self._mechanism, None
-        self.is_by_token = step.is_by_token
+        self.is_by_token, self._is_valid = step.is_by_token, step.is_valid
         self.state = State.COMPLETE
         return step.token, self._begin_session(step.lifetime_ms, now_ms)
 
@@ -254,4 +264,6 @@ class SaslServer:
 
     def has_expired(self, now_ms: float) -> bool:
         """Return whether the session has ended, so that nothing but a renewal is served."""
-        return self.expires_at_ms is not None and now_ms >= self.expires_at_ms
+        if self.expires_at_ms is not None and now_ms >= self.expires_at_ms:
+            return True
+        return self._is_valid is not None and not self._is_valid()

@@ -498,7 +498,9 @@ def test_a_removed_token_is_good_for_nothing(served: Served) -> None:
         token = admin.create_delegation_token()
         with Wire(served.port["sasl"]) as wire:
             assert by_hand(wire, token).error_code == 0
-        admin.expire_delegation_token(token.hmac)
+            assert wire.is_served()
+            admin.expire_delegation_token(token.hmac)
+            assert not wire.is_served()
         with Wire(served.port["sasl"]) as wire:
             assert by_hand(wire, token).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
