@@ -1,7 +1,7 @@
-"""Asks the HTTP endpoints of an identity provider, for keys and for tokens, within a time and a size. Blocks.
+"""Requests to the HTTP endpoints of an identity provider, limited in time and size. Blocks.
 
-A server's certificate is checked, and that it is for the host in the URL. Redirects are not followed, nor proxies used:
-a URL was chosen by whoever configured it, and by nobody else. What a server answers is not quoted in an error.
+A server's certificate must be valid for the URL's host. Redirects and proxies are not used: only the configured URL is
+contacted. Error messages do not quote responses.
 """
 
 from __future__ import annotations

@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from kraftpy.client.options import ClientOptions
 
 Exchange = Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, int]
-"""Requests to send one after the other, each answered into it, and computations that take long, done for it.
-
-It returns for how many milliseconds the session lasts; 0 for ever.
-"""
+"""Yields requests to send and slow computations to run, and is sent their results. Returns the session's lifetime in
+milliseconds; 0 means that it does not end."""
 
 CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS, OAUTHBEARER)
 _RENEWED_AFTER = (0.85, 0.95)

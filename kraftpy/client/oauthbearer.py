@@ -1,10 +1,11 @@
-"""Tokens for a client's logins by OAUTHBEARER: where they come from, and how long one is used.
+"""Tokens for a client's logins by OAUTHBEARER: their sources, and their reuse.
 
 A token comes from a function of the application, from a file, or from a token endpoint by the grant "client
-credentials" (RFC 6749, section 4.4; KIP-768, KIP-1139). All connections of a client share it until four fifths of its
-life are over; one whose end is not known is asked for anew each time. Fetching one blocks: logins do it in a thread.
+credentials" (RFC 6749, section 4.4; KIP-768, KIP-1139). All connections of a client share a token until four fifths of
+its life are over; a token without a known expiry is fetched for each login. Fetching blocks, so logins do it in a
+thread.
 
-Left out: assertions (the grant "jwt-bearer"), and allow lists of URLs, as whoever gives options to a client runs code.
+Left out: assertions (the grant "jwt-bearer"), and allow lists of URLs: the application chooses the URL itself.
 """
 
 from __future__ import annotations

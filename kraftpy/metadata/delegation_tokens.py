@@ -111,7 +111,7 @@ class DelegationTokens:
         return tuple(self._by_id.values())
 
     def expired(self, now_ms: int, most: int) -> tuple[str, ...]:
-        """Return the ids of at most so many tokens that have expired."""
+        """Return the ids of expired tokens, at most `most` of them."""
         found = []
         for token in self._by_id.values():
             if has_expired(token, now_ms):

@@ -21,7 +21,7 @@ from kraftpy.types import Millis
 
 
 def create_delegation_token(command: CreateDelegationToken, image: Image) -> Decision[None]:
-    """Keep a new token; its id and its digest are random, so that there is none with either."""
+    """Keep a new token. Refused if its id or its digest is taken, which chance rules out."""
     token, known = command.token, image.delegation_tokens
     if known.of_id(token.token_id) is not None or known.of_digest(token.digest) is not None:
         return Decision(error=ErrorCode.INVALID_REQUEST, message=f"There is a delegation token {token.token_id}.")

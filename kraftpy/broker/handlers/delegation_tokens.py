@@ -1,11 +1,13 @@
 """Delegation tokens: Create-, Renew-, Expire- and DescribeDelegationToken (38 to 41). KIP-48, KIP-373.
 
-A client that proved who it is, and not by a token, may have tokens made, for itself or, with the right to, for others.
-Tokens are in the metadata, without their HMACs: these are made anew from `delegation.token.secret.key` each time. They
-take at most half of the limit of all settings (`kraftpy.max.configs.bytes`), as anybody may create some.
+A client can create tokens once it has authenticated by something other than a token: for itself, and with the right
+CREATE_TOKENS for other users. The metadata stores tokens without their HMACs, which are derived from
+`delegation.token.secret.key` on each use. Since every client may create tokens, they take at most half of
+`kraftpy.max.configs.bytes`.
 
-The broker that is asked decides by its own secret and its own limits, Kafka by the controller's: all nodes should have
-the same. A token's owner must be a user; Kafka takes principals of any type, and takes them for users at their login.
+The broker that receives a request applies its own secret and limits; in Kafka, the controller does. All nodes should
+have the same settings. An owner must be a user: Kafka accepts a principal of any type, and takes it for a user at its
+login.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The keys of OAUTHBEARER's tokens on one listener: fetched, renewed, and looked for again if a token names another.
+"""The JWKS of one OAUTHBEARER listener: fetched periodically, and early if a token names an unknown key.
 
-They are fetched when the listener opens, and then every `sasl.oauthbearer.jwks.endpoint.refresh.ms`. What fails is
-tried again, after waits that grow; until then the keys that there are stay in use, and without any, no token is
-accepted. A token that names an unknown key has them fetched early, and waits for it, but not longer than
-`MOST_WAIT_SECONDS`. Anybody can name keys: one that was not found is not looked for again for a minute, as far as the
-last 16 of them are remembered, and nothing is fetched early twice within the longest wait for a retry.
+The first fetch starts when the listener opens, and the next ones follow every
+`sasl.oauthbearer.jwks.endpoint.refresh.ms`. A failed fetch is retried with exponential backoff. Meanwhile the current
+keys stay in use; while there are none, every token is refused.
+
+A login whose token names an unknown key waits for an early fetch, for at most `MOST_WAIT_SECONDS`. Since any client can
+name keys, early fetches are limited: none for a key that was missing within the last minute (the last 16 are
+remembered), and at most one within the longest retry backoff.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Jwks:
         self._may_look_at = 0.0
 
     async def run(self) -> None:
-        """Fetch the keys for ever."""
+        """Keep the keys current until cancelled."""
         failures = 0
         while True:
             if await self._fetched():

@@ -1,9 +1,9 @@
-"""Delegation tokens as SCRAM credentials (KIP-48), each derived when somebody logs in with it for the first time.
+"""Delegation tokens as SCRAM credentials (KIP-48), derived at a token's first login.
 
-Deriving one takes milliseconds: it is done in a thread, one at a time, and kept as long as there is the token. Kafka
-derives the credentials of every token on every broker as soon as it knows the token.
+Deriving a credential takes milliseconds: it is done in a thread, one at a time, and the result is kept as long as the
+token exists. Kafka derives the credentials of every token on every broker in advance.
 
-The salt is the one that a name nobody has would get, so that an id does not show whether it is a token's.
+The salt is the one that an unknown name would get, so that it does not reveal whether an id is that of a token.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TokenCredentials:
         return self._derived.get((token_id, mechanism.name))
 
     async def derive(self, mechanism: Mechanism, token_id: str) -> None:
-        """Derive a token's credential, together with others who wait for the same one."""
+        """Derive a token's credential; concurrent calls share one derivation."""
         key = token_id, mechanism.name
         task = self._deriving.get(key)
         if task is None:
