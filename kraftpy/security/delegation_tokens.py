@@ -1,8 +1,8 @@
-"""The rules of delegation tokens (KIP-48, KIP-373): their passwords, how long they live, who may do what with them.
+"""The rules of delegation tokens (KIP-48, KIP-373): their HMACs and lifetimes, and the rights of principals.
 
 A token lets its bearer log in as its owner by SCRAM, with the token's id as name and, as password, an HMAC of the id
-under a secret that the cluster's nodes share. The HMAC is stored nowhere: the metadata keep a digest of it, by which a
-token is found, and a node that has another secret neither knows nor accepts the token.
+under a secret that the cluster's nodes share. The HMAC is stored nowhere: the metadata holds a digest of it, by which a
+token is found. A node with another secret does not accept the token.
 
 Times are milliseconds since the epoch. A sum that exceeds 64 bits is the greatest 64-bit number, as in Kafka.
 """

@@ -1,14 +1,14 @@
-"""JSON Web Tokens as credentials (RFC 7519, RFC 8725; KIP-768): keys of a JWKS document, and what a token must have.
+"""JSON Web Tokens as credentials (RFC 7519, RFC 8725; KIP-768): parses JWKS documents and verifies tokens.
 
-PyJWT checks signatures, and nothing else: which algorithms and keys are allowed, and every claim, is decided here, with
-the time as an argument. Only signatures by private keys count (`ALGORITHMS`), never one that anybody who knows the
-public key could make, and a key only serves the algorithms of its kind. What a header says of where keys are (`jku`,
-`x5u`, `jwk`, `x5c`) is not looked at, and a header with `crit` is refused, as is JSON that names anything twice.
+PyJWT checks signatures and nothing else. This module decides which algorithms and keys are allowed and checks every
+claim, with the time as an argument. Only asymmetric algorithms are accepted (`ALGORITHMS`), and a key serves only the
+algorithms of its type. Headers that name keys (`jku`, `x5u`, `jwk`, `x5c`) are ignored; a header with `crit` is
+refused, and so is JSON with duplicate names.
 
-A token must name its end (`exp`), its beginning (`iat`), an issuer that is the expected one and an audience among the
-expected ones; Kafka demands the last two only if they are set. Reasons for a refusal are for this process's log.
+A token must have `exp`, `iat`, the expected issuer and one of the expected audiences; Kafka demands the last two only
+if they are configured. The reason for a refusal is for this process's log and does not quote the token.
 
-Unsecured tokens (`alg` none) prove nothing. `unsecured` is for tests of clients, and takes these alone.
+An unsecured token (`alg` none) proves nothing. `verify_unsecured` is for tests of clients, and accepts no other tokens.
 """
 
 from __future__ import annotations
