@@ -37,6 +37,8 @@ from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.peers import Peers
+from kraftpy.broker.quotas.clients import ClientQuotaManager
+from kraftpy.broker.quotas.connections import ConnectionQuotas
 from kraftpy.broker.replication.fetch_sessions import FetchSessions
 from kraftpy.broker.replication.fetchers import Fetchers
 from kraftpy.broker.replication.isr import IsrProposals
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
         produce,
         producers,
         quorum,
+        quotas,
         replica_fetch,
         security,
         share,
@@ -191,6 +194,7 @@ class Broker:
         )
         self.config_room = ConfigRoom(config.kraftpy_max_configs_bytes, lambda: self.image)
         self.group_settings = GroupSettingsNow(config, lambda: self.image, self.complaints)
+        self.client_quotas = ClientQuotaManager(config, clock, lambda: self.image.quotas.limits)
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
         )
@@ -219,6 +223,9 @@ class Broker:
         self._secured: SecureListeners | None = None
         self._connections: dict[Connection, None] = {}
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
+        self.connection_quotas = ConnectionQuotas(
+            lambda: self.config, clock, lambda: self.image, tasks, self.complaints
+        )
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
         self.settings.then(self.group_settings.configure, self.coordinators.settings.configure)
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
@@ -505,7 +512,7 @@ class Broker:
             incidents=self.incidents,
             max_frame_bytes=self.config.socket_request_max_bytes,
             receive_buffer=self._receive_buffer,
-            opened=self._connection_opened,
+            opened=functools.partial(self._connection_opened, listener),
             closed=self._connection_closed,
         )
 
@@ -524,10 +531,10 @@ class Broker:
             raise ProtocolError(f"API {int.from_bytes(frame[:2], 'big')} is not served on {listener}")
         return await self._answer(listener, frame, connection)
 
-    def _connection_opened(self, connection: Connection) -> bool:
+    def _connection_opened(self, listener: str, connection: Connection) -> bool:
         if self._is_stopping:
             return False
-        if not self.connection_limits.opened(connection):
+        if not (self.connection_quotas.opened(listener, connection) and self.connection_limits.opened(connection)):
             return False
         self._connections[connection] = None
         return True
@@ -579,6 +586,7 @@ if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every
     _produce: type[produce.Broker] = Broker
     _producers: type[producers.Broker] = Broker
     _quorum: type[quorum.Broker] = Broker
+    _quotas: type[quotas.Broker] = Broker
     _replica_fetch: type[replica_fetch.Broker] = Broker
     _security: type[security.Broker] = Broker
     _share: type[share.Broker] = Broker

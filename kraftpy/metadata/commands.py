@@ -13,7 +13,8 @@ decides differently only for replicas marked as offline, and only its own `Chang
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
-command was decided. Schema 6 adds `SetScramCredentials`. Only a command that needs a schema is written with it.
+command was decided. Schema 6 adds `SetScramCredentials`
+and `AlterClientQuotas`. Only a command that needs a schema is written with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -30,6 +31,7 @@ from typing import Any, Final, TypeVar
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.credentials import SetScramCredentials
 from kraftpy.metadata.frozen import frozen
+from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
 
 SCHEMA = 6
@@ -442,6 +444,7 @@ Command = (
     | ChangeReplicas
     | SetControllerDefaults
     | SetScramCredentials
+    | AlterClientQuotas
 )
 
 
@@ -467,6 +470,7 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     ChangeReplicas: 15,
     SetControllerDefaults: 16,
     SetScramCredentials: 17,
+    AlterClientQuotas: 20,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 
@@ -500,7 +504,7 @@ def _schema_of(command: Command) -> int:
             needs_newer = command.rules > 0 or any(
                 each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
             )
-        case SetScramCredentials():
+        case SetScramCredentials() | AlterClientQuotas():
             return SCHEMA
         case _:
             needs_newer = False

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never, overload
 
-from kraftpy.metadata import brokers, configs, features, partitions, reassignments, scram, topics
+from kraftpy.metadata import brokers, configs, features, partitions, quota_decisions, reassignments, scram, topics
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -61,6 +61,7 @@ from kraftpy.metadata.decision import (
     TopicResult,
 )
 from kraftpy.metadata.image import Image
+from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.metadata.topics import is_internal, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode
 
@@ -88,7 +89,9 @@ def decide(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResul
 @overload
 def decide(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramResult, ...]]: ...
 @overload
-def decide(command: FormatCluster | BalanceLeaders | SetControllerDefaults, image: Image) -> Decision[None]: ...
+def decide(
+    command: FormatCluster | BalanceLeaders | SetControllerDefaults | AlterClientQuotas, image: Image
+) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
 def decide(command: Command, image: Image) -> Decision[Any]:
@@ -128,6 +131,8 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return features.update_features(command, image)
         case SetScramCredentials():
             return scram.set_scram_credentials(command, image)
+        case AlterClientQuotas():
+            return quota_decisions.alter_client_quotas(command, image)
         case _:
             assert_never(command)
 

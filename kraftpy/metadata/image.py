@@ -20,6 +20,7 @@ from kraftpy.config.settings import whole_number
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
 from kraftpy.metadata.credentials import Credentials, ScramChange, ScramCredentialChanged
+from kraftpy.metadata.quotas import ClientQuotaChanged, ClientQuotas, QuotaChange
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -187,6 +188,7 @@ class _Saved:
     submissions: tuple[SavedSubmissions, ...] = ()
     controller_defaults: tuple[ConfigValue, ...] = ()
     credentials: tuple[ScramChange, ...] = ()
+    quotas: tuple[QuotaChange, ...] = ()
 
 
 def config_bytes(resource_name: str, name: str, value: str) -> int:
@@ -230,6 +232,7 @@ class Image:
         "credentials",
         "next_producer_id",
         "partition_count",
+        "quotas",
         "submissions",
         "version",
     )
@@ -253,6 +256,7 @@ class Image:
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
         self.credentials = Credentials()
+        self.quotas = ClientQuotas()
 
     # -- lookups
 
@@ -421,6 +425,8 @@ class Image:
                 self.cluster_id = record.cluster_id
             case ScramCredentialChanged():
                 self.credentials.replay(record.change)
+            case ClientQuotaChanged():
+                self.quotas.replay(record.change)
             case _:
                 assert_never(record)
         self.version += 1
@@ -503,7 +509,7 @@ class Image:
         topics = [(topic, tuple(topic.partitions)) for topic in self.topics()]
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
-        defaults, credentials = self.controller_defaults, self.credentials.saved()
+        defaults, credentials, quotas = self.controller_defaults, self.credentials.saved(), self.quotas.saved()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -526,9 +532,10 @@ class Image:
                 submissions=submissions,
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
                 credentials=credentials,
+                quotas=quotas,
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            schema = SCHEMA if credentials else _WITHOUT_CREDENTIALS if needs_newer else _OLDER_SCHEMA
+            schema = SCHEMA if credentials or quotas else _WITHOUT_CREDENTIALS if needs_newer else _OLDER_SCHEMA
             return pack([schema, to_plain(saved)])
 
         return encode
@@ -566,4 +573,5 @@ class Image:
         image.submissions = Submissions(saved.submissions)
         image.controller_defaults = _values(saved.controller_defaults)
         image.credentials = Credentials(saved.credentials)
+        image.quotas = ClientQuotas(saved.quotas)
         return image

@@ -9,6 +9,7 @@ from __future__ import annotations
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
 from kraftpy.metadata.credentials import ScramCredentialChanged
 from kraftpy.metadata.frozen import frozen
+from kraftpy.metadata.quotas import ClientQuotaChanged
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
 NO_LEADER = BrokerId(-1)
@@ -150,4 +151,5 @@ Record = (
     | ProducerIdsAllocated
     | FeatureChanged
     | ScramCredentialChanged
+    | ClientQuotaChanged
 )

@@ -82,6 +82,10 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     await _confirm_ends(reader, answers)
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    if context.quota is not None and context.quota.must_wait_to_fetch(
+        sum(len(each.records or b"") for _, each in answers)
+    ):
+        return FetchResponse(session_id=broker.fetch_sessions.keep_unanswered(fetched))
     answers.sort(key=lambda each: each[1].error_code in _UNKNOWN)  # these come last, as in Kafka
     if len(answers) > 2 * _LONG:
         return await respond_long(broker, fetched, answers, context)
@@ -112,6 +116,8 @@ class _Reader:
         self.uses_topic_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
         self.read_committed = committed_only(request.isolation_level) is True
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
+        if context.quota is not None and (most_bytes := context.quota.most_fetch_bytes()) is not None:
+            self.budget = min(self.budget, most_bytes)
         self.racks: dict[BrokerId, str] | None = None
         """The racks of the brokers; None if this reader is not sent to the nearest replica."""
         if request.rack_id and broker.config.replica_selector_class == RACK_AWARE_SELECTOR:

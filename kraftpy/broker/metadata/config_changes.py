@@ -40,7 +40,7 @@ def number_problem(count: int) -> str | None:
 
 
 class ConfigRoom:
-    """The memory limit for clients' settings and SCRAM credentials; requests in progress reserve what they may need."""
+    """The memory limit for settings, credentials and quotas; requests in progress reserve what they may need."""
 
     def __init__(self, most_bytes: int, image: Callable[[], Image]) -> None:
         self._most_bytes = most_bytes
@@ -54,7 +54,8 @@ class ConfigRoom:
         A change that adds nothing is always allowed.
         """
         added_bytes = max(added_bytes, 0)
-        kept = self._image().configs_bytes + self._image().credentials.bytes
+        image = self._image()
+        kept = image.configs_bytes + image.credentials.bytes + image.quotas.bytes
         if added_bytes and kept + self._held_bytes + added_bytes > self._most_bytes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
