@@ -2,9 +2,9 @@
 
 Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
 about the cluster as a whole, `transactions` those about transactions, `share` those about share groups, `users` those
-about users.
+about users, `quotas` those about client quotas.
 
-Left out: ACLs, quotas.
+Left out: ACLs.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from kraftpy.client.admin.model import (
     GroupListing,
     LogDir,
 )
+from kraftpy.client.admin.quotas import QuotaAdmin
 from kraftpy.client.admin.share import ShareAdmin
 from kraftpy.client.admin.transactions import TransactionAdmin
 from kraftpy.client.admin.users import UserAdmin
@@ -68,7 +69,7 @@ from kraftpy.protocol.messages import (
 from kraftpy.types import TopicPartition
 
 
-class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin):
+class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, QuotaAdmin):
     """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options: `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, Self
 from kraftpy.client.admin.admin import Admin
 from kraftpy.client.admin.model import (
     ActiveProducer,
+    ClientQuota,
     ClusterDescription,
     ConfigEntry,
     FeatureDescription,
@@ -437,6 +438,18 @@ class BlockingAdmin:
     def delete_scram_passwords(self, name: str, mechanisms: Iterable[str]) -> None:
         """Delete a user's SCRAM credentials for these mechanisms."""
         self._loop.run(self._admin.delete_scram_passwords(name, mechanisms))
+
+    def describe_client_quotas(
+        self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False
+    ) -> list[ClientQuota]:
+        """Return the entities that have quotas, and match: all by default."""
+        return self._loop.run(self._admin.describe_client_quotas(entity, types=types, strict=strict))
+
+    def alter_client_quotas(
+        self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, validate_only: bool = False
+    ) -> None:
+        """Set an entity's quotas by key; None removes one. Other quotas of it stay."""
+        self._loop.run(self._admin.alter_client_quotas(entity, values, validate_only=validate_only))
 
     def abort_transaction(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
