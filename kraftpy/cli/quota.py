@@ -58,7 +58,7 @@ def list_quotas(bootstrap: str, form: str, **named: Any) -> None:
             names = {column: each.entity[kind] for column, kind in TYPES.items() if kind in each.entity}
             if is_table:  # every row of a table has every column
                 names = {column: (names[column] or DEFAULT) if column in names else "" for column in TYPES}
-            rows.append({**names, "quota": key, "value": int(value) if value.is_integer() else value})
+            rows.append({**names, "quota": key, "value": _number(value)})
     print_rows(rows, form, empty="no quotas")
 
 
@@ -74,7 +74,7 @@ def set_quotas(quotas: tuple[str, ...], bootstrap: str, **named: Any) -> None:
     """
     entity, values = _needed(named), dict(map(_value, quotas))
     _alter(bootstrap, entity, dict(values))
-    tell(f"{_shown(entity)} has {', '.join(f'{key}={value:g}' for key, value in values.items())}")
+    tell(f"{_shown(entity)} has {', '.join(f'{key}={_number(value)}' for key, value in values.items())}")
 
 
 @quota.command()
@@ -136,6 +136,10 @@ def _value(text: str) -> tuple[str, float]:
     if not equals or not math.isfinite(number):
         raise click.UsageError(f"{text!r} is not of the form QUOTA=NUMBER")
     return key, number
+
+
+def _number(value: float) -> int | float:
+    return int(value) if value.is_integer() else value
 
 
 def _shown(entity: dict[str, str | None]) -> str:

@@ -2,7 +2,7 @@
 
 An entity is a mapping of types to names: "user", "client-id", both, or "ip"; a name of None stands for the default.
 The keys are Kafka's: `producer_byte_rate` and `consumer_byte_rate` in bytes per second, `request_percentage` in percent
-of a thread's time, `controller_mutation_rate` in partitions per second; `connection_creation_rate`, per second, for IPs.
+of a thread's time, `controller_mutation_rate` in partitions per second; for IPs, `connection_creation_rate` per second.
 """
 
 from __future__ import annotations
