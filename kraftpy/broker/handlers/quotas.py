@@ -1,7 +1,8 @@
 """Describe- and AlterClientQuotas (48, 49), KIP-546.
 
 Quotas are in the metadata. An entity that a request names twice is refused, and so is one with an invalid change;
-others are changed all the same, those of one request together. Quotas share the limit of all settings (`config_room`).
+others are changed all the same. Many are changed in parts of `AT_ONCE`, so that no node is busy with them for long. Quotas
+share the limit of all settings (`config_room`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
         """The part of a broker that these handlers need."""
 
 
+AT_ONCE = 500
+"""The most entities in one command: some 10 ms on every node."""
+
+
 async def describe_client_quotas(
     broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:
@@ -86,37 +91,39 @@ async def alter_client_quotas(
     """Set and remove quotas, or only check that it could be done (`validate_only`)."""
     times_named = Counter(_place(entry) for entry in request.entries)
     results: dict[object, EntryResult] = {}
-    changes: list[QuotaChange] = []
-    places: list[object] = []
-    added = 0
+    sound: list[tuple[EntryResult, QuotaEntity, list[QuotaChange]]] = []
     async for entries in broker.slices.pieces(request.entries):
         for entry in entries:
             place = _place(entry)
-            results[place] = EntryResult(entity=entry.entity)
+            result = results[place] = EntryResult(entity=entry.entity)
             try:
                 if times_named[place] > 1:
                     raise InvalidQuota(f"Ignoring duplicate entity {_shown(entry)}")
-                entity, of_entity = await _checked(entry)
+                sound.append((result, *await _checked(entry)))
             except InvalidQuota as error:
-                results[place].error_code = ErrorCode.INVALID_REQUEST
-                results[place].error_message = shortened(str(error))
-                continue
-            changes += of_entity
-            places.append(place)
-            added += quota_bytes(entity, sum(1 for change in of_entity if change.value is not None))
-    if changes and not request.validate_only:
-        try:
-            with broker.config_room.held(added):
-                decision = await broker.metadata.submit(
-                    AlterClientQuotas(changes=tuple(changes), time_ms=broker.clock.now())
-                )
-            if decision.error:
-                raise KafkaError(decision.error, decision.message or "the quotas were not changed")
-        except KafkaError as error:
-            for place in places:
-                results[place].error_code = error.code
-                results[place].error_message = shortened(error.message)
+                result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, shortened(str(error))
+    if not request.validate_only:
+        for start in range(0, len(sound), AT_ONCE):
+            await _alter(broker, sound[start : start + AT_ONCE])
     return AlterClientQuotasResponse(entries=list(results.values()))
+
+
+async def _alter(broker: Broker, sound: list[tuple[EntryResult, QuotaEntity, list[QuotaChange]]]) -> None:
+    """Change quotas that have been checked; write into their results if that fails."""
+    changes = tuple(change for _, _, of_entity in sound for change in of_entity)
+    if not changes:
+        return
+    added = sum(
+        quota_bytes(entity, sum(change.value is not None for change in of_entity)) for _, entity, of_entity in sound
+    )
+    try:
+        with broker.config_room.held(added):
+            decision = await broker.metadata.submit(AlterClientQuotas(changes=changes, time_ms=broker.clock.now()))
+        if decision.error:
+            raise KafkaError(decision.error, decision.message or "the quotas were not changed")
+    except KafkaError as error:
+        for result, _, _ in sound:
+            result.error_code, result.error_message = error.code, shortened(error.message)
 
 
 async def _checked(entry: EntryData) -> tuple[QuotaEntity, list[QuotaChange]]:

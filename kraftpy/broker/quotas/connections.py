@@ -101,12 +101,12 @@ class ConnectionQuotas:
         self._waiting[place] += 1
         connection.mute(seconds)
 
-        def is_over() -> None:
+        def end() -> None:
             self._waiting[place] -= 1
             if is_refused:
                 connection.abort()
 
-        asyncio.get_running_loop().call_later(seconds, is_over)
+        asyncio.get_running_loop().call_later(seconds, end)
 
     def _of_listener(self, listener: str, config: BrokerConfig, image: Image) -> float | None:
         of_node = image.configs(ConfigResourceType.BROKER, str(config.node_id))
