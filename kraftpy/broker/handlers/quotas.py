@@ -1,8 +1,8 @@
 """Describe- and AlterClientQuotas (48, 49), KIP-546.
 
 Quotas are in the metadata. An entity that a request names twice is refused, and so is one with an invalid change;
-others are changed all the same. Many are changed in parts of `AT_ONCE`, so that no node is busy with them for long. Quotas
-share the limit of all settings (`config_room`).
+others are changed all the same. Many are changed in parts of `AT_ONCE`, so that no node is busy with them for long.
+Quotas share the limit of all settings (`config_room`).
 """
 
 from __future__ import annotations
