@@ -2,7 +2,7 @@
 
 Eight levels, the most special first: user and client id; user and default client id; user; default user and client id;
 default user and default client id; default user; client id; default client id. Each key is looked up by itself, and the
-first level that has a value for it applies (KIP-55). Without one, there is no limit.
+first level that has a value above 0 for it applies (KIP-55). Without one, there is no limit.
 
 Who counts together: with a client id in the level, each pair of user and client id; at the levels of users alone, all
 clients of a user; at the levels of client ids alone, all users of a client id. A limit is for each broker by itself.
@@ -88,14 +88,17 @@ class Limits:
         )
         for parts, counted_user, counted_client in levels:
             value = self._clients.get(parts, _NOTHING).get(key)
-            if value is not None:
+            if value is not None and value > 0:
                 return Limit(value, counted_user, counted_client)
         return None
 
     def of_ip(self, address: str, key: str) -> float | None:
         """Return the limit of an IP address, in the form it was set; None if it has none."""
-        value = self._ips.get(address, _NOTHING).get(key)
-        return self._ips.get(None, _NOTHING).get(key) if value is None else value
+        for name in (address, None):
+            value = self._ips.get(name, _NOTHING).get(key)
+            if value is not None and value > 0:
+                return value
+        return None
 
     def ips(self) -> list[str]:
         """Return the addresses and hosts that have a quota of their own, sorted."""

@@ -43,6 +43,7 @@ UNKNOWN |= {"StreamsGroupTopologyDescriptionUpdate", "UnregisterController"}
 """What kafka-python does not speak; kio does."""
 
 OTHER_NAMES = {
+    "EntryResult": "EntryData",
     "QuorumTopic": "TopicData",
     "QuorumTopicState": "TopicData",
     "QuorumPartition": "PartitionData",

@@ -226,3 +226,15 @@ def _naive(
         if (place, key) in kept:
             return kept[place, key]
     return None
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_a_stored_value_that_is_no_limit_counts_as_not_set(value: float) -> None:
+    limits = Limits()
+    limits.set(entity_of([ALICE]), PRODUCER_BYTE_RATE, value)
+    limits.set(entity_of([(IP, "::1")]), CONNECTION_CREATION_RATE, value)
+    assert limits.of_client("alice", "app", PRODUCER_BYTE_RATE) is None
+    limits.set(entity_of([ANYBODY]), PRODUCER_BYTE_RATE, 3)
+    limits.set(entity_of([(IP, None)]), CONNECTION_CREATION_RATE, 4)
+    assert limits.of_client("alice", "app", PRODUCER_BYTE_RATE) == Limit(3, "alice", None)
+    assert limits.of_ip("::1", CONNECTION_CREATION_RATE) == 4

@@ -13,20 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 from kraftpy.broker.quotas.hosts import resolves
 from kraftpy.metadata.quotas import AlterClientQuotas, QuotaChange, quota_bytes, quota_change
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
+from kraftpy.protocol.messages import describe_client_quotas as describing
 from kraftpy.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     EntryData,
     EntryResult,
-)
-from kraftpy.protocol.messages.describe_client_quotas import (
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    EntityData,
-    ValueData,
-)
-from kraftpy.protocol.messages.describe_client_quotas import (
-    EntryData as Described,
 )
 from kraftpy.quotas.entities import (
     IP,
@@ -53,8 +45,8 @@ AT_ONCE = 500
 
 
 async def describe_client_quotas(
-    broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
-) -> DescribeClientQuotasResponse:
+    broker: Broker, request: describing.DescribeClientQuotasRequest, context: RequestContext
+) -> describing.DescribeClientQuotasResponse:
     """Return the entities that match the filter, with their quotas."""
     try:
         components = ((each.entity_type, each.match_type, each.match) for each in request.components)
@@ -63,7 +55,7 @@ async def describe_client_quotas(
         return _not_described(ErrorCode.UNSUPPORTED_VERSION, error)
     except InvalidQuota as error:
         return _not_described(ErrorCode.INVALID_REQUEST, error)
-    response = DescribeClientQuotasResponse(entries=[])
+    response = describing.DescribeClientQuotasResponse(entries=[])
     quotas = broker.image.quotas
     assert response.entries is not None
     async for entities in broker.slices.pieces(quotas.entities()):
@@ -71,18 +63,19 @@ async def describe_client_quotas(
             values = quotas.values(entity)  # none if they have been removed meanwhile
             if values and wanted.matches(entity):
                 response.entries.append(
-                    Described(
+                    describing.EntryData(
                         entity=[
-                            EntityData(entity_type=part.entity_type, entity_name=part.name) for part in entity.parts
+                            describing.EntityData(entity_type=part.entity_type, entity_name=part.name)
+                            for part in entity.parts
                         ],
-                        values=[ValueData(key=key, value=value) for key, value in sorted(values.items())],
+                        values=[describing.ValueData(key=key, value=value) for key, value in sorted(values.items())],
                     )
                 )
     return response
 
 
-def _not_described(code: ErrorCode, error: ValueError) -> DescribeClientQuotasResponse:
-    return DescribeClientQuotasResponse(error_code=code, error_message=shortened(str(error)), entries=None)
+def _not_described(code: ErrorCode, error: ValueError) -> describing.DescribeClientQuotasResponse:
+    return describing.DescribeClientQuotasResponse(error_code=code, error_message=shortened(str(error)), entries=None)
 
 
 async def alter_client_quotas(
