@@ -113,11 +113,13 @@ def test_a_listener_that_lets_everybody_in_is_one_warning(listeners: str, expose
     assert load(given).warnings == ([told] if exposed else [])
 
 
-def test_nobody_is_left_to_believe_in_acls_that_are_not_there() -> None:
+def test_nobody_is_left_to_believe_in_an_authorizer_that_is_not_there() -> None:
     _, warnings, notes = load("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer")
-    told = "authorizer.class.name is ignored: this broker has no ACLs, and lets every client do everything"
-    assert (warnings, notes) == ([told], [])
-    assert load("authorizer.class.name=").warnings == []
+    assert (warnings, notes) == ([], [])
+    with pytest.raises(ConfigError, match=r"authorizer.class.name=org.example.Mine is not supported: expected org.apa"):
+        load("authorizer.class.name=org.example.Mine")
+    with pytest.raises(ConfigError, match=r"super.users: expected a string in format principalType:principalName"):
+        load("super.users=User:admin;alice")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,6 @@ def test_nobody_is_left_to_believe_in_acls_that_are_not_there() -> None:
         ("log.unclean.leader.election.enable", "Kafka 4 no longer has it"),
         ("leader.imbalance.per.broker.percentage", "Kafka 4 no longer has it"),
         ("auto.include.jmx.reporter", "Kafka 4 no longer has it"),
-        ("super.users", "Kafka has it, but this broker does not use it"),
         ("config.providers.file.class", "Kafka has it, but this broker does not use it"),
         ("metrics.jmx.include", "Kafka has it, but this broker does not use it"),
         ("retention.ms", "it is a setting of topics; for all topics, set log.retention.ms"),

@@ -25,6 +25,8 @@ KAFKA_SETTINGS = Path(__file__).parent / "compat" / "kafka_settings.tsv"
 EVERY = {**BROKER_SETTINGS, **SECURITY_SETTINGS, **OTHER_SETTINGS}
 ACTED_ON = BROKER_SETTINGS.keys() | SECURITY_SETTINGS.keys()
 OURS = {
+    "allow.everyone.if.no.acl.found",  # Kafka's authorizer reads these two itself
+    "super.users",
     "kraftpy.batch.max.expanded.bytes",
     "kraftpy.batch.max.headers",
     "kraftpy.batch.max.bytes",

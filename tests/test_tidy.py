@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kraftpy.broker.authorization.guards import GUARDS
 from kraftpy.broker.handlers.table import HANDLERS, served
 from kraftpy.protocol.apis import APIS
 
@@ -109,6 +110,7 @@ def names_in_tables() -> set[str]:
     """Modules that are imported by their name when first needed."""
     named = {f"kraftpy.protocol.messages.{api.name}" for api in APIS.values()}
     named |= {f"kraftpy.broker.handlers.{handler.partition(':')[0]}" for handler in HANDLERS.values()}
+    named |= {f"kraftpy.broker.authorization.{guard.partition(':')[0]}" for guard in GUARDS.values()}
     for file in PACKAGE_FILES:
         for node in ast.walk(tree(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("kraftpy."):

@@ -1,7 +1,7 @@
 """The Sphinx extension of this site: directives for what is made from the code, and docstrings made safe.
 
-`settings KIND`, `differences` and `answers` put in what `pages` makes; `include-root FILE` shows a page from the
-project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are object types: each
+`settings KIND`, `differences`, `answers` and `rights` put in what `pages` makes; `include-root FILE` shows a page from
+the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are object types: each
 setting can be searched for and linked to.
 
 Docstrings are prose with `code` in single backticks; `safe_lines` turns them into reStructuredText that means the
@@ -68,6 +68,15 @@ class Answers(Generated):
         """Return the table."""
         self.env.note_dependency(str(pages.ANSWERS))
         return pages.answers_page()
+
+
+class Rights(Generated):
+    """The rights that each API needs."""
+
+    def text(self) -> str:
+        """Return the table."""
+        self.env.note_dependency(pages.__file__)
+        return pages.rights_page()
 
 
 def relink(text: str, folder: Path) -> str:
@@ -181,6 +190,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("settings", Settings)
     app.add_directive("differences", Differences)
     app.add_directive("answers", Answers)
+    app.add_directive("rights", Rights)
     app.connect("source-read", read_root_page)
     app.connect("autodoc-process-docstring", process_docstring)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

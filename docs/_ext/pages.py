@@ -1,6 +1,7 @@
 """Markdown that is made from the code: the reference of settings, and the tables of differences from Kafka.
 
-Pure functions of the tables in `kraftpy.config`, of docs/differences.toml and of docs/answers.toml. `kraftpy_docs` puts
+Pure functions of the tables in `kraftpy.config`, of the rights in `kraftpy.broker.authorization`, and of
+docs/differences.toml and docs/answers.toml. `kraftpy_docs` puts
 what they return into the site; tests call them without Sphinx.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from kraftpy.broker.authorization.policy import RIGHTS, Refusal
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
@@ -144,6 +146,24 @@ def answers() -> list[dict[str, Any]]:
     """Return the entries of docs/answers.toml."""
     found: list[dict[str, Any]] = tomllib.loads(ANSWERS.read_text(encoding="utf-8"))["answer"]
     return found
+
+
+def rights_page() -> str:
+    """Return the rights that each API needs, as a table in Markdown."""
+    lines = ["| API | operation | on | if it is refused |", "|---|---|---|---|"]
+    for key, needs in sorted(RIGHTS.items()):
+        name = "".join(word.capitalize() for word in key.name.split("_"))
+        if not needs:
+            lines.append(f"| {int(key)} {name} | | | open to everybody |")
+        for place, need in enumerate(needs):
+            shown = f"{int(key)} {name}" if not place else ""
+            when = f"; {_safe(need.when)}" if need.when else ""
+            makes_up = f"instead of {needs[need.instead_of - 1].operation.name} on the " if need.instead_of else ""
+            instead = f" ({makes_up}{needs[need.instead_of - 1].resource.name.lower()})" if need.instead_of else ""
+            error = "" if need.refusal in (Refusal.LEFT_OUT, Refusal.HIDDEN) else f" ({int(need.error)})"
+            kind = need.resource.name.lower().replace("_", " ")
+            lines.append(f"| {shown} | {need.operation.name}{instead} | {kind}{when} | {need.refusal.value}{error} |")
+    return "\n".join(lines) + "\n"
 
 
 IN_WORDS = {

@@ -7,6 +7,8 @@ answered in version 0, so that a newer client can step down (KIP-511).
 An unexpected error in a handler costs its request. It is recorded as an incident, and the client receives
 UNKNOWN_SERVER_ERROR if the response has an error code of its own; otherwise the connection is closed.
 
+If there is an authorizer, the API's guard is called in place of the handler (`authorization.guards`).
+
 Handlers are imported when the first request for them arrives, which keeps them out of the startup time.
 
 Limit: a request may have at most `MAX_REQUEST_ELEMENTS` array elements, all levels together (`_MOST_ELEMENTS` for some
@@ -21,11 +23,13 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.connection import Connection
 from kraftpy.broker.encoded_answers import Encoded
 from kraftpy.broker.handlers.table import HANDLERS
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.response_writer import LONG_BYTES, Part, Response
+from kraftpy.broker.rights import ALL_RIGHTS
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
 from kraftpy.protocol.frames import (
@@ -38,16 +42,23 @@ from kraftpy.protocol.frames import (
 from kraftpy.protocol.schema import Array, Struct, decode, fields
 
 if TYPE_CHECKING:
+    from kraftpy.broker.authorization.guards import Guard
     from kraftpy.broker.containment import Tasks
+    from kraftpy.broker.handlers.services import HasMetadata, HasProof
     from kraftpy.broker.quotas.clients import ClientQuotaManager, Meter
-    from kraftpy.broker.services import HasSlices
+    from kraftpy.broker.security.authorizer import Authorizer
+    from kraftpy.broker.services import HasConfig, HasSlices
 
-    class Broker(HasSlices, Protocol):
+    class Broker(HasConfig, HasMetadata, HasProof, HasSlices, Protocol):
         """The part of a broker needed here; each handler's module declares its own."""
 
         @property
         def tasks(self) -> Tasks:
             """Counts unexpected errors as incidents."""
+
+        @property
+        def authorizer(self) -> Authorizer | None:
+            """Decides who may do what; None if everybody may do everything."""
 
         @property
         def client_quotas(self) -> ClientQuotaManager:
@@ -154,10 +165,16 @@ async def _answer(
         connection=connection,
         is_long=is_long,
     )
+    guard = None
+    if broker.authorizer is not None and connection is not None:
+        guard = await _guard(broker, broker.authorizer, context)
     if meter is not None:
         context.quota = meter.of(context)
     try:
-        response = await handler(broker, request, context)
+        if guard is None:
+            response = await handler(broker, request, context)
+        else:
+            response = await guard(broker, request, context, handler)
     except KafkaError as error:  # an error that the response has no field for
         raise ProtocolError(f"{api.key.name}: {error}") from error
     except ProtocolError:
@@ -181,6 +198,25 @@ async def _answer(
     if is_long or (may_be_long and _elements(response, LONG_ELEMENTS) >= LONG_ELEMENTS):
         return await broker.slices.apart(encode_response, api_key, version, correlation_id, response)
     return encode_response(api_key, version, correlation_id, response)
+
+
+async def _guard(broker: Broker, authorizer: Authorizer, context: RequestContext) -> Guard | None:
+    """Note the rights of whoever sent the request; return the guard of its API, if it has one.
+
+    Brokers may do everything, on the listener that is theirs.
+    """
+    from kraftpy.broker.authorization.guards import guard_of  # here: without an authorizer, there are none
+
+    is_from_broker = (
+        context.connection is not None
+        and context.connection.broker_claim != ""
+        and context.listener == broker.config.inter_broker_listener
+        and await who_asks(broker, context) is not None
+    )
+    if is_from_broker:
+        return None
+    context.rights = authorizer.rights_of(context)
+    return guard_of(context.api_key) if context.rights is not ALL_RIGHTS else None
 
 
 def _refusal(api: Api, header: RequestHeader) -> bytes | None:

@@ -46,6 +46,7 @@ from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Response
 from kraftpy.broker.runtime import open_files_limit
+from kraftpy.broker.security.authorizer import authorizer_of
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
 from kraftpy.broker.share.dead_letters import DeadLetterQueues
@@ -76,6 +77,7 @@ from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.broker.handlers import (
+        acls,
         cluster,
         configs,
         fetch,
@@ -147,6 +149,7 @@ class Broker:
         self.lifecycle = Lifecycle(config, clock, self.metadata, self.controller, self.links, tasks)
         self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
         self.proof = _proof(self)
+        self.authorizer = authorizer_of(config, lambda: self.image.acls)
         self.fetchers = Fetchers(
             config,
             clock,
@@ -223,9 +226,7 @@ class Broker:
         self._secured: SecureListeners | None = None
         self._connections: dict[Connection, None] = {}
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
-        self.connection_quotas = ConnectionQuotas(
-            lambda: self.config, clock, lambda: self.image, tasks, self.complaints
-        )
+        self.connection_quotas = ConnectionQuotas(self.settings, clock, lambda: self.image, tasks, self.complaints)
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
         self.settings.then(self.group_settings.configure, self.coordinators.settings.configure)
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
@@ -483,6 +484,8 @@ class Broker:
     async def _metadata_changed(self, records: Sequence[Record] | None) -> None:
         await self._may_change.wait()
         self.settings.follow(records)
+        if self.authorizer is not None:
+            self.authorizer.follow(records)
         if records is None:
             await self.replica_manager.reconcile(self.image)
             for shards in self.shards:
@@ -573,6 +576,7 @@ def _proof(broker: Broker) -> BrokerProof:
 
 
 if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every handler module
+    _acls: type[acls.Broker] = Broker
     _cluster: type[cluster.Broker] = Broker
     _configs: type[configs.Broker] = Broker
     _fetch: type[fetch.Broker] = Broker

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from kraftpy.broker.rights import ALL_RIGHTS, Rights
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.security.principal import ANONYMOUS, Principal
 
@@ -41,6 +42,8 @@ class RequestContext:
     """The connection it arrived on; None for requests that a broker sends to itself."""
     is_long: bool = False
     """It names so many things that it must be handled in slices (`broker.slices`)."""
+    rights: Rights = ALL_RIGHTS
+    """What the sender may do; everything if there is no authorizer."""
     quota: RequestQuota | None = None
     """Holds the request to quotas; None if it is exempt, or if nobody has one."""
 

@@ -29,6 +29,7 @@ from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.garbage_collection import Collections
 from kraftpy.broker.log_limit import LineLimit
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
+from kraftpy.broker.security.audit import open_audit_log
 from kraftpy.broker.startup import StartupError
 from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
@@ -76,6 +77,7 @@ def run(config: BrokerConfig) -> int:
         keep_spare_descriptors(SPARES)
     status = 0
     try:
+        open_audit_log(config)
         status = 0 if asyncio.run(_serve(config)) else EXIT_FAILURE
     except* StartupError as errors:
         error = _first(errors)

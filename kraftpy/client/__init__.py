@@ -17,6 +17,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kraftpy.client.admin.acls import AclBinding as AclBinding
+    from kraftpy.client.admin.acls import AclFilter as AclFilter
+    from kraftpy.client.admin.acls import AclOperation as AclOperation
+    from kraftpy.client.admin.acls import AclPattern as AclPattern
+    from kraftpy.client.admin.acls import AclPermission as AclPermission
+    from kraftpy.client.admin.acls import AclResource as AclResource
     from kraftpy.client.admin.admin import Admin as Admin
     from kraftpy.client.admin.model import FeatureUpgrade as FeatureUpgrade
     from kraftpy.client.admin.model import QuorumEndpoint as QuorumEndpoint
@@ -62,10 +68,17 @@ if TYPE_CHECKING:
     from kraftpy.protocol.errors import KafkaError as KafkaError
     from kraftpy.types import TopicPartition as TopicPartition
 
+_ACLS = "kraftpy.client.admin.acls"
 _MODEL = "kraftpy.client.model"
 _TRANSACTIONS = "kraftpy.client.producer.transaction_events"
 _MODULES = {
     "AcknowledgeType": _MODEL,
+    "AclBinding": _ACLS,
+    "AclFilter": _ACLS,
+    "AclOperation": _ACLS,
+    "AclPattern": _ACLS,
+    "AclPermission": _ACLS,
+    "AclResource": _ACLS,
     "Admin": "kraftpy.client.admin.admin",
     "AlterOperation": _MODEL,
     "ApplicationRecoverable": _TRANSACTIONS,

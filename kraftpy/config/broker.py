@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kraftpy.config import listeners as listening
 from kraftpy.config import quorum
@@ -24,6 +24,7 @@ from kraftpy.config.listeners import Listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
+from kraftpy.security.acls import parse_super_users
 
 if TYPE_CHECKING:
     from kraftpy.config.security import ListenerSecurity
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 BROKER_SETTINGS: dict[str, Setting] = parse_table(BROKER_TABLE)
 
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The one value of `authorizer.class.name`: the authorizer that keeps its ACLs in the metadata (KIP-801)."""
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REPLICA_SELECTORS = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
 """Kafka's class names for the built-in selectors; other classes cannot be loaded."""
@@ -68,6 +71,13 @@ class BrokerConfig:
     broker_id: int = _default("node.id")
     broker_rack: str | None = _default("broker.rack")
     process_roles: tuple[str, ...] = _default("process.roles")
+
+    # Authorization
+    authorizer_class_name: str = _default("authorizer.class.name")
+    super_users: str = _default("super.users")
+    allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
+    kraftpy_audit_log_file: str | None = _default("kraftpy.audit.log.file")
+    kraftpy_audit_log_max_bytes: int = _default("kraftpy.audit.log.max.bytes")
 
     # Network
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
@@ -415,6 +425,14 @@ def _resolve(values: dict[str, Any]) -> None:
             raise ConfigError(f"replica.fetch.wait.max.ms is above {longer}")
     if value("replica.selector.class") not in (None, *REPLICA_SELECTORS):
         raise ConfigError(f"replica.selector.class is not allowed: expected one of {', '.join(REPLICA_SELECTORS)}")
+    if value("authorizer.class.name") not in ("", AUTHORIZER):
+        raise ConfigError(
+            f"authorizer.class.name={value('authorizer.class.name')} is not supported: expected {AUTHORIZER}"
+        )
+    try:
+        parse_super_users(value("super.users"))
+    except ValueError as error:
+        raise ConfigError(f"super.users: {error}") from None
     if value("broker.session.timeout.ms") < 2 * value("broker.heartbeat.interval.ms"):
         raise ConfigError("broker.session.timeout.ms is below twice broker.heartbeat.interval.ms")
     if value("log.cleaner.dedupe.buffer.size") < _CLEANER_BYTES * value("log.cleaner.threads"):

@@ -19,6 +19,18 @@ broker.rack                                      string   null
 process.roles                                    list     none->broker,controller {broker,controller}
     The roles of this process: broker, controller, or both.
 
+# Authorization
+authorizer.class.name                            string   ""
+    Authorizer that decides who may do what; empty for none, which lets every client do everything.
+super.users                                      string   ""
+    Principals that may do everything, as User:name, separated by semicolons.
+allow.everyone.if.no.acl.found                   boolean  false
+    Whether everybody may do everything with a resource that no ACL is about.
+kraftpy.audit.log.file                           string   null
+    File of the audit log: a line of JSON for each refusal and administrative operation; by default, the log of the node.
+kraftpy.audit.log.max.bytes                      long     104857600 4096..
+    Size at which a new file of the audit log begins; nine older ones are kept.
+
 # Listeners and connections
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092
     Listeners to bind, as NAME://host:port; port 0 picks any free port.

@@ -13,8 +13,6 @@ from kraftpy.config.topic_settings import SYNONYMS
 
 OTHER_TABLE = """
 # Authorization, authentication and encryption
-authorizer.class.name                            string   ""
-    Class that decides who may do what.
 client.quota.callback.class                      class    null
     Class that computes client quotas.
 delegation.token.expiry.check.interval.ms        long     3600000 1..
@@ -390,9 +388,6 @@ quota.consumer.default quota.producer.default reserved.broker.max.id
 DROPPED = frozenset(_DROPPED.split())
 """Names of older Kafka versions that 4.x no longer has; old properties files still carry them."""
 
-_OF_AUTHORIZER = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
-"""Settings of Kafka's own authorizer."""
-
 _OF_TOPICS = """
 message.downconversion.enable message.format.version message.timestamp.difference.max.ms
 """
@@ -425,7 +420,7 @@ def why_ignored(name: str) -> str | None:
     """
     if name in DROPPED or name.startswith(_DROPPED_PREFIX):
         return "Kafka 4 no longer has it"
-    if name in OTHER_SETTINGS or name in _OF_AUTHORIZER or name.startswith(_PREFIXES):
+    if name in OTHER_SETTINGS or name.startswith(_PREFIXES):
         return "Kafka has it, but this broker does not use it"
     if name in TOPIC_SETTINGS or name in _OF_TOPICS.split():
         synonyms = SYNONYMS.get(name)

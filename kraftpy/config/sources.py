@@ -26,7 +26,6 @@ KAFKA_GC_LOG_OPTS KAFKA_GROUP KAFKA_HEAP_OPTS KAFKA_HOME KAFKA_JMX_HOSTNAME KAFK
 KAFKA_JVM_PERFORMANCE_OPTS KAFKA_KRAFT_CLUSTER_ID KAFKA_LOG4J_CMD_OPTS KAFKA_LOG4J_LOGGERS KAFKA_LOG4J_OPTS
 KAFKA_LOG4J_ROOT_LOGLEVEL KAFKA_MODE KAFKA_OPTS KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_USER KAFKA_VERSION
 """
-AUTHORIZER = "authorizer.class.name"
 NOT_SETTINGS = frozenset(_IMAGE_VARIABLES.split())
 """Variables that the public images and Kafka's scripts use for themselves."""
 
@@ -78,9 +77,6 @@ def load(
         if name not in BROKER_SETTINGS:
             _tell_ignored(name, given[name].origin, warnings, notes)
     config = BrokerConfig.from_given(given)
-    if AUTHORIZER in given and given[AUTHORIZER].text.strip():
-        notes.remove(next(note for note in notes if note.startswith(AUTHORIZER)))
-        warnings.append(f"{AUTHORIZER} is ignored: this broker has no ACLs, and lets every client do everything")
     exposed = [each for each in config.client_listeners if is_reachable(each) and not config.security_of(each.name)]
     if exposed and config.is_broker:
         listed = ", ".join(map(str, exposed))

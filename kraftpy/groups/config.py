@@ -70,6 +70,8 @@ class GroupConfig:
     """Memory that all coordinators of a broker may use for groups and offsets; additions beyond it are refused."""
     kraftpy_group_max_bytes: int = 8_388_608
     """Memory that the protocol metadata of one classic group's members may use."""
+    has_authorizer: bool = False
+    """Whether rights are asked for: then nothing is known of topics on behalf of a member whose rights are not."""
     offset_metadata_max_bytes: int = 4_096
     """Maximum length of a committed offset's metadata, in characters (`offset.metadata.max.bytes`)."""
     offsets_retention_minutes: int = 10_080

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
 from kraftpy.groups.records import Record
@@ -99,6 +99,16 @@ GroupResponse = (
 )
 
 
+class TopicRights(Protocol):
+    """What a member may know of topics and have created, at any time after its request; equal for equal members."""
+
+    def seen(self, topics: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the topics that the member may describe, in their order."""
+
+    def may_create(self, topic: str) -> bool:
+        """Return whether the member may create the topic."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A client's request about this partition's groups. `request_id` is chosen by the shell and unique."""
@@ -110,6 +120,8 @@ class Request:
     client_host: str = ""
     among: Sequence[str] | None = None
     """For ListGroups: list only these groups, if they exist."""
+    rights: TopicRights | None = None
+    """What the sender may know of topics; None if that is everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

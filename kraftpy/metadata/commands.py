@@ -13,8 +13,8 @@ decides differently only for replicas marked as offline, and only its own `Chang
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
-command was decided. Schema 6 adds `SetScramCredentials`
-and `AlterClientQuotas`. Only a command that needs a schema is written with it.
+command was decided. Schema 6 adds credentials, ACLs and client quotas. Only a command that needs a schema is written
+with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -28,6 +28,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
+from kraftpy.metadata.acls import CreateAcls, DeleteAcls
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.credentials import SetScramCredentials
 from kraftpy.metadata.frozen import frozen
@@ -444,6 +445,8 @@ Command = (
     | ChangeReplicas
     | SetControllerDefaults
     | SetScramCredentials
+    | CreateAcls
+    | DeleteAcls
     | AlterClientQuotas
 )
 
@@ -470,6 +473,8 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     ChangeReplicas: 15,
     SetControllerDefaults: 16,
     SetScramCredentials: 17,
+    CreateAcls: 18,
+    DeleteAcls: 19,
     AlterClientQuotas: 20,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
@@ -504,7 +509,7 @@ def _schema_of(command: Command) -> int:
             needs_newer = command.rules > 0 or any(
                 each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
             )
-        case SetScramCredentials() | AlterClientQuotas():
+        case SetScramCredentials() | CreateAcls() | DeleteAcls() | AlterClientQuotas():
             return SCHEMA
         case _:
             needs_newer = False

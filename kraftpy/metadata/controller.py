@@ -23,7 +23,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never, overload
 
-from kraftpy.metadata import brokers, configs, features, partitions, quota_decisions, reassignments, scram, topics
+from kraftpy.metadata import (
+    acl_changes,
+    brokers,
+    configs,
+    features,
+    partitions,
+    quota_decisions,
+    reassignments,
+    scram,
+    topics,
+)
+from kraftpy.metadata.acls import CreateAcls, DeleteAcls, DeletedAcls
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
@@ -89,8 +100,10 @@ def decide(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResul
 @overload
 def decide(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramResult, ...]]: ...
 @overload
+def decide(command: DeleteAcls, image: Image) -> Decision[tuple[DeletedAcls, ...]]: ...
+@overload
 def decide(
-    command: FormatCluster | BalanceLeaders | SetControllerDefaults | AlterClientQuotas, image: Image
+    command: FormatCluster | BalanceLeaders | SetControllerDefaults | CreateAcls | AlterClientQuotas, image: Image
 ) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
@@ -131,6 +144,10 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return features.update_features(command, image)
         case SetScramCredentials():
             return scram.set_scram_credentials(command, image)
+        case CreateAcls():
+            return acl_changes.create_acls(command, image)
+        case DeleteAcls():
+            return acl_changes.delete_acls(command, image)
         case AlterClientQuotas():
             return quota_decisions.alter_client_quotas(command, image)
         case _:

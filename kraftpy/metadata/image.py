@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import assert_never
 
 from kraftpy.config.settings import whole_number
+from kraftpy.metadata.acls import AclChanged, Acls
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
 from kraftpy.metadata.credentials import Credentials, ScramChange, ScramCredentialChanged
@@ -38,13 +39,14 @@ from kraftpy.metadata.records import (
     TopicDeleted,
 )
 from kraftpy.metadata.submissions import SavedSubmissions, Submissions
+from kraftpy.security.acls import AclBinding
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
 SCHEMA = 6
 """The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
 _OLDER_SCHEMA = 4
 """The schema of a snapshot that earlier versions understand: it knows the features, and no controller's defaults."""
-_WITHOUT_CREDENTIALS = 5
+_WITHOUT_SECURITY = 5
 
 _TOPICS_DEPTH = 3
 """The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
@@ -188,6 +190,7 @@ class _Saved:
     submissions: tuple[SavedSubmissions, ...] = ()
     controller_defaults: tuple[ConfigValue, ...] = ()
     credentials: tuple[ScramChange, ...] = ()
+    acls: tuple[AclBinding, ...] = ()
     quotas: tuple[QuotaChange, ...] = ()
 
 
@@ -226,6 +229,7 @@ class Image:
         "_sorted_topics",
         "_topics",
         "_topics_by_id",
+        "acls",
         "cluster_id",
         "configs_bytes",
         "controller_defaults",
@@ -256,6 +260,7 @@ class Image:
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
         self.credentials = Credentials()
+        self.acls = Acls()
         self.quotas = ClientQuotas()
 
     # -- lookups
@@ -425,6 +430,8 @@ class Image:
                 self.cluster_id = record.cluster_id
             case ScramCredentialChanged():
                 self.credentials.replay(record.change)
+            case AclChanged():
+                self.acls.replay(record)
             case ClientQuotaChanged():
                 self.quotas.replay(record.change)
             case _:
@@ -509,7 +516,8 @@ class Image:
         topics = [(topic, tuple(topic.partitions)) for topic in self.topics()]
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
-        defaults, credentials, quotas = self.controller_defaults, self.credentials.saved(), self.quotas.saved()
+        defaults, credentials = self.controller_defaults, self.credentials.saved()
+        acls, quotas = self.acls.saved(), self.quotas.saved()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -532,10 +540,12 @@ class Image:
                 submissions=submissions,
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
                 credentials=credentials,
+                acls=acls,
                 quotas=quotas,
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            schema = SCHEMA if credentials or quotas else _WITHOUT_CREDENTIALS if needs_newer else _OLDER_SCHEMA
+            is_secured = bool(credentials or acls or quotas)
+            schema = SCHEMA if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
             return pack([schema, to_plain(saved)])
 
         return encode
@@ -573,5 +583,6 @@ class Image:
         image.submissions = Submissions(saved.submissions)
         image.controller_defaults = _values(saved.controller_defaults)
         image.credentials = Credentials(saved.credentials)
+        image.acls = Acls(saved.acls)
         image.quotas = ClientQuotas(saved.quotas)
         return image

@@ -6,6 +6,7 @@ reads them to learn what changed (which logs to open, which settings to apply ag
 
 from __future__ import annotations
 
+from kraftpy.metadata.acls import AclChanged
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
 from kraftpy.metadata.credentials import ScramCredentialChanged
 from kraftpy.metadata.frozen import frozen
@@ -151,5 +152,6 @@ Record = (
     | ProducerIdsAllocated
     | FeatureChanged
     | ScramCredentialChanged
+    | AclChanged
     | ClientQuotaChanged
 )

@@ -31,7 +31,7 @@ async def rated(directory: Path, *settings: str) -> AsyncIterator[tuple[Broker, 
     clock = SetClock()
     async with running(directory, *settings) as broker:
         broker.connection_quotas = ConnectionQuotas(
-            lambda: broker.config, clock, lambda: broker.image, broker.tasks, broker.complaints
+            broker.settings, clock, lambda: broker.image, broker.tasks, broker.complaints
         )
         yield broker, clock
 

@@ -55,6 +55,7 @@ from kraftpy.groups.events import (
     StateChanged,
     Survived,
     Tick,
+    TopicRights,
     TopicsDeleted,
     TransactionEnded,
 )
@@ -66,12 +67,14 @@ from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.share.records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import TopicInfo
+from kraftpy.metadata.acls import AclChanged
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.protocol.record_batch import (
     BatchHeader,
     ControlType,
@@ -84,6 +87,8 @@ from kraftpy.types import TopicId, TopicPartition
 logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS = 100
+_MOST_CREATORS = 10_000
+"""Of how many streams groups it is known for whom internal topics are created."""
 _LISTED_UNITS = 1
 """The cost of listing a group, in units of `slicing`, rounded up generously."""
 _MERGED_AT_ONCE = 20
@@ -137,6 +142,8 @@ class Coordinators(Shards[GroupCoordinator]):
         self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
         self._ask_share_coordinators = change_state
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
+        self._creators: dict[str, TopicRights] = {}
+        self._not_created: dict[str, list[str]] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
     # --- the machines ------------------------------------------------------------------------
@@ -177,7 +184,7 @@ class Coordinators(Shards[GroupCoordinator]):
 
     def apply(self, records: Sequence[Record]) -> None:
         """React to changed metadata: leaderships come and go, groups forget deleted topics."""
-        if any(isinstance(record, PartitionCreated | TopicDeleted) for record in records):
+        if any(isinstance(record, PartitionCreated | TopicDeleted | AclChanged) for record in records):
             self._topics.version += 1
         deleted = [each for each in records if isinstance(each, TopicDeleted) and each.name != CONSUMER_OFFSETS]
         if deleted:
@@ -268,7 +275,10 @@ class Coordinators(Shards[GroupCoordinator]):
             client_id=context.client_id,
             client_host=context.client_host,
             among=among,
+            rights=context.rights.of_topics,
         )
+        if isinstance(message, StreamsGroupHeartbeatRequest):
+            self._note_creator(message.group_id, request.rights)
         answer: GroupResponse | ErrorCode = await self._asked(shard, request_id, request)
         return refuse(message, context.api_version, answer) if isinstance(answer, ErrorCode) else answer
 
@@ -370,8 +380,28 @@ class Coordinators(Shards[GroupCoordinator]):
                 assert_never(effect)
         return ()
 
+    def _note_creator(self, group_id: str, rights: TopicRights | None) -> None:
+        """Note for whom internal topics of a group are created: the member that asked last."""
+        self._creators.pop(group_id, None)
+        if rights is not None:
+            self._creators[group_id] = rights
+            if len(self._creators) > _MOST_CREATORS:
+                del self._creators[next(iter(self._creators))]
+
+    def not_created(self, group_id: str) -> list[str]:
+        """Return the internal topics that are missing because a member may not have them created."""
+        return self._not_created.get(group_id, [])
+
     def _create_topics(self, effect: CreateInternalTopics) -> None:
         """Start creating internal topics, unless already in progress; the group repeats this while they are missing."""
+        rights = self._creators.get(effect.group_id)
+        refused = [] if rights is None else [each.name for each in effect.topics if not rights.may_create(each.name)]
+        self._not_created.pop(effect.group_id, None)
+        if refused:
+            self._not_created[effect.group_id] = refused
+            if len(self._not_created) > _MOST_CREATORS:
+                del self._not_created[next(iter(self._not_created))]
+            return
         if effect.group_id in self._making:
             return
         task = self._tasks.create_task(self._create_topics_task(effect), name="streams group topics")
@@ -417,6 +447,7 @@ class Coordinators(Shards[GroupCoordinator]):
 
 def _group_config(config: BrokerConfig) -> GroupConfig:
     return GroupConfig(
+        has_authorizer=bool(config.authorizer_class_name),
         kraftpy_group_coordinator_max_bytes=config.kraftpy_group_coordinator_max_bytes,
         kraftpy_group_max_bytes=config.kraftpy_group_max_bytes,
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,

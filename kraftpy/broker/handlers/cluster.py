@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.broker_proof import SOFTWARE, who_asks
-from kraftpy.broker.handlers.metadata import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
+from kraftpy.broker.handlers.metadata import cluster_operations
 from kraftpy.broker.handlers.table import served
 from kraftpy.broker.metadata.client_commands import decided_within
+from kraftpy.broker.rights import OPERATIONS_NOT_ASKED
 from kraftpy.broker.view import View
 from kraftpy.config.quorum import Address, parse_address
 from kraftpy.metadata.commands import PARTITIONS_AT_ONCE, FeatureUpdate, UnregisterBroker, UpdateFeatures
@@ -154,7 +155,9 @@ async def describe_cluster(
         cluster_id=broker.image.cluster_id or "",
         controller_id=view.controller(broker.controller_id, broker.node_id),
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+            cluster_operations(context.rights)
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_NOT_ASKED
         ),
         brokers=[
             DescribeClusterBroker(

@@ -2,7 +2,8 @@
 
 At least one batch is returned, however small the limits are, so that a consumer always makes progress (KIP-74). An
 answer waits for `min_bytes`, at most `max_wait_ms`, and only if no partition has news of another kind: an error, or a
-diverging epoch. A partition that does not exist when the request arrives neither delays nor hurries the answer, as in
+diverging epoch. The right to read a topic is asked for at each read, so that a fetch that waits ends if it is taken
+away. A partition that does not exist when the request arrives neither delays nor hurries the answer, as in
 Kafka: clients keep asking for deleted topics, and would ask in a tight loop. Fetch sessions: KIP-227. Epoch checks and
 diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516; a session whose topic was recreated is refused.
 Isolation levels: KIP-98.
@@ -39,6 +40,7 @@ from kraftpy.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from kraftpy.security.acls import Operation, ResourceType
 from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.request_memory import RequestMemory
+    from kraftpy.broker.rights import Rights
     from kraftpy.broker.services import HasImage, HasNodeId, HasSlices
 
     class Broker(followers.Broker, HasImage, HasNodeId, HasSlices, Protocol):
@@ -116,6 +119,9 @@ class _Reader:
         self.uses_topic_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
         self.read_committed = committed_only(request.isolation_level) is True
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
+        self.rights = None if context.rights.are_unlimited else context.rights
+        self._refused: set[str] = set()
+        """The topics that may not be read: each is written to the audit log once."""
         if context.quota is not None and (most_bytes := context.quota.most_fetch_bytes()) is not None:
             self.budget = min(self.budget, most_bytes)
         self.racks: dict[BrokerId, str] | None = None
@@ -124,7 +130,9 @@ class _Reader:
             self.racks = {each.broker_id: each.rack for each in broker.image.brokers() if each.rack and not each.fenced}
 
     def replica(self, partition: FetchedPartition) -> Replica:
-        """Return the replica to read. Raises KafkaError if it cannot be read on this broker."""
+        """Return the replica to read. Raises KafkaError if it may not or cannot be read on this broker."""
+        if self.rights is not None:
+            self._check_rights(self.rights, partition)
         replicas = self.broker.replicas
         if not self.uses_topic_ids:
             if self.may_read_followers:
@@ -141,6 +149,18 @@ class _Reader:
             raise
         partition.found_name = found.topic_partition.topic
         return found
+
+    def _check_rights(self, rights: Rights, partition: FetchedPartition) -> None:
+        """Check that the topic may be read. Raises KafkaError. An id that no topic has is nobody's secret."""
+        topic = partition.topic
+        if self.uses_topic_ids:
+            known = self.broker.image.topic_by_id(partition.topic_id)
+            if known is None:
+                return
+            topic = known.name
+        if not rights.allows(Operation.READ, ResourceType.TOPIC, topic, is_asked_for=topic not in self._refused):
+            self._refused.add(topic)
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def _deleted(self, partition: FetchedPartition) -> KafkaError:
         """Return why a topic that this session has read is unknown now: it was deleted, or recreated."""
@@ -169,6 +189,8 @@ async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missin
         with suppress(KafkaError):
             watched.append(reader.replica(partition))
     with Watch(watched) as watch:
+        if reader.rights is not None:
+            watch.add(reader.rights)
         if len(fetched.partitions) > _LONG:
             watch.wake()
         enough = False

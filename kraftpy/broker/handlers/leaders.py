@@ -75,7 +75,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         return ElectLeadersResponse()  # as in Kafka, for any type of election
     if request.election_type not in (PREFERRED, UNCLEAN):
         unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-        return await _no_election(unknown, request, context.api_version)
+        return await no_election(unknown, request, context.api_version)
     try:
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
@@ -87,7 +87,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         command = ElectLeaders(partitions=tuple(partitions), unclean=is_unclean, time_ms=broker.clock.now())
         elected = await _decided_in_parts(broker, command, request.timeout_ms)
     except KafkaError as error:
-        return await _no_election(error, request, context.api_version)
+        return await no_election(error, request, context.api_version)
     if request.topic_partitions is not None:
         held: dict[tuple[str, int], _Result] = {(each.topic, each.partition): each for each in elected}
         return ElectLeadersResponse(replica_election_results=await _as_named(request, lambda *key: held[key]))
@@ -198,7 +198,7 @@ async def _decided(
     return list(decision.result or ())
 
 
-async def _no_election(error: KafkaError, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
+async def no_election(error: KafkaError, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
     """Report a request-level error, to each partition as well: version 0 has no other field for it."""
     response = ElectLeadersResponse(replica_election_results=await _as_named(request, lambda *_: error))
     if version >= _FIRST_TOP_LEVEL_ERROR_VERSION:

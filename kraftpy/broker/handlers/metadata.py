@@ -7,7 +7,8 @@ Many topics are described in slices. The answer for all topics of a large cluste
 something changes (`kraftpy.metadata.cache.max.bytes`): many clients that start, or lose a broker, at the same time all
 ask for it.
 
-Left out: authorized operations (-2147483648 is Kafka's own value for "not requested").
+Topics that the requester may not describe are left out of a list of all; if they are named, the answer does not tell
+whether they exist. Authorized operations: KIP-430.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.encoded_answers import Encoded
 from kraftpy.broker.metadata.auto_creation import MOST_AT_ONCE, auto_create_topics
+from kraftpy.broker.rights import OPERATIONS_NOT_ASKED, Rights
 from kraftpy.broker.slicing import PIECE
 from kraftpy.broker.view import View
 from kraftpy.metadata.controller import is_internal, topic_name_problem
@@ -38,6 +40,7 @@ from kraftpy.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from kraftpy.protocol.schema import encode
+from kraftpy.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
@@ -59,19 +62,15 @@ _FIRST_TOPIC_ID_VERSION = 12
 """Versions 10 and 11 have a field for the id, but no id may be in it, as in Kafka."""
 _LARGE_CLUSTER = 500
 """From this many partitions on, the answer for all topics is made in slices and cached."""
-OPERATIONS_NOT_ASKED = -(2**31)
-TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""All operations on a topic, by ACL operation code: there are no ACLs, so everything is authorized (KIP-430)."""
-CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""All operations on the cluster."""
 CREATION_SECONDS = 5.0
 """How long an answer waits for topics it creates. Existing topics must be answered even if the quorum has no leader."""
 
 
 async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse | Encoded:
     """Describe every live broker and the topics asked for: all for null, and in version 0 for an empty list."""
-    asked = request.topics
+    asked, rights = request.topics, context.rights
     refused: dict[str, ErrorCode] = {}
+    hidden: list[MetadataResponseTopic] = []
     if asked is None or (context.api_version == 0 and not asked):
         asked = None
     elif context.api_version < _FIRST_TOPIC_ID_VERSION and any(
@@ -83,14 +82,21 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             asked = [MetadataRequestTopic(topic_id=topic.topic_id, name=None) for topic in asked if _is_by_id(topic)]
         # Each topic once, even if it is named often: a small request must not get an answer of unbounded size.
         asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
+        if not rights.are_unlimited:
+            asked, hidden = await _visible(broker, request, rights, asked)
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
             refused = await _create_missing(broker, asked, context)
     image = broker.image
-    if asked is None and image.partition_count > _LARGE_CLUSTER:
+    if asked is None and image.partition_count > _LARGE_CLUSTER and rights.are_unlimited:
         return await _all_topics(broker, request, context)
     view = View(image, context.listener)
     topics: list[MetadataResponseTopic] = []
-    if asked is None:
+    if asked is None and not rights.are_unlimited:
+        for topic in image.topics():
+            await broker.slices.breathe(_units(topic))
+            if rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_asked_for=False):
+                topics.append(_known(topic, view, context.api_version))
+    elif asked is None:
         topics = [_known(topic, view, context.api_version) for topic in image.topics()]
     else:
         for wanted in asked:
@@ -101,7 +107,32 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
                 topics.append(_known(known, view, context.api_version))
             else:
                 topics.append(_unknown(wanted, refused))
-    return _response(broker, request, image, view, topics)
+    return _response(broker, request, image, view, topics, rights, hidden)
+
+
+async def _visible(
+    broker: Broker, request: MetadataRequest, rights: Rights, asked: list[MetadataRequestTopic]
+) -> tuple[list[MetadataRequestTopic], list[MetadataResponseTopic]]:
+    """Divide topics into those that the requester may describe, or have created, and the answers about the others."""
+    visible: list[MetadataRequestTopic] = []
+    hidden: list[MetadataResponseTopic] = []
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    may_create_any = rights.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, is_asked_for=False)
+    creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable and not may_create_any
+    async for some in broker.slices.pieces(asked):
+        for topic in some:
+            known, is_by_id = _find(broker.image, topic), _is_by_id(topic)
+            name = topic.name if known is None else known.name
+            if name is None or (is_by_id and known is None):
+                visible.append(topic)  # no topic has this id
+            elif not rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                told = None if is_by_id else name
+                hidden.append(MetadataResponseTopic(error_code=denied, name=told, topic_id=topic.topic_id))
+            elif creates and known is None and not rights.allows(Operation.CREATE, ResourceType.TOPIC, name):
+                hidden.append(MetadataResponseTopic(error_code=denied, name=name, is_internal=is_internal(name)))
+            else:
+                visible.append(topic)
+    return visible, hidden
 
 
 def _invalid(asked: list[MetadataRequestTopic]) -> MetadataResponse:
@@ -123,12 +154,13 @@ async def _all_topics(broker: Broker, request: MetadataRequest, context: Request
 
     async def make() -> tuple[bytes, bool]:
         view = View(image, context.listener)
-        response = _response(broker, request, image, view, [])
+        response = _response(broker, request, image, view, [], context.rights, [])
         for topic in image.topics():
             await broker.slices.breathe(_units(topic))
             response.topics.append(_known(topic, view, version))
             if request.include_topic_authorized_operations:
-                response.topics[-1].topic_authorized_operations = TOPIC_OPERATIONS
+                operations = context.rights.operations(ResourceType.TOPIC, topic.name)
+                response.topics[-1].topic_authorized_operations = operations
         body = await broker.slices.apart(encode, response, version)
         return body, key == (broker.image.version, version, context.listener, broker.controller_id, asked)
 
@@ -141,13 +173,18 @@ def _units(topic: Topic | None) -> int:
 
 
 def _response(
-    broker: Broker, request: MetadataRequest, image: Image, view: View, topics: list[MetadataResponseTopic]
+    broker: Broker,
+    request: MetadataRequest,
+    image: Image,
+    view: View,
+    topics: list[MetadataResponseTopic],
+    rights: Rights,
+    hidden: list[MetadataResponseTopic],
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as in Kafka: without a name, nothing is authorized
-                topic.topic_authorized_operations = TOPIC_OPERATIONS
-    cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+                topic.topic_authorized_operations = rights.operations(ResourceType.TOPIC, topic.name or "")
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack)
@@ -155,9 +192,18 @@ def _response(
         ],
         cluster_id=image.cluster_id,
         controller_id=view.controller(broker.controller_id, broker.node_id),
-        topics=topics,
-        cluster_authorized_operations=cluster_operations,
+        topics=topics + hidden,
+        cluster_authorized_operations=cluster_operations(rights)
+        if request.include_cluster_authorized_operations
+        else OPERATIONS_NOT_ASKED,
     )
+
+
+def cluster_operations(rights: Rights) -> int:
+    """Return what the requester may do with the cluster, if it may know: as Kafka, 0 without the right to describe."""
+    if not rights.allows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, is_asked_for=False):
+        return 0
+    return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 async def _create_missing(
@@ -255,13 +301,13 @@ async def describe_topic_partitions(
             ]
         )
     topics: list[DescribeTopicPartitionsResponseTopic] = []
+    names, hidden = await _hidden(broker, request, context.rights, [name for name in names if name >= start[0]])
     for name in names:
-        if name < start[0]:
-            continue
         if limit == 0:
             return DescribeTopicPartitionsResponse(
-                topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
+                topics=topics + hidden, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
+        operations = context.rights.operations(ResourceType.TOPIC, name)
         topic = broker.image.topic(name)
         if topic is None:
             topics.append(
@@ -269,7 +315,7 @@ async def describe_topic_partitions(
                     error_code=_why_unknown(name),
                     name=name,
                     partitions=[],
-                    topic_authorized_operations=TOPIC_OPERATIONS,
+                    topic_authorized_operations=operations,
                 )
             )
             continue
@@ -281,14 +327,32 @@ async def describe_topic_partitions(
                 topic_id=topic.topic_id,
                 is_internal=is_internal(topic.name),
                 partitions=[_described(index, partition, view) for index, partition in page],
-                topic_authorized_operations=TOPIC_OPERATIONS,
+                topic_authorized_operations=operations,
             )
         )
         limit -= len(page)
         if first + len(page) < len(topic.partitions):
             cursor = Cursor(topic_name=name, partition_index=first + len(page))
-            return DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
-    return DescribeTopicPartitionsResponse(topics=topics)
+            return DescribeTopicPartitionsResponse(topics=topics + hidden, next_cursor=cursor)
+    return DescribeTopicPartitionsResponse(topics=topics + hidden)
+
+
+async def _hidden(
+    broker: Broker, request: DescribeTopicPartitionsRequest, rights: Rights, names: list[str]
+) -> tuple[list[str], list[DescribeTopicPartitionsResponseTopic]]:
+    """Return the topics that the requester may describe, and the answers about others that it has named."""
+    if rights.are_unlimited:
+        return names, []
+    visible: list[str] = []
+    hidden: list[DescribeTopicPartitionsResponseTopic] = []
+    async for some in broker.slices.pieces(names):
+        for name in some:
+            if rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_asked_for=bool(request.topics)):
+                visible.append(name)
+            elif request.topics:
+                denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                hidden.append(DescribeTopicPartitionsResponseTopic(error_code=denied, name=name, partitions=[]))
+    return visible, hidden
 
 
 def _described(index: int, partition: Partition, view: View) -> DescribeTopicPartitionsResponsePartition:

@@ -131,8 +131,8 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     """Append, wait for the requested acks, answer; None for acks=0."""
     unanswered: list[_Unanswered] = []
     if request.transactional_id is None:
-        if _has_transactional(request):
-            return _refuse_all(request)
+        if has_transactional(request):
+            return refuse_all(request)
         responses = await _append_all(broker, request, context, {}, unanswered)
     else:
         asked: list[_Asked] = []
@@ -148,7 +148,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     if request.acks == ALL_IN_SYNC and unanswered:
         await _committed(unanswered, request.timeout_ms)
     if request.acks == NONE:
-        _tell_by_closing(responses)
+        tell_by_closing(responses)
         return None
     return ProduceResponse(responses=responses, node_endpoints=_name_leaders(broker, responses, context))
 
@@ -218,7 +218,7 @@ def _name(replica: Replica | None) -> str:
     return "" if replica is None else str(replica.topic_partition)
 
 
-def _refuse_all(request: ProduceRequest) -> ProduceResponse | None:
+def refuse_all(request: ProduceRequest) -> ProduceResponse | None:
     """Refuse a request with transactional batches and no transactional id, as Kafka does: all of it."""
     error = KafkaError(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch needs a transactional id"
@@ -232,7 +232,7 @@ def _refuse_all(request: ProduceRequest) -> ProduceResponse | None:
         for topic in request.topic_data
     ]
     if request.acks == NONE:
-        _tell_by_closing(responses)
+        tell_by_closing(responses)
         return None
     return ProduceResponse(responses=responses)
 
@@ -333,7 +333,8 @@ def _header(context: RequestContext, partition: PartitionProduceData, found: _Tr
     return header
 
 
-def _has_transactional(request: ProduceRequest) -> bool:
+def has_transactional(request: ProduceRequest) -> bool:
+    """Return whether a request has a batch that is part of a transaction."""
     for topic in request.topic_data:
         for partition in topic.partition_data:
             records = partition.records or b""
@@ -443,7 +444,8 @@ def _check_verified(
             raise KafkaError(code)
 
 
-def _tell_by_closing(responses: list[TopicProduceResponse]) -> None:
+def tell_by_closing(responses: list[TopicProduceResponse]) -> None:
+    """Close the connection if one of these has an error: with acks=0, nothing else can tell it."""
     for topic in responses:
         for partition in topic.partition_responses:
             if partition.error_code != ErrorCode.NONE:

@@ -75,7 +75,7 @@ async def describe_client_quotas(
 
 
 def _not_described(code: ErrorCode, error: ValueError) -> describing.DescribeClientQuotasResponse:
-    return describing.DescribeClientQuotasResponse(error_code=code, error_message=shortened(str(error)), entries=None)
+    return describing.DescribeClientQuotasResponse(error_code=code, error_message=shortened(str(error)))
 
 
 async def alter_client_quotas(

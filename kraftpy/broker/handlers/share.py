@@ -41,6 +41,7 @@ from kraftpy.protocol.messages import share_acknowledge as acknowledging
 from kraftpy.protocol.messages import share_fetch as fetching
 from kraftpy.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from kraftpy.protocol.messages.share_fetch import LeaderIdAndEpoch, NodeEndpoint, ShareFetchRequest, ShareFetchResponse
+from kraftpy.security.acls import Operation, ResourceType
 from kraftpy.share.acknowledgements import Acknowledgement, BadAcknowledgement, read_batch
 from kraftpy.share.effects import Acquired, Reply
 from kraftpy.share.records import ShareKey
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.groups.settings import GroupSettingsNow
     from kraftpy.broker.handlers.services import HasReplicas
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.rights import Rights
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
     from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
     from kraftpy.broker.share.sessions import ShareSessions
@@ -117,8 +119,8 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))
     is_closing = request.share_session_epoch == CLOSING_EPOCH
     try:
-        fetch = _Fetch(broker, request, session)
-        said = await _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
+        fetch = _Fetch(broker, request, session, context.rights)
+        said = await _acknowledge(broker, key, _batches(request.topics), context, is_renewing=request.is_renew_ack)
         results = await said.results()
         if not is_closing and not request.is_renew_ack and request.max_records > 0:
             await fetch.wait()
@@ -196,8 +198,9 @@ class _Taken:
 class _Fetch:
     """One fetch, and what it acquires in the partitions of its session."""
 
-    def __init__(self, broker: Broker, request: ShareFetchRequest, session: ShareSession) -> None:
+    def __init__(self, broker: Broker, request: ShareFetchRequest, session: ShareSession, rights: Rights) -> None:
         self._broker = broker
+        self._rights = rights
         self._request = request
         self._session = session
         self._has_skipped = False
@@ -279,6 +282,7 @@ class _Fetch:
         for partition in partitions:
             key = ShareKey(self._session.key.group_id, partition.topic_id, partition.partition)
             try:
+                _check_rights(self._broker, self._rights, partition)
                 held[partition] = self._broker.share_partitions.get(key)
             except KafkaError as error:
                 self.taken[partition] = _Taken(error)
@@ -406,7 +410,7 @@ async def share_acknowledge(
     except KafkaError as error:
         return ShareAcknowledgeResponse(error_code=error.code, error_message=shortened(error.message))
     try:
-        said = await _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
+        said = await _acknowledge(broker, key, _batches(request.topics), context, is_renewing=request.is_renew_ack)
         results = await said.results()
     finally:
         if request.share_session_epoch == CLOSING_EPOCH:
@@ -445,6 +449,7 @@ async def _acknowledge(
     broker: Broker,
     key: SessionKey,
     batches: dict[SharedPartition, list[fetching.AcknowledgementBatch]],
+    context: RequestContext,
     *,
     is_renewing: bool,
 ) -> _Acknowledgements:
@@ -454,6 +459,7 @@ async def _acknowledge(
         if len(batches) > _SHORT:
             await broker.slices.breathe(_SAID_UNITS + len(each))
         try:
+            _check_rights(broker, context.rights, partition)
             acknowledgements = _read_batches(each, may_renew=is_renewing)
             held = _acknowledged(broker, ShareKey(key.group_id, partition.topic_id, partition.partition))
         except BadAcknowledgement as bad:
@@ -463,6 +469,15 @@ async def _acknowledge(
         else:
             said.waiting[partition] = broker.share_partitions.acknowledge(held, key.member_id, acknowledgements)
     return said
+
+
+def _check_rights(broker: Broker, rights: Rights, partition: SharedPartition) -> None:
+    """Check that the topic may be read. Raises KafkaError. An id that no topic has is nobody's secret."""
+    if rights.are_unlimited:
+        return
+    topic = broker.image.topic_by_id(partition.topic_id)
+    if topic is not None and not rights.allows(Operation.READ, ResourceType.TOPIC, topic.name):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _acknowledged(broker: Broker, key: ShareKey) -> HeldPartition:

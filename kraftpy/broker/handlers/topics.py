@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FIRST_TOPIC_ID_VERSION = 6
+FIRST_TOPIC_ID_VERSION = 6
 HIGH_WATERMARK = -1
 MOST_DESCRIBED = 1_000
 """How many topics' settings one answer has; DescribeConfigs has those of the others that were created with them."""
@@ -203,7 +203,7 @@ def _described(overrides: dict[str, str], broker: Broker) -> list[CreatableTopic
 
 async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     """Delete each topic, by name or (from version 6) by id."""
-    if context.api_version >= _FIRST_TOPIC_ID_VERSION:
+    if context.api_version >= FIRST_TOPIC_ID_VERSION:
         references = [TopicReference(name=topic.name, topic_id=TopicId(topic.topic_id)) for topic in request.topics]
     else:
         references = [TopicReference(name=name) for name in request.topic_names]

@@ -6,7 +6,7 @@ from before KIP-588, INVALID_PRODUCER_EPOCH.
 
 AddPartitionsToTxn from version 4 on and WriteTxnMarkers are sent only by brokers (KIP-890, KIP-98).
 
-Left out: authorizing these, as long as there are no ACLs; TxnOffsetCommit 6 (KIP-1319), which belongs to Kafka 4.4; and
+Left out: TxnOffsetCommit 6 (KIP-1319), which belongs to Kafka 4.4; and
 two-phase commit (KIP-939): all that Kafka 4.3 has of it is a version of InitProducerId that it does not advertise.
 """
 
@@ -52,6 +52,7 @@ from kraftpy.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from kraftpy.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from kraftpy.security.acls import Operation, ResourceType
 from kraftpy.transactions.events import AddPartitions, EndTransaction
 from kraftpy.transactions.records import by_topic
 from kraftpy.transactions.transaction import EPOCH_BUMPS, PREPARED, State, Transaction
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.containment import Complaints
     from kraftpy.broker.handlers.services import HasCoordinators, HasMetadata, HasProof, HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.rights import Rights
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
     from kraftpy.broker.transactions.markers import MarkerWriter
 
@@ -129,7 +131,7 @@ async def add_partitions_to_txn(
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return await _add_batched(broker, request, is_long=context.is_long)
     topics = request.v3_and_below_topics
-    codes = await _existing(broker, topics, is_long=context.is_long, are_internal_refused=True)
+    codes = await _existing(broker, topics, is_long=context.is_long, rights=context.rights)
     exist = not any(codes.values())
     if exist:
         result = await broker.transactions.ask(
@@ -171,16 +173,18 @@ async def _add_batched(
 
 
 async def _existing(
-    broker: Broker, topics: list[AddPartitionsToTxnTopic], *, is_long: bool, are_internal_refused: bool = False
+    broker: Broker, topics: list[AddPartitionsToTxnTopic], *, is_long: bool, rights: Rights | None = None
 ) -> dict[TopicPartition, ErrorCode]:
     """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried.
 
-    Clients may not add partitions of internal topics: nothing of theirs may be written there. The partition with a
-    group's offsets is added by AddOffsetsToTxn, or by its leader.
+    Clients, who come with rights, may not add partitions of internal topics: nothing of theirs may be written there.
+    The partition with a group's offsets is added by AddOffsetsToTxn, or by its leader.
     """
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
-        is_refused = are_internal_refused and is_internal(topic.name)
+        is_refused = rights is not None and (
+            is_internal(topic.name) or not rights.allows(Operation.WRITE, ResourceType.TOPIC, topic.name)
+        )
         for indexes in cut(topic.partitions):
             if is_long:
                 await broker.slices.breathe(_TOPIC_UNITS + len(indexes))

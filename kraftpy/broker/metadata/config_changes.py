@@ -40,7 +40,7 @@ def number_problem(count: int) -> str | None:
 
 
 class ConfigRoom:
-    """The memory limit for settings, credentials and quotas; requests in progress reserve what they may need."""
+    """The memory limit for settings, credentials, ACLs and quotas; requests in progress reserve their part."""
 
     def __init__(self, most_bytes: int, image: Callable[[], Image]) -> None:
         self._most_bytes = most_bytes
@@ -55,12 +55,12 @@ class ConfigRoom:
         """
         added_bytes = max(added_bytes, 0)
         image = self._image()
-        kept = image.configs_bytes + image.credentials.bytes + image.quotas.bytes
+        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes + image.quotas.bytes
         if added_bytes and kept + self._held_bytes + added_bytes > self._most_bytes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"The settings of all topics, brokers, groups and users would take more than {self._most_bytes} bytes "
-                "(kraftpy.max.configs.bytes).",
+                "The settings of all topics, brokers, groups and users, and the ACLs, would take more than "
+                f"{self._most_bytes} bytes (kraftpy.max.configs.bytes).",
             )
         self._held_bytes += added_bytes
         try:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.quotas.hosts import addresses_of, normal_address
+from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.config import BrokerConfig
 from kraftpy.config.settings import whole_number
 from kraftpy.metadata.commands import ConfigResourceType
@@ -44,14 +45,14 @@ class ConnectionQuotas:
 
     def __init__(
         self,
-        config: Callable[[], BrokerConfig],
+        settings: DynamicSettings,
         clock: Clock,
         image: Callable[[], Image],
         tasks: Tasks,
         complaints: Complaints,
     ) -> None:
-        first = config()
-        self._config, self._clock, self._image = config, clock, image
+        first = settings.config
+        self._settings, self._clock, self._image = settings, clock, image
         self._tasks, self._complaints = tasks, complaints
         self._rates = ConnectionRates(first.quota_window_num, first.quota_window_size_seconds * 1000)
         self._waiting: Counter[tuple[str, bool]] = Counter()
@@ -68,7 +69,7 @@ class ConnectionQuotas:
 
     def opened(self, listener: str, connection: Connection) -> bool:
         """Let a new connection wait if it comes too soon; return False if it has to be closed at once."""
-        config, image = self._config(), self._image()
+        config, image = self._settings.config, self._image()
         limits = image.quotas.limits
         of_broker = None if listener == self._protected else _limited(config.max_connection_creation_rate)
         of_listener = self._of_listener(listener, config, image)

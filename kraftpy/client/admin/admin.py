@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kraftpy.client.admin.acls import AclAdmin
 from kraftpy.client.admin.cluster import ClusterAdmin
 from kraftpy.client.admin.messages import (
     Resource,
@@ -69,7 +70,7 @@ from kraftpy.protocol.messages import (
 from kraftpy.types import TopicPartition
 
 
-class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, QuotaAdmin):
+class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, QuotaAdmin):
     """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options: `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------

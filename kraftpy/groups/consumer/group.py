@@ -39,6 +39,7 @@ from kraftpy.groups.consumer.records import (
     consumer_record,
 )
 from kraftpy.groups.drafts import AnyDraft
+from kraftpy.groups.events import TopicRights
 from kraftpy.groups.topics import NEVER, Topics, hash_of_topics
 
 _NO_TARGETS = TargetMetadataValue(assignment_epoch=0)
@@ -61,6 +62,8 @@ class ConsumerGroup:
     holders: dict[TopicIdPartition, str] = field(default_factory=dict)
     topics_version: int = NEVER  # volatile: the version of the topics its hash was last compared with
     looked_up: Mapping[str, int] = field(default_factory=dict, compare=False)  # volatile: topics' version by regex
+    rights: TopicRights | None = field(default=None, compare=False)  # volatile: a member's, for what expressions match
+    are_rights_known: bool = field(default=False, compare=False)  # volatile
     is_resolving: bool = field(default=False, compare=False)  # volatile: a regex is not resolved for this version yet
 
     # ---- what records say

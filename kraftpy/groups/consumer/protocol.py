@@ -140,6 +140,7 @@ class ConsumerProtocol:
         member_id = message.member_id or self.new_id()
         predecessor = self._admit(draft.group, member_id, message)
         known = draft.group.members.get(predecessor or member_id)
+        self._see_by(draft, event, known, message)
         if message.subscribed_topic_regex and message.subscribed_topic_regex not in draft.group.regexes:
             self._check_regex(message.subscribed_topic_regex)
         named = len(message.subscribed_topic_names or ()) // LIGHT
@@ -163,6 +164,17 @@ class ConsumerProtocol:
             heartbeat_interval_ms=self.settings(message.group_id).consumer_heartbeat_interval_ms,
             assignment=assignment,
         )
+
+    def _see_by(
+        self, draft: Draft, event: Request, known: MemberValue | None, message: ConsumerGroupHeartbeatRequest
+    ) -> None:
+        """Let expressions match what the sender may describe, if it has one or nobody's rights are known yet."""
+        group = draft.group
+        has_expression = bool(message.subscribed_topic_regex or (known is not None and known.subscribed_topic_regex))
+        if not group.are_rights_known or (has_expression and group.rights != event.rights):
+            if group.rights != event.rights:
+                group.looked_up, group.topics_version = {}, NEVER
+            group.rights, group.are_rights_known = event.rights, True
 
     def _check_regex(self, regex: str) -> None:
         if self.matches.is_overdrawn:
@@ -349,7 +361,10 @@ class ConsumerProtocol:
             known = draft.group.regexes.get(regex)
             if known is not None and looked_up.get(regex) == version:
                 continue
-            topics = self.matches.resolve(regex)
+            may_look = group.are_rights_known or not self.config.has_authorizer
+            topics = self.matches.resolve(regex) if may_look else None
+            if topics is not None and group.rights is not None:
+                topics = group.rights.seen(topics)
             if topics is not None:
                 looked_up[regex] = version
             elif known is not None:

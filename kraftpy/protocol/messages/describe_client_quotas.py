@@ -58,4 +58,4 @@ class DescribeClientQuotasResponse:
     throttle_time_ms: Annotated[int, int32] = 0
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None
-    entries: Annotated[list[EntryData] | None, array] = []
+    entries: Annotated[list[EntryData] | None, array] = None

@@ -1,0 +1,230 @@
+"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31): who may do what (KIP-140, prefixed patterns KIP-290).
+
+Bindings are in the metadata. Each of a request succeeds or fails on its own; many are decided in parts. Bindings share
+the limit of all settings (`config_room`). Without an authorizer, all three are refused (SECURITY_DISABLED).
+
+A host must be an address or "*": unlike Kafka's, which stores any text, this broker refuses a binding that would never
+hold. Codes that nobody knows close the connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from kraftpy.broker.slicing import PIECE
+from kraftpy.metadata.acls import CreateAcls, DeleteAcls, acl_bytes
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, shortened
+from kraftpy.protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from kraftpy.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from kraftpy.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from kraftpy.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    is_address,
+)
+
+if TYPE_CHECKING:
+    from kraftpy.broker.handlers.services import HasConfigRoom, HasMetadata
+    from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.security.authorizer import Authorizer
+    from kraftpy.broker.services import HasClock, HasImage, HasSlices
+
+    class Broker(HasClock, HasConfigRoom, HasImage, HasMetadata, HasSlices, Protocol):
+        """The part of a broker that these handlers need."""
+
+        @property
+        def authorizer(self) -> Authorizer | None:
+            """Decides who may do what."""
+
+
+_NO_AUTHORIZER = "No Authorizer is configured."
+_MOST_DELETED = 10_000
+"""How many bindings one request may delete."""
+_MOST_CHARACTERS = 1_024
+"""The longest name, principal or host of a binding."""
+
+
+async def describe_acls(broker: Broker, request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
+    """Return the bindings that a filter selects, by pattern."""
+    wanted = _filter(request)
+    if broker.authorizer is None:
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
+    found: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    async for some in broker.slices.pieces(list(broker.image.acls)):
+        for binding in some:
+            if wanted.selects(binding):
+                key = (binding.resource_type, binding.name, binding.pattern_type)
+                if key not in found:
+                    found[key] = DescribeAclsResource(
+                        resource_type=binding.resource_type,
+                        resource_name=binding.name,
+                        pattern_type=binding.pattern_type,
+                    )
+                found[key].acls.append(
+                    AclDescription(
+                        principal=binding.principal,
+                        host=binding.host,
+                        operation=binding.operation,
+                        permission_type=binding.permission,
+                    )
+                )
+    return DescribeAclsResponse(resources=list(found.values()))
+
+
+async def create_acls(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
+    """Create bindings; one that is there already is a success."""
+    for each in request.creations:
+        _check_known(each.resource_type, each.resource_pattern_type, each.operation, each.permission_type)
+    if broker.authorizer is None:
+        refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
+        return CreateAclsResponse(results=[refused] * len(request.creations))
+    results: list[AclCreationResult] = []
+    for start in range(0, len(request.creations), PIECE):
+        part = request.creations[start : start + PIECE]
+        await broker.slices.breathe(len(part))
+        bindings: list[AclBinding] = []
+        for creation in part:
+            try:
+                bindings.append(_binding(creation))
+                results.append(AclCreationResult())
+            except KafkaError as error:
+                results.append(AclCreationResult(error_code=error.code, error_message=shortened(error.message)))
+        if not bindings:
+            continue
+        try:
+            with broker.config_room.held(sum(map(acl_bytes, bindings))):
+                await broker.metadata.submit(CreateAcls(bindings=tuple(bindings), time_ms=broker.clock.now()))
+        except KafkaError as error:
+            for result in results[start:]:
+                if result.error_code == ErrorCode.NONE:
+                    result.error_code, result.error_message = error.code, shortened(error.message)
+    return CreateAclsResponse(results=results)
+
+
+async def delete_acls(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
+    """Delete what each filter selects, all filters in one step."""
+    filters = [_filter(each) for each in request.filters]
+    if broker.authorizer is None:
+        refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
+        return DeleteAclsResponse(filter_results=[refused] * len(filters))
+    if not filters:
+        return DeleteAclsResponse()
+    try:
+        selected = 0
+        for wanted in filters:
+            async for some in broker.slices.pieces(list(broker.image.acls)):
+                selected += sum(map(wanted.selects, some))
+                if selected > _MOST_DELETED:
+                    problem = f"Cannot remove more than {_MOST_DELETED} acls in a single delete operation."
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+        decision = await broker.metadata.submit(DeleteAcls(filters=tuple(filters), time_ms=broker.clock.now()))
+    except KafkaError as error:
+        failed = DeleteAclsFilterResult(error_code=error.code, error_message=shortened(error.message))
+        return DeleteAclsResponse(filter_results=[failed] * len(filters))
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(matching_acls=[_deleted(binding) for binding in result.bindings])
+            for result in decision.result or ()
+        ]
+    )
+
+
+def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        resource_type=binding.resource_type,
+        resource_name=binding.name,
+        pattern_type=binding.pattern_type,
+        principal=binding.principal,
+        host=binding.host,
+        operation=binding.operation,
+        permission_type=binding.permission,
+    )
+
+
+def _check_known(resource_type: int, pattern_type: int, operation: int, permission: int) -> None:
+    """Check that the codes have a meaning. Raises ProtocolError, which closes the connection, as in Kafka."""
+    known = (
+        resource_type in _CODES[ResourceType]
+        and pattern_type in _CODES[PatternType]
+        and operation in _CODES[Operation]
+        and permission in _CODES[Permission]
+    )
+    if not known:
+        raise ProtocolError("ACLs contain unknown elements")
+
+
+_CODES = {
+    kind: frozenset(int(code) for code in kind if code) for kind in (ResourceType, PatternType, Operation, Permission)
+}
+
+
+def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    _check_known(asked.resource_type_filter, asked.pattern_type_filter, asked.operation, asked.permission_type)
+    return AclFilter(
+        resource_type=asked.resource_type_filter,
+        name=asked.resource_name_filter,
+        pattern_type=asked.pattern_type_filter,
+        principal=asked.principal_filter,
+        host=asked.host_filter,
+        operation=asked.operation,
+        permission=asked.permission_type,
+    )
+
+
+def _binding(asked: AclCreation) -> AclBinding:
+    """Return the binding to create. Raises KafkaError."""
+    problem = None
+    if asked.resource_type == ResourceType.CLUSTER and asked.resource_name != CLUSTER_NAME:
+        problem = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    elif not asked.resource_name:
+        problem = "Invalid empty resource name"
+    elif asked.resource_type == ResourceType.ANY:
+        problem = "Invalid resourceType ANY"
+    elif asked.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        problem = f"Invalid patternType {PatternType(asked.resource_pattern_type).name}"
+    elif asked.operation == Operation.ANY:
+        problem = "Invalid operation ANY"
+    elif asked.permission_type == Permission.ANY:
+        problem = "Invalid permissionType ANY"
+    elif ":" not in asked.principal:
+        problem = (
+            f"Could not parse principal from `{shortened(asked.principal)}` (no colon is present separating the "
+            "principal type from the principal name)"
+        )
+    elif asked.host != WILDCARD and not is_address(asked.host):
+        problem = f"Invalid host {shortened(asked.host)}: expected an IP address, or {WILDCARD} for every host"
+    elif max(len(asked.resource_name), len(asked.principal), len(asked.host)) > _MOST_CHARACTERS:
+        problem = f"Resource name, principal and host must not exceed {_MOST_CHARACTERS} characters"
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+    return AclBinding(
+        resource_type=asked.resource_type,
+        name=asked.resource_name,
+        pattern_type=asked.resource_pattern_type,
+        principal=asked.principal,
+        host=asked.host,
+        operation=asked.operation,
+        permission=asked.permission_type,
+    )

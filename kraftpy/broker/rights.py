@@ -1,0 +1,74 @@
+"""The rights of whoever sent a request, as handlers ask for them.
+
+Without an authorizer everybody has `ALL_RIGHTS`, as have brokers that have proved to be one. With one, rights are those
+of a principal at a host (`security.authorizer`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kraftpy.security.acls import OPERATIONS, Operation, ResourceType, operation_bits
+
+if TYPE_CHECKING:
+    from kraftpy.broker.waiting import Watch
+    from kraftpy.groups.events import TopicRights
+
+
+class Rights(Protocol):
+    """What a requester may do. Ask again after every await: rights change while a request waits."""
+
+    @property
+    def are_unlimited(self) -> bool:
+        """Whether everything is allowed, now and for the rest of the request."""
+
+    def allows(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, is_asked_for: bool = True
+    ) -> bool:
+        """Return whether an operation on a resource is allowed.
+
+        A refusal of what was asked for is written to the audit log; what a list merely leaves out is not.
+        """
+
+    @property
+    def watches(self) -> dict[Watch, None]:
+        """The requests that wait, and are woken when rights may have changed."""
+
+    def allows_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        """Return whether the operation is allowed on some resource of the type (KIP-679)."""
+
+    @property
+    def of_topics(self) -> TopicRights | None:
+        """What a member's group may know and have created of topics; None if that is everything."""
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """Return the operations allowed on a resource, as bits of an `authorized_operations` field (KIP-430)."""
+
+
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+"""The value of an `authorized_operations` field that nobody asked for."""
+_ALL_OPERATIONS: Final = {kind: operation_bits(operations) for kind, operations in OPERATIONS.items()}
+
+
+class _AllRights:
+    """The rights of everybody if there is no authorizer, and of brokers."""
+
+    are_unlimited = True
+    of_topics = None
+
+    def __init__(self) -> None:
+        self.watches: dict[Watch, None] = {}
+
+    def allows(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, is_asked_for: bool = True
+    ) -> bool:
+        return True
+
+    def allows_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        return True
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        return _ALL_OPERATIONS[resource_type]
+
+
+ALL_RIGHTS: Final[Rights] = _AllRights()

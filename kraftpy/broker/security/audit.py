@@ -1,0 +1,47 @@
+"""The audit log: a line of JSON for each refusal and each administrative operation, in a file of its own if one is set.
+
+The file is changed for a new one when it is full; `_KEPT_FILES` older ones are kept, with `.1`, `.2`, ... behind their
+names. Without a file, lines go where all others go, and are limited like them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from logging.handlers import RotatingFileHandler
+from typing import Final
+
+from kraftpy.broker.startup import StartupError
+from kraftpy.config import BrokerConfig
+
+NAME: Final = "kafka.authorizer.logger"
+"""The logger's name in Kafka."""
+_KEPT_FILES: Final = 9
+
+
+class _TimedLine(logging.Formatter):
+    """Puts the time into the line's object, in front."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        return f'{{"time": "{at}.{int(record.msecs):03d}Z", {record.getMessage()[1:]}'
+
+
+def open_audit_log(config: BrokerConfig) -> None:
+    """Let this process write the audit log, if it has an authorizer. Raises StartupError."""
+    if not config.authorizer_class_name:
+        return
+    logger = logging.getLogger(NAME)
+    logger.setLevel(logging.INFO)
+    path = config.kraftpy_audit_log_file
+    if path is None:
+        return
+    try:
+        handler = RotatingFileHandler(
+            path, maxBytes=config.kraftpy_audit_log_max_bytes, backupCount=_KEPT_FILES, encoding="utf-8"
+        )
+    except OSError as error:
+        raise StartupError(f"kraftpy.audit.log.file: {error}") from error
+    handler.setFormatter(_TimedLine())
+    logger.addHandler(handler)
+    logger.propagate = False

@@ -1,0 +1,230 @@
+"""Decides who may do what: Kafka's StandardAuthorizer (KIP-801), on the ACLs of this broker's metadata.
+
+A change of ACLs holds on this broker as soon as its image has it: decisions are kept only while no ACL has changed.
+Super users may do everything. If no ACL covers a resource, `allow.everyone.if.no.acl.found` decides.
+
+Audit: refusals, and administrative operations that are allowed, are lines of JSON at level INFO in the logger
+`kafka.authorizer.logger` (`audit`); everything else that is allowed is one at DEBUG. Names are those of clients, so
+they are escaped.
+
+Limit: at most `_MOST_KEPT` decisions are kept, and none about names longer than any topic's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from kraftpy.broker.request import RequestContext
+from kraftpy.broker.rights import ALL_RIGHTS, Rights
+from kraftpy.broker.security.audit import NAME
+from kraftpy.broker.waiting import Watch, wake_all
+from kraftpy.config import BrokerConfig
+from kraftpy.groups.events import TopicRights
+from kraftpy.metadata.acls import AclChanged, Acls
+from kraftpy.metadata.records import Record
+from kraftpy.protocol.errors import shortened
+from kraftpy.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    Allowed,
+    Operation,
+    ResourceType,
+    Verdict,
+    address_of,
+    operation_bits,
+    parse_super_users,
+)
+from kraftpy.security.principal import Principal
+
+audit = logging.getLogger(NAME)
+
+_MOST_KEPT: Final = 50_000
+_LONGEST_KEPT: Final = 249
+_ADMINISTRATIVE: Final = frozenset(
+    {
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.ALTER_CONFIGS,
+        Operation.CREATE_TOKENS,
+    }
+)
+
+_Question = tuple[Principal, str, Operation, ResourceType, str]
+
+
+def authorizer_of(config: BrokerConfig, acls: Callable[[], Acls]) -> Authorizer | None:
+    """Return the authorizer that the settings ask for."""
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        acls,
+        super_users=parse_super_users(config.super_users),
+        allow_everyone_if_no_acl_found=config.allow_everyone_if_no_acl_found,
+    )
+
+
+class Authorizer:
+    """The decisions of one broker."""
+
+    def __init__(
+        self,
+        acls: Callable[[], Acls],
+        *,
+        super_users: frozenset[Principal],
+        allow_everyone_if_no_acl_found: bool,
+    ) -> None:
+        self._acls = acls
+        self._super_users = super_users
+        self._without_acl = allow_everyone_if_no_acl_found
+        self.watches: dict[Watch, None] = {}
+        """The requests that wait for news, of which a change of ACLs is one."""
+        self._kept: dict[_Question, bool] = {}
+        self._kept_of: tuple[Acls, int] | None = None
+        """The ACLs, and how many changes they had seen, that the decisions kept are about."""
+
+    def follow(self, records: Sequence[Record] | None) -> None:
+        """Wake the requests that wait, if ACLs may have changed; `records` is None if anything may have."""
+        if records is None or any(type(record) is AclChanged for record in records):
+            wake_all(list(self.watches))
+
+    def rights_of(self, context: RequestContext) -> Rights:
+        """Return the rights of whoever sent a request."""
+        if context.principal in self._super_users:
+            return ALL_RIGHTS if not audit.isEnabledFor(logging.INFO) else _Granted(context)
+        return _Limited(self, context)
+
+    def is_allowed(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Decide whether a principal at an address (`address_of`) may do this."""
+        acls = self._acls()
+        if self._kept_of is None or self._kept_of[0] is not acls or self._kept_of[1] != acls.changes:
+            self._kept.clear()
+            self._kept_of = (acls, acls.changes)
+        question = (principal, host, operation, resource_type, name)
+        known = self._kept.get(question)
+        if known is None:
+            verdict = acls.index.decide(principal, host, operation, resource_type, name)
+            known = self._without_acl if verdict is Verdict.NO_BINDING else verdict is Verdict.ALLOWED
+            if len(name) <= _LONGEST_KEPT:
+                if len(self._kept) >= _MOST_KEPT:
+                    self._kept.clear()
+                self._kept[question] = known
+        return known
+
+    def allowed(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> Allowed:
+        """Return the resources on which a principal may do this now, for many questions at once."""
+        index = self._acls().index
+        return Allowed(index, principal, host, operation, resource_type, without_acl=self._without_acl)
+
+    def is_allowed_on_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Decide whether a principal may do this on some resource of the type."""
+        verdict = self._acls().index.allows_on_any(principal, host, operation, resource_type)
+        return self._without_acl if verdict is Verdict.NO_BINDING else verdict is Verdict.ALLOWED
+
+
+class _OfTopics(NamedTuple):
+    """The rights of a principal to topics. Nothing of a request or its connection is kept for it."""
+
+    authorizer: Authorizer
+    principal: Principal
+    host: str
+
+    def seen(self, topics: Sequence[str]) -> tuple[str, ...]:
+        allowed = self.authorizer.allowed(self.principal, self.host, Operation.DESCRIBE, ResourceType.TOPIC)
+        return tuple(topic for topic in topics if topic in allowed)
+
+    def may_create(self, topic: str) -> bool:
+        may, asked = self.authorizer.is_allowed, (self.principal, self.host, Operation.CREATE)
+        return may(*asked, ResourceType.CLUSTER, CLUSTER_NAME) or may(*asked, ResourceType.TOPIC, topic)
+
+
+def _note(
+    level: int, verdict: str, context: RequestContext, operation: Operation, resource_type: ResourceType, name: str
+) -> None:
+    line = {
+        "decision": verdict,
+        "principal": shortened(str(context.principal)),
+        "host": context.client_host.removeprefix("/"),
+        "listener": context.listener,
+        "operation": operation.name,
+        "resource_type": resource_type.name,
+        "resource": shortened(name),
+        "request": context.api_key.name,
+        "client_id": shortened(context.client_id),
+    }
+    audit.log(level, "%s", json.dumps(line))
+
+
+class _Granted:
+    """The rights of a super user, whose administrative operations are noted."""
+
+    are_unlimited = True
+    of_topics = None
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self.watches: dict[Watch, None] = {}
+
+    def allows(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, is_asked_for: bool = True
+    ) -> bool:
+        if is_asked_for and (operation in _ADMINISTRATIVE or audit.isEnabledFor(logging.DEBUG)):
+            level = logging.INFO if operation in _ADMINISTRATIVE else logging.DEBUG
+            _note(level, "ALLOWED", self._context, operation, resource_type, name)
+        return True
+
+    def allows_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        return True
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        return ALL_RIGHTS.operations(resource_type, name)
+
+
+class _Limited:
+    """The rights of a principal, according to the ACLs of the moment."""
+
+    are_unlimited = False
+
+    def __init__(self, authorizer: Authorizer, context: RequestContext) -> None:
+        self._authorizer = authorizer
+        self._context = context
+        self._principal = context.principal
+        self._host = address_of(context.client_host.removeprefix("/"))
+        self.watches = authorizer.watches
+
+    @property
+    def of_topics(self) -> TopicRights:
+        return _OfTopics(self._authorizer, self._principal, self._host)
+
+    def allows(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, is_asked_for: bool = True
+    ) -> bool:
+        allowed = self._authorizer.is_allowed(self._principal, self._host, operation, resource_type, name)
+        if is_asked_for:
+            if not allowed:
+                _note(logging.INFO, "DENIED", self._context, operation, resource_type, name)
+            elif operation in _ADMINISTRATIVE:
+                _note(logging.INFO, "ALLOWED", self._context, operation, resource_type, name)
+            elif audit.isEnabledFor(logging.DEBUG):
+                _note(logging.DEBUG, "ALLOWED", self._context, operation, resource_type, name)
+        return allowed
+
+    def allows_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        allowed = self._authorizer.is_allowed_on_any(self._principal, self._host, operation, resource_type)
+        if not allowed:
+            _note(logging.INFO, "DENIED", self._context, operation, resource_type, "*")
+        return allowed
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        return operation_bits(
+            operation
+            for operation in OPERATIONS[resource_type]
+            if self.allows(operation, resource_type, name, is_asked_for=False)
+        )

@@ -1,0 +1,392 @@
+"""Access control lists: who may do what on which resources from which hosts (KIP-11, prefixed patterns KIP-290).
+
+`AclIndex` holds bindings and decides as Kafka's StandardAuthorizer does: of all bindings whose pattern covers a
+resource, any that denies wins, else any that allows. ALLOW of READ, WRITE, DELETE or ALTER also allows DESCRIBE, and
+ALLOW of ALTER_CONFIGS also allows DESCRIBE_CONFIGS; DENY implies nothing. If no binding covers the resource, whoever
+asks decides (`allow.everyone.if.no.acl.found`).
+
+Hosts are compared as addresses, not as text: "::ffff:10.0.0.1" is 10.0.0.1, and "::1" is "0:0:0:0:0:0:0:1".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from functools import lru_cache
+from typing import Final
+
+from kraftpy.security.principal import USER, Principal, parse_principal
+
+WILDCARD: Final = "*"
+"""As the name of a literal pattern: all resources of the type. As a host: every host."""
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The only name of a resource of type CLUSTER."""
+ANYONE: Final = f"{USER}:{WILDCARD}"
+"""The principal of bindings that hold for everybody, authenticated or not."""
+
+
+class ResourceType(IntEnum):
+    """Types of resources, by their codes in requests."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How a pattern's name is compared with a resource's; MATCH, in filters: every pattern that covers the name."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """Operations on resources, by their codes in requests."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """Whether a binding allows or denies."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+_O = Operation
+OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (
+        _O.READ,
+        _O.WRITE,
+        _O.CREATE,
+        _O.DESCRIBE,
+        _O.DELETE,
+        _O.ALTER,
+        _O.DESCRIBE_CONFIGS,
+        _O.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (_O.READ, _O.DESCRIBE, _O.DELETE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    ResourceType.CLUSTER: (
+        _O.CREATE,
+        _O.CLUSTER_ACTION,
+        _O.DESCRIBE_CONFIGS,
+        _O.ALTER_CONFIGS,
+        _O.IDEMPOTENT_WRITE,
+        _O.ALTER,
+        _O.DESCRIBE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (_O.DESCRIBE, _O.WRITE, _O.TWO_PHASE_COMMIT),
+    ResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
+    ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
+}
+"""The operations that exist on each type of resource (KIP-430)."""
+
+_ALLOWED_BY: Final[dict[int, frozenset[int]]] = {
+    _O.DESCRIBE: frozenset({_O.ALL, _O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
+    _O.DESCRIBE_CONFIGS: frozenset({_O.ALL, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
+}
+
+
+def operation_bits(operations: Iterable[Operation]) -> int:
+    """Return operations as the bits of an `authorized_operations` field (KIP-430)."""
+    return sum(1 << operation for operation in operations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclBinding:
+    """One rule: a pattern of resources, and who may or may not do what on them. The texts are those of its creator."""
+
+    resource_type: int
+    name: str
+    pattern_type: int = PatternType.LITERAL
+    principal: str
+    host: str = WILDCARD
+    operation: int
+    permission: int = Permission.ALLOW
+
+    def covers(self, name: str) -> bool:
+        """Return whether the pattern covers a resource of this type with this name."""
+        if self.pattern_type == PatternType.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (name, WILDCARD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Selects bindings. None and ANY select all; MATCH selects the patterns that cover the name."""
+
+    resource_type: int = ResourceType.ANY
+    name: str | None = None
+    pattern_type: int = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = Operation.ANY
+    permission: int = Permission.ANY
+
+    def selects(self, binding: AclBinding) -> bool:
+        """Return whether a binding passes the filter."""
+        if self.resource_type not in (ResourceType.ANY, binding.resource_type):
+            return False
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, binding.pattern_type):
+            return False
+        if self.name is not None:
+            is_match = self.pattern_type == PatternType.MATCH
+            if not (binding.covers(self.name) if is_match else binding.name == self.name):
+                return False
+        return (
+            self.principal in (None, binding.principal)
+            and self.host in (None, binding.host)
+            and self.operation in (Operation.ANY, binding.operation)
+            and self.permission in (Permission.ANY, binding.permission)
+        )
+
+
+class Verdict(Enum):
+    """What the bindings say of an operation."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    """A binding denies it, or there are bindings for the resource and none allows it."""
+    NO_BINDING = "no binding"
+    """No binding covers the resource, whoever asks."""
+
+
+class AclIndex:
+    """The bindings of a cluster, found by what they cover.
+
+    A lookup costs one dictionary access for the name, one for the wildcard, and one for each length that a prefix of
+    that resource type has.
+    """
+
+    def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
+        self._bindings: dict[AclBinding, None] = {}
+        self._literal: dict[tuple[int, str], dict[AclBinding, None]] = {}
+        self._prefixed: dict[tuple[int, str], dict[AclBinding, None]] = {}
+        self._lengths: dict[int, dict[int, int]] = {}
+        """How many prefixes there are of each length, by resource type."""
+        for binding in bindings:
+            self.add(binding)
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+    def __iter__(self) -> Iterator[AclBinding]:
+        return iter(self._bindings)
+
+    def __contains__(self, binding: AclBinding) -> bool:
+        return binding in self._bindings
+
+    def add(self, binding: AclBinding) -> bool:
+        """Add a binding; return False if it is there already."""
+        if binding in self._bindings:
+            return False
+        self._bindings[binding] = None
+        key = (binding.resource_type, binding.name)
+        if binding.pattern_type == PatternType.PREFIXED:
+            if key not in self._prefixed:
+                lengths = self._lengths.setdefault(binding.resource_type, {})
+                lengths[len(binding.name)] = lengths.get(len(binding.name), 0) + 1
+            self._prefixed.setdefault(key, {})[binding] = None
+        else:
+            self._literal.setdefault(key, {})[binding] = None
+        return True
+
+    def remove(self, binding: AclBinding) -> bool:
+        """Remove a binding; return False if there is none."""
+        if binding not in self._bindings:
+            return False
+        del self._bindings[binding]
+        key = (binding.resource_type, binding.name)
+        is_prefixed = binding.pattern_type == PatternType.PREFIXED
+        of_pattern = (self._prefixed if is_prefixed else self._literal)[key]
+        del of_pattern[binding]
+        if not of_pattern:
+            del (self._prefixed if is_prefixed else self._literal)[key]
+            if is_prefixed:
+                lengths = self._lengths[binding.resource_type]
+                lengths[len(binding.name)] -= 1
+                if not lengths[len(binding.name)]:
+                    del lengths[len(binding.name)]
+        return True
+
+    def covering(self, resource_type: int, name: str) -> Iterator[AclBinding]:
+        """Yield every binding whose pattern covers a resource."""
+        yield from self._literal.get((resource_type, name), ())
+        if name != WILDCARD:
+            yield from self._literal.get((resource_type, WILDCARD), ())
+        for length in self._lengths.get(resource_type, ()):
+            if length <= len(name):
+                yield from self._prefixed.get((resource_type, name[:length]), ())
+
+    def decide(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> Verdict:
+        """Decide whether a principal at a host (an address, as `address_of` returns it) may do this."""
+        who = (str(principal), ANYONE)
+        allowing = _ALLOWED_BY.get(operation) or (operation, Operation.ALL)
+        denying = (operation, Operation.ALL)
+        verdict = Verdict.NO_BINDING
+        for binding in self.covering(resource_type, name):
+            if verdict is Verdict.NO_BINDING:
+                verdict = Verdict.DENIED
+            if binding.principal not in who or not _is_host(binding.host, host):
+                continue
+            if binding.permission == Permission.DENY:
+                if binding.operation in denying:
+                    return Verdict.DENIED
+            elif binding.operation in allowing:
+                verdict = Verdict.ALLOWED
+        return verdict
+
+    def allows_on_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> Verdict:
+        """Decide whether there may be a resource of the type on which the principal may do this (KIP-679).
+
+        An allowed pattern counts unless the same literal, or a prefix of its name, is denied. Nothing is implied by
+        other operations here, as in Kafka. NO_BINDING means that no binding of the type is about everything.
+        """
+        who = (str(principal), ANYONE)
+        allowed: list[AclBinding] = []
+        denied_names: set[str] = set()
+        denied_prefixes: set[str] = set()
+        is_all_allowed = False
+        for binding in self._bindings:
+            if binding.resource_type != resource_type or binding.operation not in (operation, Operation.ALL):
+                continue
+            if binding.principal not in who or not _is_host(binding.host, host):
+                continue
+            is_literal = binding.pattern_type == PatternType.LITERAL
+            if binding.permission == Permission.DENY:
+                if is_literal and binding.name == WILDCARD:
+                    return Verdict.DENIED
+                (denied_names if is_literal else denied_prefixes).add(binding.name)
+            elif is_literal and binding.name == WILDCARD:
+                is_all_allowed = True
+            else:
+                allowed.append(binding)
+        if is_all_allowed:
+            return Verdict.ALLOWED
+        for binding in allowed:
+            if binding.pattern_type == PatternType.LITERAL and binding.name in denied_names:
+                continue
+            if not any(binding.name.startswith(prefix) for prefix in denied_prefixes):
+                return Verdict.ALLOWED
+        return Verdict.DENIED if (resource_type, WILDCARD) in self._literal else Verdict.NO_BINDING
+
+
+class Allowed:
+    """The resources of one type on which a principal at a host may do something, for many questions at once."""
+
+    def __init__(
+        self,
+        index: AclIndex,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        *,
+        without_acl: bool,
+    ) -> None:
+        """`without_acl` says whether it is allowed on resources that no binding covers."""
+        who = (str(principal), ANYONE)
+        allowing = _ALLOWED_BY.get(operation) or (operation, Operation.ALL)
+        self._allowing, self._denying, self._covering = _Patterns(), _Patterns(), _Patterns()
+        self._without_acl = without_acl
+        for binding in index:
+            if binding.resource_type != resource_type:
+                continue
+            self._covering.add(binding)
+            if binding.principal not in who or not _is_host(binding.host, host):
+                continue
+            if binding.permission == Permission.DENY:
+                if binding.operation in (operation, Operation.ALL):
+                    self._denying.add(binding)
+            elif binding.operation in allowing:
+                self._allowing.add(binding)
+
+    def __contains__(self, name: str) -> bool:
+        if self._denying.cover(name):
+            return False
+        return self._allowing.cover(name) or (self._without_acl and not self._covering.cover(name))
+
+
+class _Patterns:
+    """A set of patterns, asked whether one of them covers a name."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._prefixes: set[str] = set()
+        self._lengths: set[int] = set()
+
+    def add(self, binding: AclBinding) -> None:
+        if binding.pattern_type == PatternType.PREFIXED:
+            self._prefixes.add(binding.name)
+            self._lengths.add(len(binding.name))
+        else:
+            self._names.add(binding.name)
+
+    def cover(self, name: str) -> bool:
+        if WILDCARD in self._names or name in self._names:
+            return True
+        return any(name[:length] in self._prefixes for length in self._lengths if length <= len(name))
+
+
+def _is_host(of_binding: str, host: str) -> bool:
+    return of_binding == WILDCARD or address_of(of_binding) == host
+
+
+@lru_cache(maxsize=1024)
+def address_of(host: str) -> str:
+    """Return the one form of an address in which it is compared; a text that is no address is returned as it is."""
+    import ipaddress  # here: a node without an authorizer needs none of it
+
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address)
+
+
+def is_address(host: str) -> bool:
+    """Return whether a text is an IP address."""
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_super_users(text: str) -> frozenset[Principal]:
+    """Parse `super.users`: principals separated by semicolons, since names may hold commas. Raises ValueError."""
+    return frozenset(parse_principal(each.strip()) for each in text.split(";") if each.strip())
