@@ -29,6 +29,8 @@ OURS = {
     "super.users",
     "kraftpy.batch.max.expanded.bytes",
     "kraftpy.batch.max.headers",
+    "kraftpy.audit.log.file",
+    "kraftpy.audit.log.max.bytes",
     "kraftpy.batch.max.bytes",
     "kraftpy.batch.max.records",
     "kraftpy.broker.disconnect.grace.ms",

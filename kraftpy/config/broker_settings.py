@@ -27,7 +27,7 @@ super.users                                      string   ""
 allow.everyone.if.no.acl.found                   boolean  false
     Whether everybody may do everything with a resource that no ACL is about.
 kraftpy.audit.log.file                           string   null
-    File of the audit log: a line of JSON for each refusal and administrative operation; by default, the log of the node.
+    File of the audit log, a line of JSON for each refusal and administrative operation; by default, the common log.
 kraftpy.audit.log.max.bytes                      long     104857600 4096..
     Size at which a new file of the audit log begins; nine older ones are kept.
 

@@ -252,6 +252,7 @@ class Node:
         if number in cluster.disks:
             self.directories = _MemoryDirectories(self.config, cluster.disks[number])
         self.broker_epoch = -1
+        self.authorizer = None
         self.complaints = Complaints()
         self.incidents = incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, incidents)

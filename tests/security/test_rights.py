@@ -191,6 +191,7 @@ SETUPS = {
     ApiKey.SHARE_GROUP_DESCRIBE: ApiKey.SHARE_GROUP_HEARTBEAT,
     ApiKey.STREAMS_GROUP_DESCRIBE: ApiKey.STREAMS_GROUP_HEARTBEAT,
     ApiKey.SHARE_ACKNOWLEDGE: ApiKey.SHARE_FETCH,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiKey.SHARE_GROUP_HEARTBEAT,
 }
 """What the super user asks first, so that there is something to refuse."""
 
@@ -207,6 +208,10 @@ def asked(world: World, session: Session, key: ApiKey, named: Named) -> set[int]
         before = SETUPS[key]
         codes = codes_in(world.admin.ask(before, ASKED[before](named), version_of(before)))
         assert not codes, codes
+    if key is ApiKey.DELETE_SHARE_GROUP_OFFSETS:  # of a group without members
+        leaving = ASKED[ApiKey.SHARE_GROUP_HEARTBEAT](named)
+        leaving.member_epoch = -1
+        assert not codes_in(world.admin.ask(ApiKey.SHARE_GROUP_HEARTBEAT, leaving))
     if key is ApiKey.SHARE_GROUP_DESCRIBE:  # its members are assigned partitions once these have a state
         eventually(lambda: _is_assigned(world, named), "the member is assigned partitions")
     return codes_in(session.ask(key, ASKED[key](named), version_of(key)))

@@ -131,9 +131,7 @@ async def delete_share_group_offsets(
     if _has_share_groups(broker) and not allows(context, of_group, request.group_id):
         return DeleteShareGroupOffsetsResponse(error_code=of_group.error, error_message=of_group.error.meaning)
     request.topics, refused = await divided(broker, context, of_topic, request.topics, lambda topic: topic.topic_name)
-    answer = DeleteShareGroupOffsetsResponse()
-    if request.topics or not refused:
-        answer = await handler(broker, request, context)
+    answer: DeleteShareGroupOffsetsResponse = await handler(broker, request, context)  # the group may not exist
     if answer.error_code == ErrorCode.NONE:
         answer.responses += [
             DeleteShareGroupOffsetsResponseTopic(

@@ -177,6 +177,8 @@ async def delete_topics(
             elif not allows(context, of_description, name):
                 shown = None if is_by_id else name
                 refusals.append(_not_deleted(shown, topic))
+            elif not is_by_id and broker.image.topic(name) is None:
+                refusals.append(_not_deleted(name, topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             elif not allows(context, of_deletion, name):
                 refusals.append(_not_deleted(name, topic))
             else:
@@ -188,8 +190,8 @@ async def delete_topics(
     return answer
 
 
-def _not_deleted(name: str | None, topic: DeleteTopicState) -> DeletableTopicResult:
-    return DeletableTopicResult(name=name, topic_id=topic.topic_id, error_code=_DENIED, error_message=_DENIED.meaning)
+def _not_deleted(name: str | None, topic: DeleteTopicState, error: ErrorCode = _DENIED) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic.topic_id, error_code=error, error_message=error.meaning)
 
 
 async def delete_records(

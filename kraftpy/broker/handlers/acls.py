@@ -90,7 +90,7 @@ async def describe_acls(broker: Broker, request: DescribeAclsRequest, context: R
                         permission_type=binding.permission,
                     )
                 )
-    return DescribeAclsResponse(resources=list(found.values()))
+    return DescribeAclsResponse(error_message="", resources=list(found.values()))  # as in Kafka
 
 
 async def create_acls(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
@@ -108,7 +108,7 @@ async def create_acls(broker: Broker, request: CreateAclsRequest, context: Reque
         for creation in part:
             try:
                 bindings.append(_binding(creation))
-                results.append(AclCreationResult())
+                results.append(AclCreationResult(error_message=""))
             except KafkaError as error:
                 results.append(AclCreationResult(error_code=error.code, error_message=shortened(error.message)))
         if not bindings:

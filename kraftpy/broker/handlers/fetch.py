@@ -64,6 +64,8 @@ _FIRST_FROM_FOLLOWERS_VERSION = 11
 _LONG = 250
 """How many partitions are read without a pause."""
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_UNREADABLE = (*_UNKNOWN, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+"""Errors with which Kafka lists no aborted transactions, in place of null."""
 
 
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
@@ -264,7 +266,7 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
             ]
     except KafkaError as error:
         failed = PartitionData(partition_index=partition.partition, error_code=error.code)
-        if error.code in _UNKNOWN:
+        if error.code in _UNREADABLE:
             failed.aborted_transactions = []
         return failed
     return answer

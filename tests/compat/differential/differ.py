@@ -24,6 +24,7 @@ from recording import Answers, Kept
 from scenario_table import Scenario
 from side import PATIENCE, Heard, Side, parse
 from surroundings import BETWEEN_SECONDS, SETTLING_SECONDS, can_be_used, is_gone, wait
+from worlds import OPEN
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -102,8 +103,8 @@ class Question:
 class Differ:
     """Asks both sides, or one and a recording."""
 
-    def __init__(self, clusters: Sequence[PeerCluster], outcomes: Outcomes, seed: int) -> None:
-        self.sides = [Side(index, cluster) for index, cluster in enumerate(clusters)]
+    def __init__(self, clusters: Sequence[PeerCluster], outcomes: Outcomes, seed: int, world: str = OPEN) -> None:
+        self.sides = [Side(index, cluster, world) for index, cluster in enumerate(clusters)]
         self.outcomes = outcomes
         self.seed = seed
         self.kept: list[Kept] = []

@@ -38,6 +38,7 @@ from outcomes import Outcomes  # noqa: E402
 from peer_clusters import Kind, running  # noqa: E402
 from scenario_table import SCENARIOS, Scenario  # noqa: E402
 from surroundings import make_ready  # noqa: E402
+from worlds import OPEN, SETTINGS  # noqa: E402
 
 RECORDED_SECONDS = 2.0
 """A scenario that takes kraftpy alone longer than this is not recorded: the tests have to be quick."""
@@ -48,11 +49,11 @@ def load_scenarios() -> None:
         importlib.import_module(file.stem)
 
 
-def chosen(only: str, nodes: int) -> list[Scenario]:
-    """Return the scenarios for so many nodes whose names match one of the patterns."""
+def chosen(only: str, nodes: int, world: str) -> list[Scenario]:
+    """Return the scenarios for so many nodes in this world whose names match one of the patterns."""
     load_scenarios()
     patterns = only.split(",")
-    found = [each for each in SCENARIOS.values() if each.nodes == nodes]
+    found = [each for each in SCENARIOS.values() if each.nodes == nodes and each.world == world]
     return [each for each in found if not only or any(re.fullmatch(pattern, each.name) for pattern in patterns)]
 
 
@@ -60,11 +61,11 @@ def compare(options: argparse.Namespace, scenarios: list[Scenario]) -> tuple[Out
     """Ask both; return what was found, and what Kafka answered in each scenario."""
     outcomes = Outcomes(KnownDifferences(known_differences.read()))
     kept: dict[str, list[recording.Kept]] = {}
-    extra = dict(setting.split("=", 1) for setting in options.extra)
+    extra = {**SETTINGS[options.world], **dict(setting.split("=", 1) for setting in options.extra)}
     kinds: tuple[Kind, ...] = ("kafka", "kraftpy")
     with ExitStack() as stack:
         clusters = [stack.enter_context(running(kind, options.nodes, extra)) for kind in kinds]
-        differ = Differ(clusters, outcomes, options.seed)
+        differ = Differ(clusters, outcomes, options.seed, options.world)
         stack.callback(differ.close)
         for side in differ.sides:
             make_ready(side)
@@ -81,15 +82,16 @@ def compare(options: argparse.Namespace, scenarios: list[Scenario]) -> tuple[Out
     return outcomes, kept
 
 
-def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int) -> None:
+def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int, world: str) -> None:
     """Keep the scenarios without a difference that kraftpy alone answers the same way, and soon enough.
 
     Scenarios that were not asked stay as they are recorded, if it was with the same seed.
     """
     same = {name: answers for name, answers in kept.items() if not outcomes.differing_scenarios[name]}
     same = {name: answers for name, answers in same.items() if name not in outcomes.failed and answers}
-    again, seconds = replay(same, seed, outcomes.known.entries)
-    before, recorded = recording.read() if recording.FILE.exists() else (seed, {})
+    again, seconds = replay(same, seed, outcomes.known.entries, world)
+    file = recording.FILES[world]
+    before, recorded = recording.read(file) if file.exists() else (seed, {})
     stays = {name: answers for name, answers in recorded.items() if before == seed and name not in kept}
     for name, answers in same.items():
         if name in again.failed or again.differing_scenarios[name]:
@@ -99,25 +101,25 @@ def record(outcomes: Outcomes, kept: dict[str, list[recording.Kept]], seed: int)
         else:
             stays[name] = answers
     stays = {name: stays[name] for name in SCENARIOS if name in stays}
-    recording.write(stays, seed=seed)
+    recording.write(stays, seed=seed, path=file)
     left_out = sorted(set(kept) - set(same))
     print(f"not recorded, for it differs: {', '.join(left_out) or 'nothing'}")
     number = sum(map(len, stays.values()))
-    size, total = recording.FILE.stat().st_size, sum(seconds.values())
+    size, total = file.stat().st_size, sum(seconds.values())
     print(
         f"recorded: {len(stays)} of {len(SCENARIOS)} scenarios, {number} answers, {size} bytes; asked in {total:.0f} s"
     )
 
 
 def replay(
-    kept: dict[str, list[recording.Kept]], seed: int, known: Sequence[Known]
+    kept: dict[str, list[recording.Kept]], seed: int, known: Sequence[Known], world: str = OPEN
 ) -> tuple[Outcomes, dict[str, float]]:
     """Ask a node of kraftpy what was recorded; return what was found, and how long each scenario took."""
     load_scenarios()
     outcomes = Outcomes(KnownDifferences(known))
     seconds: dict[str, float] = {}
     with ExitStack() as stack:
-        differ = Differ([stack.enter_context(running("kraftpy", 1))], outcomes, seed)
+        differ = Differ([stack.enter_context(running("kraftpy", 1, SETTINGS[world]))], outcomes, seed, world)
         stack.callback(differ.close)
         make_ready(differ.sides[0])
         for name, answers in kept.items():
@@ -134,7 +136,7 @@ def finish(outcomes: Outcomes, options: argparse.Namespace, *, is_whole: bool) -
     for name, trace in outcomes.failed.items():
         print(f"{name} could not be asked: {trace}")
     if is_whole:
-        for entry in outcomes.known.unused(options.nodes):
+        for entry in outcomes.known.unused(options.nodes, options.world):
             print(f"nothing shows this entry of {known_differences.FILE.name}: {entry}")
     print(
         f"{len(outcomes.kinds)} kinds of difference in {options.report}, "
@@ -147,6 +149,7 @@ def finish(outcomes: Outcomes, options: argparse.Namespace, *, is_whole: bool) -
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3))
+    parser.add_argument("--world", default=OPEN, choices=tuple(SETTINGS), help="of the clusters, and of the scenarios")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="names of scenarios, as regular expressions between commas")
     parser.add_argument("--report", type=Path, default=Path("build/compat-kafka.jsonl"))
@@ -160,11 +163,11 @@ def main() -> int:
         reports.show(options)
         return 0
     options.report.parent.mkdir(parents=True, exist_ok=True)
-    outcomes, kept = compare(options, chosen(options.only, options.nodes))
+    outcomes, kept = compare(options, chosen(options.only, options.nodes, options.world))
     outcomes.write(options.report)
     reports.write_words(outcomes, options.report.with_suffix(".words"))
     if options.record:
-        record(outcomes, kept, options.seed)
+        record(outcomes, kept, options.seed, options.world)
     return finish(outcomes, options, is_whole=not options.only)
 
 

@@ -40,6 +40,8 @@ class Known:
     case: str = ""
     nodes: int = 1
     """The number of nodes with which a whole run shows it."""
+    world: str = "open"
+    """The world whose whole run shows it."""
     follows: bool = False
     """Whether it is a consequence of the entry before, which the table does not show."""
 
@@ -105,10 +107,11 @@ class KnownDifferences:
                 return entry
         return None
 
-    def unused(self, nodes: int) -> list[Known]:
-        """Return the entries that a whole run of so many nodes should have shown, and did not."""
+    def unused(self, nodes: int, world: str) -> list[Known]:
+        """Return the entries that a whole run of so many nodes in this world should have shown, and did not."""
         entries = enumerate(self.entries)
-        return [entry for number, entry in entries if entry.nodes == nodes and not self.used[number]]
+        shown_by = (nodes, world)
+        return [each for number, each in entries if (each.nodes, each.world) == shown_by and not self.used[number]]
 
 
 def _read(entry: dict[str, Any]) -> Known:

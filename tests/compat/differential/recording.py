@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plain_answers import Plain
+from worlds import OPEN, RIGHTS
 
 FILE = Path(__file__).resolve().parent / "recorded_answers.xz"
+FILES = {OPEN: FILE, RIGHTS: FILE.with_name("recorded_rights.xz")}
+"""A file for each world."""
 
 
 class OutOfDate(Exception):

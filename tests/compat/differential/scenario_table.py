@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from worlds import OPEN
+
 if TYPE_CHECKING:
     from differ import Differ
 
@@ -18,19 +20,20 @@ Ask = Callable[["Differ"], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """A function that asks, and the number of nodes it is for."""
+    """A function that asks, the number of nodes it is for, and the world they are in (`worlds`)."""
 
     name: str
     ask: Ask
     nodes: int
+    world: str = OPEN
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def add_scenario(name: str, ask: Ask, nodes: int = 1) -> None:
+def add_scenario(name: str, ask: Ask, nodes: int = 1, world: str = OPEN) -> None:
     assert name not in SCENARIOS, name
-    SCENARIOS[name] = Scenario(name=name, ask=ask, nodes=nodes)
+    SCENARIOS[name] = Scenario(name=name, ask=ask, nodes=nodes, world=world)
 
 
 def scenario(ask: Ask) -> Ask:

@@ -12,10 +12,14 @@ from both import Body, build
 from of_kafka import APIS
 from peer_clusters import PeerCluster
 from plain_answers import Names
+from worlds import OPEN, user_of
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.frames import decode_response_header, encode_request
+from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from kraftpy.protocol.schema import Struct, decode
+from kraftpy.security.plain import plain_message
 
 PATIENCE = 2.5
 """The seconds after which a cluster that has said nothing counts as silent."""
@@ -35,8 +39,9 @@ class Heard:
 class Side:
     """The connections to one cluster."""
 
-    def __init__(self, index: int, cluster: PeerCluster) -> None:
+    def __init__(self, index: int, cluster: PeerCluster, world: str = OPEN) -> None:
         self.index = index
+        self._world = world
         self.cluster = cluster
         self.names = Names(cluster.ports, cluster.controller_ports, cluster.directory)
         self._connections: dict[tuple[str, int], socket.socket] = {}
@@ -53,6 +58,8 @@ class Side:
         if (client, node) not in self._connections:
             made = socket.create_connection(("127.0.0.1", self.cluster.ports[node - 1]), CONNECT_SECONDS)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if (user := user_of(self._world, client)) is not None:
+                _log_in(made, user)
             self._connections[client, node] = made
         return self._connections[client, node]
 
@@ -90,6 +97,20 @@ class Side:
         if isinstance(frame, str):
             raise EOFError(f"{self.cluster.kind}, node {node}, {api}: {frame}")
         return decode(APIS[key].response, decode_response_header(key, version, frame)[1], version, exact=False)
+
+
+def _log_in(connection: socket.socket, user: str) -> None:
+    """Log in with PLAIN; a user's password is its name."""
+    steps = (
+        (ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism="PLAIN")),
+        (ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=plain_message(user, user))),
+    )
+    connection.settimeout(CONNECT_SECONDS)
+    for key, request in steps:
+        connection.sendall(encode_request(key, 1, 0, "differ", request))
+        frame = _exactly(connection, struct.unpack(">i", _exactly(connection, 4))[0])
+        answer: Any = decode(APIS[key].response, decode_response_header(key, 1, frame)[1], 1)
+        assert not answer.error_code, answer
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

@@ -102,8 +102,8 @@ def test_an_entry_explains_what_it_describes_and_nothing_else(changed: dict[str,
     assert entry.explains("LIST_OFFSETS", 4, "a case", A_DIFFERENCE) is explains
     known = KnownDifferences([entry])
     known.explaining("LIST_OFFSETS", 4, "a case", A_DIFFERENCE)
-    assert (known.unused(1) == []) is explains
-    assert known.unused(3) == []
+    assert (known.unused(1, "open") == []) is explains
+    assert known.unused(3, "open") == []
 
 
 @pytest.mark.parametrize(
