@@ -24,7 +24,7 @@ from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough, least_limit, share_out
+from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, are_enough, least_limit, shares_of
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
@@ -111,7 +111,6 @@ logger = logging.getLogger(__name__)
 NO_CONTROLLER = BrokerId(-1)
 _API_VERSIONS = int(ApiKey.API_VERSIONS).to_bytes(2, "big")
 _LOOK_AROUND_MS = 500
-_FEW_NODES = 3
 _MOVES = "moves between log directories"
 
 
@@ -134,7 +133,7 @@ class Broker:
         self.metadata_answers = EncodedAnswers(config.kraftpy_metadata_cache_max_bytes)
         self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.node_id = BrokerId(config.node_id)
-        self._descriptors = _shares(config)
+        self._descriptors = shares_of(config, open_files_limit())
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
         self.links: Links | None = None
@@ -550,17 +549,6 @@ class Broker:
             self.share_sessions.close(session)
             self.share_partitions.release(session.group_id, session.member_id)
         self.connection_limits.closed(connection)
-
-
-def _shares(config: BrokerConfig) -> Descriptors:
-    """Share out the files that this process may open among logs, links and connections."""
-    return share_out(
-        open_files_limit(),
-        listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
-        directories=len(config.log_dirs),
-        cleaner_threads=config.log_cleaner_threads,
-        other_nodes=0 if config.is_alone else max(_FEW_NODES, len(config.controller_quorum_voters)),
-    )
 
 
 def _proof(broker: Broker) -> BrokerProof:

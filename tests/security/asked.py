@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages import add_partitions_to_txn as adding
+from kraftpy.protocol.messages import alter_client_quotas as quotas
 from kraftpy.protocol.messages import alter_configs as altering
 from kraftpy.protocol.messages import alter_partition_reassignments as moving
 from kraftpy.protocol.messages import alter_replica_log_dirs as log_dirs
@@ -45,6 +46,7 @@ from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescr
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.describe_acls import DescribeAclsRequest
+from kraftpy.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.describe_log_dirs import DescribeLogDirsRequest

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kraftpy.broker.containment import Complaints, Tasks
-from kraftpy.broker.quotas.hosts import addresses_of, normal_address
 from kraftpy.broker.dynamic_settings import DynamicSettings
+from kraftpy.broker.quotas.hosts import addresses_of, normal_address
 from kraftpy.config import BrokerConfig
 from kraftpy.config.settings import whole_number
 from kraftpy.metadata.commands import ConfigResourceType
