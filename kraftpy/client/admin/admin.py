@@ -2,9 +2,9 @@
 
 Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
 about the cluster as a whole, `transactions` those about transactions, `share` those about share groups, `users` those
-about users, `tokens` those about delegation tokens.
+about users, `acls` those about ACLs, `tokens` those about delegation tokens.
 
-Left out: ACLs, quotas.
+Left out: quotas.
 """
 
 from __future__ import annotations
