@@ -18,8 +18,6 @@ schema is written with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
-
-Left out: ACLs.
 """
 
 from __future__ import annotations
