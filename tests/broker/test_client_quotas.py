@@ -200,6 +200,20 @@ async def test_a_consumer_above_its_quota_gets_nothing_until_it_may(tmp_path: Pa
             assert later.responses[0].partitions[0].records
 
 
+async def test_a_batch_beyond_the_window_is_sent_once_nothing_else_counts(tmp_path: Path) -> None:
+    async with limited(tmp_path, consumer_byte_rate=10) as (broker, clock):
+        for offset in range(2):
+            async with connected(broker) as client:
+                await client.ask(ApiKey.PRODUCE, 9, produce_request(600))
+                sent = await client.ask(ApiKey.FETCH, 12, fetch_request(offset))
+                records = sent.responses[0].partitions[0].records
+                assert sent.throttle_time_ms == (len(records) - 100) * 100
+                await until(lambda: muted(broker))
+            async with connected(broker) as client:
+                assert (await client.ask(ApiKey.FETCH, 12, fetch_request(0))).responses == []
+            clock.now_ms += sent.throttle_time_ms
+
+
 async def test_an_empty_answer_ends_a_session_that_began_with_it_and_keeps_an_older_one(tmp_path: Path) -> None:
     async with limited(tmp_path, consumer_byte_rate=100) as (broker, clock):
         async with connected(broker) as client:
