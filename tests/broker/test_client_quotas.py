@@ -94,10 +94,10 @@ async def administering(broker: Broker) -> AsyncIterator[Admin]:
 
 
 @asynccontextmanager
-async def limited(directory: Path, **values: float) -> AsyncIterator[tuple[Broker, SetClock]]:
+async def limited(directory: Path, *settings: str, **values: float) -> AsyncIterator[tuple[Broker, SetClock]]:
     """A broker whose quotas go by a clock that is set, with these quotas of the user of clear connections."""
     clock = SetClock()
-    async with running(directory) as broker:
+    async with running(directory, *settings) as broker:
         broker.client_quotas = ClientQuotaManager(broker.config, clock, lambda: broker.image.quotas.limits)
         async with administering(broker) as admin:
             await admin.create_topics([NewTopic(name="t", num_partitions=1, replication_factor=1)])
@@ -157,6 +157,18 @@ async def test_a_muted_connection_is_served_again_when_its_time_is_over(tmp_path
         assert await asyncio.wait_for(client.receive(ApiKey.API_VERSIONS, 2), BOUND_SECONDS)
         assert loop.time() - began_at >= produced.throttle_time_ms / 1000
         assert not muted(broker)
+
+
+async def test_a_connection_that_is_muted_for_long_is_idle_and_ends(tmp_path: Path) -> None:
+    async with limited(tmp_path, "connections.max.idle.ms=300", producer_byte_rate=1) as (broker, _):
+        async with connected(broker) as client:
+            produced = await client.ask(ApiKey.PRODUCE, 9, produce_request(100_000))
+            assert produced.throttle_time_ms > 1_000_000
+            client.send(ApiKey.API_VERSIONS, 2, ApiVersionsRequest())
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await asyncio.wait_for(client.receive(ApiKey.API_VERSIONS, 2), BOUND_SECONDS)
+        async with connected(broker) as client:  # a new connection does not get away from it
+            assert (await client.ask(ApiKey.PRODUCE, 9, produce_request(1))).throttle_time_ms > 1_000_000
 
 
 async def test_a_producer_without_acks_is_muted_too(tmp_path: Path) -> None:
