@@ -94,10 +94,10 @@ async def administering(broker: Broker) -> AsyncIterator[Admin]:
 
 
 @asynccontextmanager
-async def limited(directory: Path, **values: float) -> AsyncIterator[tuple[Broker, SetClock]]:
+async def limited(directory: Path, *settings: str, **values: float) -> AsyncIterator[tuple[Broker, SetClock]]:
     """A broker whose quotas go by a clock that is set, with these quotas of the user of clear connections."""
     clock = SetClock()
-    async with running(directory) as broker:
+    async with running(directory, *settings) as broker:
         broker.client_quotas = ClientQuotaManager(broker.config, clock, lambda: broker.image.quotas.limits)
         async with administering(broker) as admin:
             await admin.create_topics([NewTopic(name="t", num_partitions=1, replication_factor=1)])
@@ -159,6 +159,18 @@ async def test_a_muted_connection_is_served_again_when_its_time_is_over(tmp_path
         assert not muted(broker)
 
 
+async def test_a_connection_that_is_muted_for_long_is_idle_and_ends(tmp_path: Path) -> None:
+    async with limited(tmp_path, "connections.max.idle.ms=300", producer_byte_rate=1) as (broker, _):
+        async with connected(broker) as client:
+            produced = await client.ask(ApiKey.PRODUCE, 9, produce_request(100_000))
+            assert produced.throttle_time_ms > 1_000_000
+            client.send(ApiKey.API_VERSIONS, 2, ApiVersionsRequest())
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await asyncio.wait_for(client.receive(ApiKey.API_VERSIONS, 2), BOUND_SECONDS)
+        async with connected(broker) as client:  # a new connection does not get away from it
+            assert (await client.ask(ApiKey.PRODUCE, 9, produce_request(1))).throttle_time_ms > 1_000_000
+
+
 async def test_a_producer_without_acks_is_muted_too(tmp_path: Path) -> None:
     async with limited(tmp_path, producer_byte_rate=100) as (broker, _), connected(broker) as client:
         client.send(ApiKey.PRODUCE, 9, produce_request(100_000, acks=0))
@@ -198,6 +210,20 @@ async def test_a_consumer_above_its_quota_gets_nothing_until_it_may(tmp_path: Pa
             later = await client.ask(ApiKey.FETCH, 12, fetch_request(1))
             assert later.throttle_time_ms == 0
             assert later.responses[0].partitions[0].records
+
+
+async def test_a_batch_beyond_the_window_is_sent_once_nothing_else_counts(tmp_path: Path) -> None:
+    async with limited(tmp_path, consumer_byte_rate=10) as (broker, clock):
+        for offset in range(2):
+            async with connected(broker) as client:
+                await client.ask(ApiKey.PRODUCE, 9, produce_request(600))
+                sent = await client.ask(ApiKey.FETCH, 12, fetch_request(offset))
+                records = sent.responses[0].partitions[0].records
+                assert sent.throttle_time_ms == (len(records) - 100) * 100
+                await until(lambda: muted(broker))
+            async with connected(broker) as client:
+                assert (await client.ask(ApiKey.FETCH, 12, fetch_request(0))).responses == []
+            clock.now_ms += sent.throttle_time_ms
 
 
 async def test_an_empty_answer_ends_a_session_that_began_with_it_and_keeps_an_older_one(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from test_client_quotas import Client, SetClock, administering
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.quotas.connections import ConnectionQuotas
 from kraftpy.broker.quotas.hosts import addresses_of, normal_address
-from kraftpy.client import ResourceType
+from kraftpy.client import KafkaError, ResourceType
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
@@ -86,6 +86,10 @@ async def test_the_rate_can_be_changed_while_the_broker_runs(tmp_path: Path) -> 
         clients += await waits(broker, 1)
         await admin.alter_configs({(ResourceType.BROKER, ""): {name: None}})
         own = f"listener.name.plaintext.{name}"
+        for bad in ("0", "-1", "fast", "2147483648"):
+            with pytest.raises(KafkaError, match=f"Invalid {name} {bad}") as refused:
+                await admin.alter_configs({(ResourceType.BROKER, str(broker.node_id)): {own: bad}})
+            assert refused.value.code == ErrorCode.INVALID_REQUEST
         await admin.alter_configs({(ResourceType.BROKER, str(broker.node_id)): {own: "1"}})
         clock.now_ms += 60_000
         clients += [await connect(broker) for _ in range(WINDOW_SECONDS)]

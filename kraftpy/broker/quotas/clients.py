@@ -144,6 +144,10 @@ class ClientQuotaManager:
         wait_ms = rate.wait_ms(limit.value, now)
         return min(wait_ms, self._sample_ms) if key == REQUEST_PERCENTAGE else wait_ms
 
+    def is_first(self, limit: Limit | None, key: str) -> bool:
+        """Return whether nothing else counts now."""
+        return limit is None or self._rates.of((key, limit.user, limit.client_id)).is_as_new(self._now())
+
     def most_in_window(self, limit: Limit | None) -> int | None:
         """Return the most bytes that one answer may have without a wait, if nothing was used before; None if any."""
         if limit is None:
@@ -216,14 +220,18 @@ class Meter:
     def must_wait_to_fetch(self, count: int) -> bool:
         """Count the bytes of an answer to Fetch; if they are too many, uncount them and return True.
 
-        The answer must then be empty. The client's use of time is also judged now, and has the same effect.
+        The answer must then be empty. The client's use of time is also judged now, and has the same effect. A batch
+        that is larger than what the quota allows in a whole window is sent if nothing else was in the window: else it
+        could never be read.
         """
         limit = self._limit(CONSUMER_BYTE_RATE)
-        wait_ms = max(self._record_time(), self._manager.record(limit, CONSUMER_BYTE_RATE, count))
-        if wait_ms > 0:
+        is_first = self._manager.is_first(limit, CONSUMER_BYTE_RATE)
+        time_ms, bytes_ms = self._record_time(), self._manager.record(limit, CONSUMER_BYTE_RATE, count)
+        self._wait_ms = max(self._wait_ms, time_ms, bytes_ms)
+        must_wait = time_ms > 0 or (bytes_ms > 0 and not is_first)
+        if must_wait:
             self._manager.record(limit, CONSUMER_BYTE_RATE, -count)
-            self._wait_ms = max(self._wait_ms, wait_ms)
-        return wait_ms > 0
+        return must_wait
 
     def may_mutate(self, partitions: int, *, strict: bool) -> bool:
         """Count partitions that are to be created or deleted; return False if they must not be.
