@@ -71,6 +71,7 @@ from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import KafkaError, ProtocolError
+from kraftpy.security.principal import Principal
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
@@ -312,7 +313,10 @@ class Broker:
             raise StartupError(f"log.dirs: {error.message}", is_damage=True) from error
         for listener in self.config.controller_listeners:
             assert self.links is not None
-            self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
+            self.links.serve_clients(listener.name, functools.partial(self._administrator, listener.name))
+        if self._secured is not None:
+            renew = self._secured.renew_certificates
+            self._background.append(self.tasks.keep_running(renew, name="certificates"))
         if not self.config.is_broker:
             self._background.append(self.tasks.keep_running(self.maintenance.idle_connections, name="idle connections"))
             return
@@ -322,8 +326,6 @@ class Broker:
         self.log_moves.resume()
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
         loops["pruning"] = self.share_coordinators.prune_forever
-        if self._secured is not None:
-            loops["certificates"] = self._secured.renew_certificates
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):
@@ -384,7 +386,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.complaints, lambda: self.image)
+            self._secured = SecureListeners(self.config, self.complaints, lambda: self.image, self.links)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
@@ -499,6 +501,14 @@ class Broker:
         if self._secured is None:
             return connection
         return self._secured.protocol(listener, connection, functools.partial(self._answer, listener))
+
+    def _administrator(self, listener: str, principal: Principal) -> Connection:
+        """Return what a client talks to that has come to a controller listener, with the name in its certificate."""
+        connection = self._connection(listener)
+        connection.principal = principal
+        if self._secured is not None:
+            self._secured.demand_login(listener, connection, functools.partial(self._answer_administrator, listener))
+        return connection
 
     def _connection(self, listener: str) -> Connection:
         is_for_controllers = listener in self.config.controller_listener_names

@@ -18,26 +18,39 @@ itself, before others; of networks that lately failed to prove themselves, befor
 most, its oldest. Among equals chance decides, so that no flood, from however many addresses, can outrun a node that is
 new here. The memory of both kinds of networks is bounded.
 
-Left out: encryption, and authorization: any program that knows the secret is a node of the cluster.
+Controller listeners have TLS and SASL like others (`secure`): they then prove who calls, and a secret is not needed.
+
+Left out: authorization: any program that knows the secret, or gets in by TLS or SASL, is a node of the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
 from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.metadata.secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
+from kraftpy.broker.peers import security_to_controllers
 from kraftpy.broker.startup import opening
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
+from kraftpy.protocol.errors import KafkaError
+from kraftpy.security.principal import Principal
+
+if TYPE_CHECKING:
+    from kraftpy.broker.security.listeners import SecureListeners
+    from kraftpy.client.security import Security
+    from kraftpy.security.failures import AuthenticationFailed
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +63,17 @@ _MAX_KNOWN_NETWORKS = 256
 _MAX_FAILED_NETWORKS = 1_024
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _CONNECT_SECONDS = 2.0
+_SECURE_CONNECT_SECONDS = 10.0
+"""With TLS's handshake, which has as long on client listeners."""
+_RECEIVE_BYTES = 256 * 1024
 _RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 1.0
 Receiver = Callable[[int, Body], None]
 """Receives a one-way message: the peer and the body, whose shape has been checked."""
 Handler = Callable[[int, Body], Awaitable[Body]]
 """Answers a request: the peer and the body, whose shape has been checked. Any exception refuses the request."""
-NewClient = Callable[[], asyncio.BufferedProtocol]
-"""Makes the protocol that serves a client's connection."""
+NewClient = Callable[[Principal], asyncio.BufferedProtocol]
+"""Makes the protocol that serves the connection of a client, with the name in its certificate."""
 OnConnection = Callable[[int, bool], None]
 """Called when the link to a peer comes up or goes down."""
 
@@ -88,6 +104,11 @@ class Links:
         """The key that nodes prove to know, derived from the secret before anything is exchanged (`derive_key`)."""
         self.refused_cluster: str | None = None
         """The id of another cluster whose node was last found at a configured address of the quorum."""
+        self.security: SecureListeners | None = None
+        """The TLS and SASL of the controller listeners; None if all of them are PLAINTEXT."""
+        self._own_security: Callable[[], Security] | None = None
+        self._proving: frozenset[str] = frozenset()
+        """The controller listeners on which everybody has to prove a name."""
         self._secret = secret
         self._complaints = Complaints() if complaints is None else complaints
         self._incidents = Incidents(self._complaints) if incidents is None else incidents
@@ -110,6 +131,8 @@ class Links:
         self._servers: dict[Listener, asyncio.Server] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.receive_buffer = memoryview(b"")
+        """Where links with TLS receive; all bytes are taken before the next arrive."""
 
     # --- for the node ------------------------------------------------------------------------
 
@@ -122,6 +145,23 @@ class Links:
     def is_protected(self) -> bool:
         """True if this node has a secret, which peers must prove to know."""
         return self._secret is not None
+
+    def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
+        """Use TLS and SASL as the settings of the controller listeners say. Call it before `listen`."""
+        if config.controller_security is not None:
+            self._own_security = functools.partial(security_to_controllers, config)
+        controllers = [each for each in config.secured if each.listener in config.controller_listener_names]
+        if controllers:
+            self.security = listeners
+            self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
+            self._proving = frozenset(each.listener for each in controllers if each.proves_clients)
+
+    async def own_security(self) -> Security | None:
+        """Return how this node connects to controllers, its keys and certificates just read; None if in clear text.
+
+        Raises KafkaError if they cannot be used.
+        """
+        return None if self._own_security is None else await asyncio.to_thread(self._own_security)
 
     def key_for(self, purpose: bytes) -> bytes:
         """Derive a 32-byte key for another use, which reveals neither the secret nor the links' key."""
@@ -195,6 +235,9 @@ class Links:
         """
         if self.is_protected or config.is_own_quorum:
             return None
+        own = [listener.name for listener in config.controller_listeners]
+        if self._own_security is not None and self._proving.issuperset(own):
+            return None
         hosts = [voter.address.host for voter in config.controller_quorum_voters]
         hosts = hosts or [address.host for address in config.controller_quorum_bootstrap_servers]
         where = self.remote_listener() or next(filter(is_remote_address, hosts), None)
@@ -205,15 +248,19 @@ class Links:
             "of the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
         )
 
-    def forbids_links_to(self, host: str) -> bool:
-        """Return whether links to an address are forbidden: other machines require a secret."""
-        return self._secret is None and not is_loopback(host)
+    def forbids_links_to(self, host: str, listener: str | None = None) -> bool:
+        """Return whether links to an address are forbidden: other machines require a secret, or TLS or SASL.
+
+        `listener` is the one that a peer has connected to; None if this node connects.
+        """
+        is_proved = self._own_security is not None if listener is None else listener in self._proving
+        return self._secret is None and not is_proved and not is_loopback(host)
 
     async def listen(self, listener: Listener) -> int:
         """Bind an address on which `start` will accept connections; return the port. Raises StartupError."""
         with opening(listener):
             server = await asyncio.get_running_loop().create_server(
-                lambda: Link(self, is_caller=False, listener=listener.name),
+                functools.partial(self._accepted, listener.name),
                 listener.host or None,
                 listener.port,
                 backlog=128,
@@ -221,6 +268,19 @@ class Links:
             )
         self._servers[listener] = server
         return int(server.sockets[0].getsockname()[1])
+
+    def _accepted(self, listener: str) -> asyncio.BaseProtocol:
+        """Return what a socket accepted on this listener talks to."""
+        security = self.security
+        if security is None:
+            return Link(self, is_caller=False, listener=listener)
+        from kraftpy.broker.metadata.link_login import LoginServer  # here: most quorums need none
+
+        login = None
+        if (sasl := security.sasl_settings(listener)) is not None:
+            login = LoginServer(security.sasl_of(listener, sasl), failure_delay_ms=sasl.failure_delay_ms)
+        link = Link(self, is_caller=False, listener=listener, login=login)
+        return security.layer(listener, link, link.certified, lambda: link.host) or link
 
     async def start(self, voters: Mapping[int, Address], bootstrap: tuple[Address, ...] = ()) -> None:
         """Start connecting and accepting connections. Register receivers, handlers and callbacks before this.
@@ -327,12 +387,20 @@ class Links:
             if caller.peer == peer:
                 caller.retry_soon()
 
-    def take_over(self, listener: str, transport: asyncio.Transport, received: bytes) -> None:
+    def login_failed(self, connection: Link, failure: AuthenticationFailed) -> None:
+        """Log that a caller could not log in."""
+        self._half_open.pop(connection, None)
+        self.failed(connection)
+        assert self.security is not None
+        reason = str(failure) if failure.__cause__ is None else f"{failure}: {failure.__cause__}"
+        self.security.failed_from(connection.host, printable(reason))
+
+    def take_over(self, listener: str, transport: asyncio.Transport, received: bytes, principal: Principal) -> None:
         """Have the node serve the connection of a client, which has sent these bytes so far."""
         if (new_client := self._new_client.get(listener)) is None:
             transport.abort()
             return
-        client = new_client()
+        client = new_client(principal)
         transport.set_protocol(client)
         client.connection_made(transport)
         rest = memoryview(received)
@@ -350,6 +418,12 @@ class Links:
             logger, level, f"link {kind}", connection.host, "a connection of the quorum with %s was closed: %s",
             connection.host or "nobody", printable(reason),
         )  # fmt: skip
+
+    def call_failed(self, address: Address, reason: str) -> None:
+        """Log that this node cannot prove itself to a controller, or a controller to this node."""
+        self._complaints.write(
+            logger, logging.WARNING, "link call", address.host, "no link to %s: %s", address, printable(reason)
+        )
 
     def refuse_body(self, peer: int, error: Exception) -> None:
         """Log that a body was refused because no node of this version sends it."""
@@ -466,21 +540,39 @@ class _Dialer:
 
     async def _call(self) -> None:
         links, loop = self._links, asyncio.get_running_loop()
+        address, login, options = self.address, None, dict[str, Any]()
         is_knock = self.peer is not None and not links.connects_to(self.peer)
         made: list[Link] = []
 
         def connection() -> Link:
-            made.append(Link(links, is_caller=True, expected=self.peer, is_knock=is_knock))
+            must_log_in = login is not None
+            made.append(Link(links, is_caller=True, expected=self.peer, is_knock=is_knock, must_log_in=must_log_in))
             return made[0]
 
-        if links.forbids_links_to(self.address.host) and is_remote_address(self.address.host):
+        if links.forbids_links_to(address.host) and is_remote_address(address.host):
             return  # a name is checked once it is resolved
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                await loop.create_connection(connection, *self.address)
-        except (OSError, TimeoutError) as error:
-            logger.debug("no link to %s: %s", self.address, error)
+            if (security := await links.own_security()) is not None:
+                login = security.login
+                if security.tls is not None:
+                    options = {"ssl": security.tls, "server_hostname": address.host}
+            async with asyncio.timeout(_CONNECT_SECONDS if security is None else _SECURE_CONNECT_SECONDS):
+                await loop.create_connection(connection, *address, **options)
+        except (ssl.SSLError, KafkaError) as error:
+            links.call_failed(address, f"TLS failed: {error}")
             return
+        except (OSError, TimeoutError) as error:
+            logger.debug("no link to %s: %s", address, error)
+            return
+        if login is not None:
+            from kraftpy.broker.metadata.link_login import prove
+
+            try:
+                await prove(login, made[0].ask)
+                made[0].begin()
+            except LinkError as error:
+                links.call_failed(address, str(error))
+                made[0].close(str(error))
         peer = await made[0].ready
         if peer is not None:
             self.peer = peer

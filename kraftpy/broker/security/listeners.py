@@ -1,4 +1,8 @@
-"""The security of this broker's client listeners: their contexts, and what stands between a socket and a connection."""
+"""The security of this node's listeners: their contexts, and what stands between a socket and a connection.
+
+On a controller listener, a connection is a link of another node until its first bytes say that it is a client's
+(`metadata.link`): TLS is in front of both, and each has SASL in its own form.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,23 @@ from typing import TYPE_CHECKING
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.security.authentication import Authentication
 from kraftpy.broker.security.certificate import Certificate
-from kraftpy.broker.security.tls import Handshakes, TlsLayer
+from kraftpy.broker.security.tls import Handshakes, Inner, TlsLayer
 from kraftpy.broker.startup import StartupError
 from kraftpy.config.security import SaslSettings, TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import subject_of
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange
-from kraftpy.security.scram import MECHANISMS, NONCE_BYTES
+from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramCredential
 from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
+    from kraftpy.broker.metadata.transport import Links
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
+
+    LookUp = Callable[[str, int], ScramCredential | None]
 
 logger = logging.getLogger(__name__)
 
@@ -37,59 +44,102 @@ _FAILED = "Failed authentication with %s (%s)"
 class SecureListeners:
     """The listeners that are not PLAINTEXT. Raises StartupError if their keys or certificates cannot be used."""
 
-    def __init__(self, config: BrokerConfig, complaints: Complaints, image: Callable[[], Image]) -> None:
-        """`image` returns the metadata of now, which has the credentials of SCRAM."""
-        self._image = image
+    def __init__(
+        self,
+        config: BrokerConfig,
+        complaints: Complaints,
+        image: Callable[[], Image],
+        links: Links | None = None,
+    ) -> None:
+        """`image` returns the metadata of now, which has the credentials of SCRAM; `links` use this as well."""
+        self._credentials: LookUp = lambda name, code: image().credentials.of(name, code)
+        self.controller_credentials = self._credentials
+        """Returns a user's credential by the number of the mechanism, on controller listeners, where other nodes log in
+        before there are metadata."""
+        self._controllers = frozenset(config.controller_listener_names)
         self._secret = secrets.token_bytes(32)
-        self._sasl = {each.listener: each.sasl for each in config.secured if each.sasl is not None}
+        own = [each for each in config.secured if not each.is_elsewhere]
+        self._sasl = {each.listener: each.sasl for each in own if each.sasl is not None}
         self._complaints = complaints
         self._handshakes = Handshakes()
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._served: dict[str, Certificate] = {}
-        for security in config.secured:
+        for security in own:
             if security.tls is not None:
                 try:
                     self._served[security.listener] = Certificate(security.listener, security.tls)
                 except TlsError as error:
                     text = f"listeners: {security.listener} is {security.protocol}: {error}"
                     raise StartupError(text) from None
+        if links is not None:
+            links.secure(config, self)
 
     def protocol(self, listener: str, connection: Connection, serve: Answer) -> asyncio.BaseProtocol:
         """Return what a socket accepted on this listener talks to, in front of the connection.
 
         `serve` answers the requests of a client that is known.
         """
+        self.demand_login(listener, connection, serve)
+
+        def known(principal: Principal) -> None:
+            connection.principal = principal
+
+        layer = self.layer(listener, connection, known, lambda: connection.client_host)
+        return connection if layer is None else layer
+
+    def demand_login(self, listener: str, connection: Connection, serve: Answer) -> None:
+        """Have a client log in before `serve` answers its requests, if the listener has SASL."""
         sasl = self._sasl.get(listener)
-        if sasl is not None:
-            server = SaslServer(sasl.mechanisms, functools.partial(self._exchange, sasl), sasl.reauthenticate_ms)
-            stage = Authentication(server, serve, self._failed, failure_delay_ms=sasl.failure_delay_ms)
-            connection.answer_with(stage.answer)
-            connection.limit_frames(sasl.most_receive_bytes)
+        if sasl is None:
+            return
+        stage = Authentication(
+            self.sasl_of(listener, sasl), serve, self._failed, failure_delay_ms=sasl.failure_delay_ms
+        )
+        connection.answer_with(stage.answer)
+        connection.limit_frames(sasl.most_receive_bytes)
+
+    def layer(
+        self, listener: str, inner: Inner, known: Callable[[Principal], None], host: Callable[[], str]
+    ) -> TlsLayer | None:
+        """Return the layer of TLS around a connection, or None if the listener has none.
+
+        `known` is told the name in the peer's certificate, if the listener has no SASL; `host` returns its address.
+        """
         served = self._served.get(listener)
         if served is None:
-            return connection
-        tls = served.tls
+            return None
+        tls, has_sasl = served.tls, listener in self._sasl
 
         def authenticate(layer: TlsLayer) -> None:
-            if sasl is None:
-                connection.principal = principal_of(layer.peer_certificate, tls)
+            if not has_sasl:
+                known(principal_of(layer.peer_certificate, tls))
 
         return TlsLayer(
-            connection,
+            inner,
             served.context,
             self._handshakes,
             self._receive_buffer,
             authenticate=authenticate,
-            failed=functools.partial(self._tls_failed, connection),
+            failed=lambda reason: self.failed_from(host(), reason, reason.partition(":")[0]),  # few texts of ours
         )
 
-    def _exchange(self, sasl: SaslSettings, mechanism: str) -> MechanismServer:
+    def sasl_settings(self, listener: str) -> SaslSettings | None:
+        """Return the settings of SASL on a listener; None if it has none."""
+        return self._sasl.get(listener)
+
+    def sasl_of(self, listener: str, sasl: SaslSettings) -> SaslServer:
+        """Return the server's side of SASL for one connection."""
+        credentials = self.controller_credentials if listener in self._controllers else self._credentials
+        make = functools.partial(self._exchange, sasl, credentials)
+        return SaslServer(sasl.mechanisms, make, sasl.reauthenticate_ms)
+
+    def _exchange(self, sasl: SaslSettings, credentials: LookUp, mechanism: str) -> MechanismServer:
         """Begin an exchange of a mechanism."""
         if mechanism == "PLAIN":
             return PlainServer(sasl.logins[mechanism].users)
         nonce = secrets.token_urlsafe(NONCE_BYTES)
         scram = MECHANISMS[mechanism]
-        return ScramExchange(scram, lambda name: self._image().credentials.of(name, scram.code), self._secret, nonce)
+        return ScramExchange(scram, lambda name: credentials(name, scram.code), self._secret, nonce)
 
     async def renew_certificates(self) -> None:
         """Take over changed files of keys and certificates, for connections from then on."""
@@ -98,11 +148,11 @@ class SecureListeners:
             for served in self._served.values():
                 await asyncio.to_thread(served.renew)
 
-    def _tls_failed(self, connection: Connection, reason: str) -> None:
-        self._failed(connection, reason, reason.partition(":")[0])  # one of a few texts of ours
+    def _failed(self, connection: Connection, reason: str) -> None:
+        self.failed_from(connection.client_host, reason)
 
-    def _failed(self, connection: Connection, reason: str, kind: str = "SASL") -> None:
-        host = connection.client_host
+    def failed_from(self, host: str, reason: str, kind: str = "SASL") -> None:
+        """Log that somebody has failed to authenticate."""
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
 
 
