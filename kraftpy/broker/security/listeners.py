@@ -28,9 +28,9 @@ from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
+    from kraftpy.broker.metadata.log import MetadataLog
     from kraftpy.broker.metadata.transport import Links
     from kraftpy.config import BrokerConfig
-    from kraftpy.metadata.image import Image
 
     LookUp = Callable[[str, int], ScramCredential | None]
 
@@ -48,14 +48,11 @@ class SecureListeners:
         self,
         config: BrokerConfig,
         complaints: Complaints,
-        image: Callable[[], Image],
+        metadata: MetadataLog,
         links: Links | None = None,
     ) -> None:
-        """`image` returns the metadata of now, which has the credentials of SCRAM; `links` use this as well."""
-        self._credentials: LookUp = lambda name, code: image().credentials.of(name, code)
-        self.controller_credentials = self._credentials
-        """Returns a user's credential by the number of the mechanism, on controller listeners, where other nodes log in
-        before there are metadata."""
+        """`metadata` has the credentials of SCRAM; `links` use this as well."""
+        self._metadata = metadata
         self._controllers = frozenset(config.controller_listener_names)
         self._secret = secrets.token_bytes(32)
         own = [each for each in config.secured if not each.is_elsewhere]
@@ -129,7 +126,8 @@ class SecureListeners:
 
     def sasl_of(self, listener: str, sasl: SaslSettings) -> SaslServer:
         """Return the server's side of SASL for one connection."""
-        credentials = self.controller_credentials if listener in self._controllers else self._credentials
+        metadata = self._metadata
+        credentials = metadata.credential_of if listener in self._controllers else _up_to_date(metadata)
         make = functools.partial(self._exchange, sasl, credentials)
         return SaslServer(sasl.mechanisms, make, sasl.reauthenticate_ms)
 
@@ -154,6 +152,10 @@ class SecureListeners:
     def failed_from(self, host: str, reason: str, kind: str = "SASL") -> None:
         """Log that somebody has failed to authenticate."""
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
+
+
+def _up_to_date(metadata: MetadataLog) -> LookUp:
+    return lambda name, code: metadata.image.credentials.of(name, code)
 
 
 def principal_of(certificate: bytes | None, tls: TlsSettings) -> Principal:
