@@ -22,6 +22,7 @@ from kraftpy import __version__
 
 COMMANDS = {
     "server": "kraftpy.cli.server:server",
+    "init": "kraftpy.cli.init:init",
     "format": "kraftpy.cli.format:format_command",
     "topic": "kraftpy.cli.topic:topic",
     "produce": "kraftpy.cli.produce:produce",

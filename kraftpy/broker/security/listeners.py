@@ -11,7 +11,7 @@ import functools
 import logging
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.security.authentication import Authentication
@@ -28,11 +28,27 @@ from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
-    from kraftpy.broker.metadata.log import MetadataLog
-    from kraftpy.broker.metadata.transport import Links
     from kraftpy.config import BrokerConfig
+    from kraftpy.metadata.image import Image
 
     LookUp = Callable[[str, int], ScramCredential | None]
+
+    class Metadata(Protocol):
+        """The metadata that users' credentials are in."""
+
+        @property
+        def image(self) -> Image:
+            """The metadata of now."""
+
+        def credential_of(self, name: str, mechanism: int) -> ScramCredential | None:
+            """Return a user's credential on controller listeners."""
+
+    class Links(Protocol):
+        """The links of this node, which have controller listeners."""
+
+        def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
+            """Use TLS and SASL as the settings say."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +64,7 @@ class SecureListeners:
         self,
         config: BrokerConfig,
         complaints: Complaints,
-        metadata: MetadataLog,
+        metadata: Metadata,
         links: Links | None = None,
     ) -> None:
         """`metadata` has the credentials of SCRAM; `links` use this as well."""
@@ -154,7 +170,7 @@ class SecureListeners:
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
 
 
-def _up_to_date(metadata: MetadataLog) -> LookUp:
+def _up_to_date(metadata: Metadata) -> LookUp:
     return lambda name, code: metadata.image.credentials.of(name, code)
 
 
