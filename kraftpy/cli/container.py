@@ -7,8 +7,8 @@ So that a user's compose file only needs another `image:`, paths and rules are t
 - if only advertised.listeners are given, listeners are the same ports on every interface;
 - CLUSTER_ID marks new log directories;
 - if an advertised listener has TLS, KAFKA_SSL_KEYSTORE_FILENAME, KAFKA_SSL_TRUSTSTORE_FILENAME and
-  KAFKA_SSL_KEY_CREDENTIALS name files in /etc/kafka/secrets: the stores, and the password of the key; settings of TLS and
-  SASL, also those of one listener (KAFKA_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH), are variables like others;
+  KAFKA_SSL_KEY_CREDENTIALS name files in /etc/kafka/secrets: the stores, and the password of the key; settings of TLS
+  and SASL, also those of one listener (KAFKA_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH), are variables like others;
 - if the file named by kraftpy.quorum.secret.file does not exist, it is created with a random secret: on a volume that
   all nodes of a cluster share, the first node creates it for all;
 - if no listeners are given at all, the broker listens on port 9092 and is advertised as localhost:9092.
@@ -138,10 +138,14 @@ def _greet(host: str, port: int, security: ListenerSecurity) -> None:
     async def greet() -> None:
         # The node's own certificate need not be for localhost, and is shown as a client's as well.
         tls = None if security.tls is None else client_context(replace(security.tls, is_host_checked=False))
-        limits = {"request_timeout_ms": _GREET_MS, "setup_timeout_ms": _GREET_MS}
-        client_id = "kraftpy-healthy"
         opened = await Connection.open(
-            RealRuntime(), host, port, client_id=client_id, security=Security(tls=tls), **limits
+            RealRuntime(),
+            host,
+            port,
+            client_id="kraftpy-healthy",
+            request_timeout_ms=_GREET_MS,
+            setup_timeout_ms=_GREET_MS,
+            security=Security(tls=tls),
         )
         opened.close()
 
