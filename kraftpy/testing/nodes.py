@@ -73,6 +73,8 @@ class Cluster(Faulty, Questions):
     `can_partition=False` lets nodes reach each other directly, for measurements of microseconds.
 
     Raises BrokerDied if a node does not start, or has ended on its own by the time the block ends.
+
+    One class because a test holds one thing, the cluster, and asks it everything.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""The image's variables for TLS and SASL, its health check on secured listeners, and docker/compose.secure.yaml."""
+"""The image's variables for TLS and SASL, its health check on secured listeners, and docker/compose.secure.yaml.
+
+Its node is its own cluster, started as the image starts it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--command-config` of `kraftpy load`, `audit` and `pipeline`, on a cluster with TLS and SASL."""
+"""`--command-config` of `kraftpy load`, `audit` and `pipeline`, on its own cluster with TLS and SASL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kraftpy init`: the tutorial's commands print what it says, on the cluster that they make."""
+"""`kraftpy init`: the tutorial's commands print what it says, on their own cluster."""
 
 from __future__ import annotations
 

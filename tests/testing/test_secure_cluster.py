@@ -1,4 +1,7 @@
-"""`Cluster(security=...)`: who gets in, who does not, and that faults and restarts work as in any cluster."""
+"""`Cluster(security=...)`: who gets in, who does not, and that faults and restarts work as in any cluster.
+
+Each kind of security is its own cluster.
+"""
 
 from __future__ import annotations
 
