@@ -71,7 +71,6 @@ from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import KafkaError, ProtocolError
-from kraftpy.security.principal import Principal
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
@@ -313,7 +312,7 @@ class Broker:
             raise StartupError(f"log.dirs: {error.message}", is_damage=True) from error
         for listener in self.config.controller_listeners:
             assert self.links is not None
-            self.links.serve_clients(listener.name, functools.partial(self._administrator, listener.name))
+            self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
         if self._secured is not None:
             renew = self._secured.renew_certificates
             self._background.append(self.tasks.keep_running(renew, name="certificates"))
@@ -386,7 +385,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.complaints, self.metadata, self.links)
+            self._secured = SecureListeners(self.config, self.complaints, self.metadata, self.links, self.authorizer)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
@@ -501,14 +500,6 @@ class Broker:
         if self._secured is None:
             return connection
         return self._secured.protocol(listener, connection, functools.partial(self._answer, listener))
-
-    def _administrator(self, listener: str, principal: Principal) -> Connection:
-        """Return what a client talks to that has come to a controller listener, with the name in its certificate."""
-        connection = self._connection(listener)
-        connection.principal = principal
-        if self._secured is not None:
-            self._secured.demand_login(listener, connection, functools.partial(self._answer_administrator, listener))
-        return connection
 
     def _connection(self, listener: str) -> Connection:
         is_for_controllers = listener in self.config.controller_listener_names

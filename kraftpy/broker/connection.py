@@ -422,6 +422,11 @@ class Connection(asyncio.BufferedProtocol):
             self._incidents.note(f"connection {self.client_host} closed", error)
             transport.abort()
 
+    @property
+    def answer(self) -> Answer:
+        """What answers the requests now."""
+        return self._answer
+
     def answer_with(self, answer: Answer) -> None:
         """Let this answer the requests from now on."""
         self._answer = answer

@@ -495,7 +495,7 @@ async def test_a_client_is_served_only_while_the_node_serves_clients(make: Make)
             if self.heard == 2 * request:
                 self.transport.write(b"whole")
 
-    served.serve_clients("CONTROLLER", lambda principal: Client())
+    served.serve_clients("CONTROLLER", Client)
     reader, writer = await asyncio.open_connection(*address)
     for byte in request:  # what decides may come byte by byte
         writer.write(bytes([byte]))

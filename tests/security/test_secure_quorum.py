@@ -89,7 +89,10 @@ def mutual(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
         "SSL",
         ssl_client_auth="required",
         ssl_principal_mapping_rules="RULE:^CN=(node-[0-9]+),.*$/$1/",
-    )
+    ) | {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:node-1;User:node-2;User:node-3;User:ANONYMOUS",
+    }
     own = {node: {f"{CONTROLLERS}ssl.keystore.location": str(keys / f"{node}.pem")} for node in (1, 2, 3)}
     with Cluster(settings=settings, node_settings=own, keep_on_failure=True) as cluster:
         cluster.keys = keys  # type: ignore[attr-defined]
@@ -144,7 +147,7 @@ def exactly(connection: ssl.SSLSocket | socket.socket, count: int) -> bytes | No
 
 
 def test_an_administrator_with_a_certificate_gets_in(mutual: Cluster, certificates: Certificates) -> None:
-    context = certificates.client(certificates.issue("admin", "admin", common_name="node-9"))
+    context = certificates.client(certificates.issue("admin", "admin", common_name="node-3"))
     for node in mutual.nodes:
         with (
             socket.create_connection((HOST, port_of(mutual, node)), BOUND_SECONDS) as plain,
@@ -188,12 +191,14 @@ def test_a_stranger_gets_nothing(
 def test_a_stranger_as_a_node_keeps_out(
     mutual: Cluster, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A broker of kraftpy with a certificate of another authority, and one that trusts another authority."""
+    """A broker of kraftpy with a certificate of another authority, one that trusts another, and one without a right."""
     other = Certificates(tmp_path_factory.mktemp("others"))
     directory = tmp_path_factory.mktemp("stranger")
-    for name, settings in (
-        ("untrusted", settings_of(certificates, "SSL", ssl_keystore_location=str(other.broker))),
-        ("distrustful", settings_of(certificates, "SSL", ssl_truststore_location=str(other.trusted))),
+    keys = certificates.issue("without", HOST, common_name="node-7")
+    for name, settings, told in (
+        ("untrusted", settings_of(certificates, "SSL", ssl_keystore_location=str(other.broker)), "TLS failed: "),
+        ("distrustful", settings_of(certificates, "SSL", ssl_truststore_location=str(other.trusted)), "TLS failed: "),
+        ("without", settings_of(certificates, "SSL", ssl_keystore_location=str(keys)), ""),
     ):
         properties = {
             "process.roles": "broker",
@@ -212,7 +217,8 @@ def test_a_stranger_as_a_node_keeps_out(
         )
         assert run.returncode == 2
         assert "no leader of" in run.stderr
-        assert "TLS failed: " in run.stderr
+        assert told in run.stderr
+    assert "User:node-7 may not be a node: it is not among super.users, and has no CLUSTER_ACTION" in mutual.logs(1)
 
 
 async def test_renewed_certificates_are_used_without_a_restart(mutual: Cluster, certificates: Certificates) -> None:

@@ -72,6 +72,8 @@ _NUMBER = Struct(">Q")
 _MAC_BYTES = 16
 _PROOF_BYTES = 32
 _NONCE_BYTES = 32
+_SHOWN = 200
+"""Characters of a name in the log."""
 
 # The first element of a frame: its type.
 ONE_WAY, REQUEST, ANSWER, REFUSAL, PING = range(5)
@@ -325,6 +327,12 @@ class Link(asyncio.Protocol):
             raise ConnectionRefused("secret", "it does not know the secret of this cluster (kraftpy.quorum.secret)")
         identity = read_identity(content)
         if not self._is_caller:
+            if not self._links.may_be_node(self._listener, self.principal, self.host):
+                raise ConnectionRefused(
+                    "rights",
+                    f"{printable(str(self.principal), _SHOWN)} may not be a node: it is not among super.users, and has "
+                    "no CLUSTER_ACTION on the cluster",
+                )
             self._send_identity()
         node, links = identity["node"], self._links
         if node == links.node_id or self._expected not in (None, node):

@@ -20,7 +20,9 @@ new here. The memory of both kinds of networks is bounded.
 
 Controller listeners have TLS and SASL like others (`secure`): they then prove who calls, and a secret is not needed.
 
-Left out: authorization: any program that knows the secret, or gets in by TLS or SASL, is a node of the cluster.
+With an authorizer and without a secret, a caller's name needs the right CLUSTER_ACTION (`may_be_node`).
+
+Left out: which name may be which node: any program that knows the secret, or has the right, may be any node.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
@@ -48,6 +50,7 @@ from kraftpy.protocol.errors import KafkaError
 from kraftpy.security.principal import Principal
 
 if TYPE_CHECKING:
+    from kraftpy.broker.connection import Connection
     from kraftpy.broker.security.listeners import SecureListeners
     from kraftpy.client.security import Security
     from kraftpy.security.failures import AuthenticationFailed
@@ -72,8 +75,8 @@ Receiver = Callable[[int, Body], None]
 """Receives a one-way message: the peer and the body, whose shape has been checked."""
 Handler = Callable[[int, Body], Awaitable[Body]]
 """Answers a request: the peer and the body, whose shape has been checked. Any exception refuses the request."""
-NewClient = Callable[[Principal], asyncio.BufferedProtocol]
-"""Makes the protocol that serves the connection of a client, with the name in its certificate."""
+NewClient = Callable[[], asyncio.BufferedProtocol]
+"""Makes the protocol that serves a client's connection."""
 OnConnection = Callable[[int, bool], None]
 """Called when the link to a peer comes up or goes down."""
 
@@ -109,6 +112,8 @@ class Links:
         self._own_security: Callable[[], Security] | None = None
         self._proving: frozenset[str] = frozenset()
         """The controller listeners on which everybody has to prove a name."""
+        self._named: frozenset[str] = frozenset()
+        """The controller listeners on which callers may prove a name: those with TLS or SASL."""
         self._secret = secret
         self._complaints = Complaints() if complaints is None else complaints
         self._incidents = Incidents(self._complaints) if incidents is None else incidents
@@ -155,6 +160,7 @@ class Links:
             self.security = listeners
             self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
             self._proving = frozenset(each.listener for each in controllers if each.proves_clients)
+            self._named = frozenset(each.listener for each in controllers)
 
     async def own_security(self) -> Security | None:
         """Return how this node connects to controllers, its keys and certificates just read; None if in clear text.
@@ -328,6 +334,12 @@ class Links:
         """Return whether this node connects to the peer, rather than only knocking."""
         return not self.is_voter or peer not in self._voters or self.node_id > peer
 
+    def may_be_node(self, listener: str, principal: Principal, host: str) -> bool:
+        """Return whether a caller may be a node of the cluster, which without a secret is a right of its name."""
+        if self.security is None or self._secret is not None or listener not in self._named:
+            return True
+        return self.security.may_be_node(principal, host)
+
     def half_opened(self, connection: Link) -> None:
         """Admit a connection that is not authenticated yet."""
         if self._is_closed:  # accepted just before the stop
@@ -400,7 +412,9 @@ class Links:
         if (new_client := self._new_client.get(listener)) is None:
             transport.abort()
             return
-        client = new_client(principal)
+        client = new_client()
+        if self.security is not None:
+            self.security.admit(listener, cast("Connection", client), principal)
         transport.set_protocol(client)
         client.connection_made(transport)
         rest = memoryview(received)

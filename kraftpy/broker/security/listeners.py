@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.security.authentication import Authentication
+from kraftpy.broker.security.authorizer import Authorizer
 from kraftpy.broker.security.certificate import Certificate
 from kraftpy.broker.security.tls import Handshakes, Inner, TlsLayer
 from kraftpy.broker.startup import StartupError
@@ -66,8 +67,10 @@ class SecureListeners:
         complaints: Complaints,
         metadata: Metadata,
         links: Links | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
-        """`metadata` has the credentials of SCRAM; `links` use this as well."""
+        """`metadata` has the credentials of SCRAM; `links` use this as well, and ask the authorizer for it."""
+        self._authorizer = authorizer
         self._metadata = metadata
         self._controllers = frozenset(config.controller_listener_names)
         self._secret = secrets.token_bytes(32)
@@ -110,6 +113,17 @@ class SecureListeners:
         )
         connection.answer_with(stage.answer)
         connection.limit_frames(sasl.most_receive_bytes)
+
+    def admit(self, listener: str, connection: Connection, principal: Principal) -> None:
+        """Prepare the connection of a client on a controller listener; `principal` is the name in its certificate."""
+        connection.principal = principal
+        self.demand_login(listener, connection, connection.answer)
+
+    def may_be_node(self, principal: Principal, host: str) -> bool:
+        """Return whether a name has the right of a node, from an address."""
+        if self._authorizer is None:
+            return True
+        return self._authorizer.may_act_for_cluster(principal, host)
 
     def layer(
         self, listener: str, inner: Inner, known: Callable[[Principal], None], host: Callable[[], str]
