@@ -188,36 +188,40 @@ def test_a_stranger_gets_nothing(
     assert "Failed authentication with" in mutual.logs(1)
 
 
-def test_a_stranger_as_a_node_keeps_out(
+def test_a_node_that_does_not_belong_here_finds_no_quorum(
     mutual: Cluster, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A broker of kraftpy with a certificate of another authority, one that trusts another, and one without a right."""
+    """Brokers: of another authority; that trust another one; that find another host's name; that have no right."""
     other = Certificates(tmp_path_factory.mktemp("others"))
-    directory = tmp_path_factory.mktemp("stranger")
+    directory = tmp_path_factory.mktemp("strangers")
     keys = certificates.issue("without", HOST, common_name="node-7")
-    for name, settings, told in (
-        ("untrusted", settings_of(certificates, "SSL", ssl_keystore_location=str(other.broker)), "TLS failed: "),
-        ("distrustful", settings_of(certificates, "SSL", ssl_truststore_location=str(other.trusted)), "TLS failed: "),
-        ("without", settings_of(certificates, "SSL", ssl_keystore_location=str(keys)), ""),
+    tls_failed = "TLS failed: "
+    running = {}
+    for name, changes, host, told in (
+        ("untrusted", {"ssl_keystore_location": str(other.broker)}, HOST, tls_failed),
+        ("distrustful", {"ssl_truststore_location": str(other.trusted)}, HOST, tls_failed),
+        ("elsewhere", {}, "localhost", "Hostname mismatch"),
+        ("without", {"ssl_keystore_location": str(keys)}, HOST, ""),
     ):
         properties = {
             "process.roles": "broker",
             "node.id": "9",
-            "controller.quorum.bootstrap.servers": f"{HOST}:{port_of(mutual, 1)}",
+            "controller.quorum.bootstrap.servers": f"{host}:{port_of(mutual, 1)}",
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://{HOST}:0",
             "log.dirs": str(directory / name),
-            "initial.broker.registration.timeout.ms": "2000",
-            **settings,
+            "initial.broker.registration.timeout.ms": "3000",
+            **settings_of(certificates, "SSL", **changes),
         }
         file = directory / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        run = subprocess.run(
-            [sys.executable, "-m", "kraftpy", "server", str(file)], capture_output=True, text=True, timeout=60
-        )
-        assert run.returncode == 2
-        assert "no leader of" in run.stderr
-        assert told in run.stderr
+        command = [sys.executable, "-m", "kraftpy", "server", str(file)]
+        running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), told
+    for name, (process, told) in running.items():
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (2, ""), name
+        assert "no leader of" in err, name
+        assert told in err, name
     assert "User:node-7 may not be a node: it is not among super.users, and has no CLUSTER_ACTION" in mutual.logs(1)
 
 

@@ -401,7 +401,6 @@ class Links:
 
     def login_failed(self, connection: Link, failure: AuthenticationFailed) -> None:
         """Log that a caller could not log in."""
-        self._half_open.pop(connection, None)
         self.failed(connection)
         assert self.security is not None
         reason = str(failure) if failure.__cause__ is None else f"{failure}: {failure.__cause__}"
