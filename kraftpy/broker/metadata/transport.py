@@ -266,7 +266,7 @@ class Links:
         """Bind an address on which `start` will accept connections; return the port. Raises StartupError."""
         with opening(listener):
             server = await asyncio.get_running_loop().create_server(
-                functools.partial(self._accepted, listener.name),
+                functools.partial(_accepted, self, listener.name),
                 listener.host or None,
                 listener.port,
                 backlog=128,
@@ -274,19 +274,6 @@ class Links:
             )
         self._servers[listener] = server
         return int(server.sockets[0].getsockname()[1])
-
-    def _accepted(self, listener: str) -> asyncio.BaseProtocol:
-        """Return what a socket accepted on this listener talks to."""
-        security = self.security
-        if security is None:
-            return Link(self, is_caller=False, listener=listener)
-        from kraftpy.broker.metadata.link_login import LoginServer  # here: most quorums need none
-
-        login = None
-        if (sasl := security.sasl_settings(listener)) is not None:
-            login = LoginServer(security.sasl_of(listener, sasl), failure_delay_ms=sasl.failure_delay_ms)
-        link = Link(self, is_caller=False, listener=listener, login=login)
-        return security.layer(listener, link, link.certified, lambda: link.host) or link
 
     async def start(self, voters: Mapping[int, Address], bootstrap: tuple[Address, ...] = ()) -> None:
         """Start connecting and accepting connections. Register receivers, handlers and callbacks before this.
@@ -491,6 +478,20 @@ class Links:
             await asyncio.sleep(self._tick_seconds)
             for connection in [*self._up.values()]:
                 connection.tick()
+
+
+def _accepted(links: Links, listener: str) -> asyncio.BaseProtocol:
+    """Return what a socket accepted on this listener talks to."""
+    security = links.security
+    if security is None:
+        return Link(links, is_caller=False, listener=listener)
+    from kraftpy.broker.metadata.link_login import LoginServer  # here: most quorums need none
+
+    login = None
+    if (sasl := security.sasl_settings(listener)) is not None:
+        login = LoginServer(security.sasl_of(listener, sasl), failure_delay_ms=sasl.failure_delay_ms)
+    link = Link(links, is_caller=False, listener=listener, login=login)
+    return security.layer(listener, link, link.certified, lambda: link.host) or link
 
 
 def network_of(host: str) -> str:
