@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         acls,
         cluster,
         configs,
+        delegation_tokens,
         fetch,
         groups,
         leaders,
@@ -314,8 +315,9 @@ class Broker:
             assert self.links is not None
             self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
         if self._secured is not None:
-            renew = self._secured.renew_certificates
-            self._background.append(self.tasks.keep_running(renew, name="certificates"))
+            self._background += [
+                self.tasks.keep_running(make, name=each) for each, make in self._secured.loops().items()
+            ]
         if not self.config.is_broker:
             self._background.append(self.tasks.keep_running(self.maintenance.idle_connections, name="idle connections"))
             return
@@ -385,7 +387,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.complaints, self.metadata, self.links, self.authorizer)
+            self._secured = SecureListeners(self)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
@@ -575,6 +577,7 @@ if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every
     _acls: type[acls.Broker] = Broker
     _cluster: type[cluster.Broker] = Broker
     _configs: type[configs.Broker] = Broker
+    _delegation_tokens: type[delegation_tokens.Broker] = Broker
     _fetch: type[fetch.Broker] = Broker
     _groups: type[groups.Broker] = Broker
     _leaders: type[leaders.Broker] = Broker

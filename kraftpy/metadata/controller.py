@@ -23,7 +23,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never, overload
 
-from kraftpy.metadata import acl_changes, brokers, configs, features, partitions, reassignments, scram, topics
+from kraftpy.metadata import (
+    acl_changes,
+    brokers,
+    configs,
+    features,
+    partitions,
+    reassignments,
+    scram,
+    token_decisions,
+    topics,
+)
 from kraftpy.metadata.acls import CreateAcls, DeleteAcls, DeletedAcls
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
@@ -46,7 +56,6 @@ from kraftpy.metadata.commands import (
     UnregisterBroker,
     UpdateFeatures,
     decode_command,
-    decode_submission,
 )
 from kraftpy.metadata.credentials import ScramResult, SetScramCredentials
 from kraftpy.metadata.decision import (
@@ -61,7 +70,14 @@ from kraftpy.metadata.decision import (
     ReassignmentResult,
     TopicResult,
 )
+from kraftpy.metadata.delegation_tokens import (
+    CreateDelegationToken,
+    DelegationTokenResult,
+    ExpireDelegationToken,
+    RemoveDelegationTokens,
+)
 from kraftpy.metadata.image import Image
+from kraftpy.metadata.submissions import decode_submission
 from kraftpy.metadata.topics import is_internal, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode
 
@@ -92,7 +108,11 @@ def decide(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramRe
 def decide(command: DeleteAcls, image: Image) -> Decision[tuple[DeletedAcls, ...]]: ...
 @overload
 def decide(
-    command: FormatCluster | BalanceLeaders | SetControllerDefaults | CreateAcls, image: Image
+    command: ExpireDelegationToken | RemoveDelegationTokens, image: Image
+) -> Decision[DelegationTokenResult]: ...
+@overload
+def decide(
+    command: FormatCluster | BalanceLeaders | SetControllerDefaults | CreateAcls | CreateDelegationToken, image: Image
 ) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
@@ -137,6 +157,12 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return acl_changes.create_acls(command, image)
         case DeleteAcls():
             return acl_changes.delete_acls(command, image)
+        case CreateDelegationToken():
+            return token_decisions.create_delegation_token(command, image)
+        case ExpireDelegationToken():
+            return token_decisions.expire_delegation_token(command, image)
+        case RemoveDelegationTokens():
+            return token_decisions.remove_delegation_tokens(command, image)
         case _:
             assert_never(command)
 

@@ -21,6 +21,12 @@ from kraftpy.metadata.acls import AclChanged, Acls
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
 from kraftpy.metadata.credentials import Credentials, ScramChange, ScramCredentialChanged
+from kraftpy.metadata.delegation_tokens import (
+    DelegationToken,
+    DelegationTokenChanged,
+    DelegationTokenRemoved,
+    DelegationTokens,
+)
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -190,6 +196,7 @@ class _Saved:
     controller_defaults: tuple[ConfigValue, ...] = ()
     credentials: tuple[ScramChange, ...] = ()
     acls: tuple[AclBinding, ...] = ()
+    delegation_tokens: tuple[DelegationToken, ...] = ()
 
 
 def config_bytes(resource_name: str, name: str, value: str) -> int:
@@ -232,6 +239,7 @@ class Image:
         "configs_bytes",
         "controller_defaults",
         "credentials",
+        "delegation_tokens",
         "next_producer_id",
         "partition_count",
         "submissions",
@@ -258,6 +266,7 @@ class Image:
         self.submissions = Submissions()
         self.credentials = Credentials()
         self.acls = Acls()
+        self.delegation_tokens = DelegationTokens()
 
     # -- lookups
 
@@ -428,6 +437,10 @@ class Image:
                 self.credentials.replay(record.change)
             case AclChanged():
                 self.acls.replay(record)
+            case DelegationTokenChanged():
+                self.delegation_tokens.put(record.token)
+            case DelegationTokenRemoved():
+                self.delegation_tokens.remove(record.token_id)
             case _:
                 assert_never(record)
         self.version += 1
@@ -511,6 +524,7 @@ class Image:
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
         defaults, credentials, acls = self.controller_defaults, self.credentials.saved(), self.acls.saved()
+        tokens = self.delegation_tokens.all()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -534,9 +548,11 @@ class Image:
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
                 credentials=credentials,
                 acls=acls,
+                delegation_tokens=tuple(sorted(tokens, key=lambda token: token.token_id)),
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            schema = SCHEMA if credentials or acls else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
+            is_secured = bool(credentials or acls or tokens)
+            schema = SCHEMA if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
             return pack([schema, to_plain(saved)])
 
         return encode
@@ -575,4 +591,5 @@ class Image:
         image.controller_defaults = _values(saved.controller_defaults)
         image.credentials = Credentials(saved.credentials)
         image.acls = Acls(saved.acls)
+        image.delegation_tokens = DelegationTokens(saved.delegation_tokens)
         return image

@@ -18,13 +18,14 @@ from kraftpy.broker.storage.bootstrap import BOOTSTRAP, read_bootstrap
 from kraftpy.cli.format import parse_scram
 from kraftpy.client.security import Login
 from kraftpy.metadata.codec import CodecError, pack
-from kraftpy.metadata.commands import FormatCluster, SubmissionId, encode_command, encode_submission
+from kraftpy.metadata.commands import FormatCluster, encode_command
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.credentials import ScramChange, SetScramCredentials
 from kraftpy.metadata.features import LATEST
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import Entry
 from kraftpy.metadata.quorum_messages import COMMAND
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.security.failures import AuthenticationFailed
 from kraftpy.security.principal import Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange

@@ -40,7 +40,7 @@ def number_problem(count: int) -> str | None:
 
 
 class ConfigRoom:
-    """The memory limit for clients' settings, SCRAM credentials and ACLs; requests in progress reserve their part."""
+    """The memory limit for settings, credentials, ACLs and delegation tokens; requests reserve what they may need."""
 
     def __init__(self, most_bytes: int, image: Callable[[], Image]) -> None:
         self._most_bytes = most_bytes
@@ -55,7 +55,7 @@ class ConfigRoom:
         """
         added_bytes = max(added_bytes, 0)
         image = self._image()
-        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes
+        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes + image.delegation_tokens.bytes
         if added_bytes and kept + self._held_bytes + added_bytes > self._most_bytes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kraftpy.metadata.codec import CodecError
-from kraftpy.metadata.commands import decode_command, decode_submission
+from kraftpy.metadata.commands import decode_command
 from kraftpy.metadata.credentials import Credentials, ScramChange, SetScramCredentials
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import Entry
 from kraftpy.metadata.quorum_messages import command_in
+from kraftpy.metadata.submissions import decode_submission
 from kraftpy.security.scram import ScramCredential
 
 

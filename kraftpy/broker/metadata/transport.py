@@ -489,7 +489,7 @@ def _accepted(links: Links, listener: str) -> asyncio.BaseProtocol:
 
     login = None
     if (sasl := security.sasl_settings(listener)) is not None:
-        login = LoginServer(security.sasl_of(listener, sasl), failure_delay_ms=sasl.failure_delay_ms)
+        login = LoginServer(security.sasl_of_node(listener, sasl), failure_delay_ms=sasl.failure_delay_ms)
     link = Link(links, is_caller=False, listener=listener, login=login)
     return security.layer(listener, link, link.certified, lambda: link.host) or link
 

@@ -10,18 +10,23 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.security.authentication import Authentication
 from kraftpy.broker.security.authorizer import Authorizer
 from kraftpy.broker.security.certificate import Certificate
+from kraftpy.broker.security.jwks import Jwks
 from kraftpy.broker.security.tls import Handshakes, Inner, TlsLayer
+from kraftpy.broker.security.token_logins import TokenCredentials
 from kraftpy.broker.startup import StartupError
-from kraftpy.config.security import SaslSettings, TlsSettings
+from kraftpy.config.security import OAUTHBEARER, OauthbearerSettings, SaslSettings, TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import subject_of
+from kraftpy.security.json_web_tokens import InvalidToken, Verified, verify, verify_unsecured
+from kraftpy.security.oauthbearer import OauthBearerExchange
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange
 from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramCredential
@@ -31,8 +36,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
-
-    LookUp = Callable[[str, int], ScramCredential | None]
+    from kraftpy.ports import Clock
 
     class Metadata(Protocol):
         """The metadata that users' credentials are in."""
@@ -44,11 +48,21 @@ if TYPE_CHECKING:
         def credential_of(self, name: str, mechanism: int) -> ScramCredential | None:
             """Return a user's credential on controller listeners."""
 
-    class Links(Protocol):
-        """The links of this node, which have controller listeners."""
+    class Broker(Protocol):
+        """The parts of a broker that its listeners need."""
 
-        def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
-            """Use TLS and SASL as the settings say."""
+        clock: Clock
+        complaints: Complaints
+        links: Any
+        authorizer: Authorizer | None
+
+        @property
+        def config(self) -> BrokerConfig:
+            """The settings."""
+
+        @property
+        def metadata(self) -> Metadata:
+            """The metadata that users' credentials are in."""
 
 
 logger = logging.getLogger(__name__)
@@ -61,22 +75,28 @@ _FAILED = "Failed authentication with %s (%s)"
 class SecureListeners:
     """The listeners that are not PLAINTEXT. Raises StartupError if their keys or certificates cannot be used."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        complaints: Complaints,
-        metadata: Metadata,
-        links: Links | None = None,
-        authorizer: Authorizer | None = None,
-    ) -> None:
-        """`metadata` has the credentials of SCRAM; `links` use this as well, and ask the authorizer for it."""
-        self._authorizer = authorizer
+    def __init__(self, broker: Broker) -> None:
+        """The parts of the broker that are used: its links use this as well, and ask its authorizer for it."""
+        config, metadata, clock = broker.config, broker.metadata, broker.clock
+        self._authorizer = broker.authorizer
         self._metadata = metadata
+        self._clock = clock
         self._controllers = frozenset(config.controller_listener_names)
         self._secret = secrets.token_bytes(32)
+        self._tokens: TokenCredentials | None = None
+        if config.delegation_token_secret_key:
+            key = config.delegation_token_secret_key
+            self._tokens = TokenCredentials(key, self._secret, clock, lambda: metadata.image)
         own = [each for each in config.secured if not each.is_elsewhere]
         self._sasl = {each.listener: each.sasl for each in own if each.sasl is not None}
-        self._complaints = complaints
+        self._jwks = {
+            name: Jwks(name, sasl.oauthbearer)
+            for name, sasl in self._sasl.items()
+            if sasl.oauthbearer is not None and sasl.oauthbearer.url is not None
+        }
+        if self._jwks and not all(map(find_spec, ("jwt", "cryptography"))):
+            raise StartupError("sasl.enabled.mechanisms: OAUTHBEARER needs PyJWT: install kraftpy[security]")
+        self._complaints = broker.complaints
         self._handshakes = Handshakes()
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._served: dict[str, Certificate] = {}
@@ -87,8 +107,8 @@ class SecureListeners:
                 except TlsError as error:
                     text = f"listeners: {security.listener} is {security.protocol}: {error}"
                     raise StartupError(text) from None
-        if links is not None:
-            links.secure(config, self)
+        if broker.links is not None:
+            broker.links.secure(config, self)
 
     def protocol(self, listener: str, connection: Connection, serve: Answer) -> asyncio.BaseProtocol:
         """Return what a socket accepted on this listener talks to, in front of the connection.
@@ -155,19 +175,49 @@ class SecureListeners:
         return self._sasl.get(listener)
 
     def sasl_of(self, listener: str, sasl: SaslSettings) -> SaslServer:
-        """Return the server's side of SASL for one connection."""
-        metadata = self._metadata
-        credentials = metadata.credential_of if listener in self._controllers else _up_to_date(metadata)
-        make = functools.partial(self._exchange, sasl, credentials)
-        return SaslServer(sasl.mechanisms, make, sasl.reauthenticate_ms)
+        """Return the server's side of SASL for the connection of a client."""
+        exchange = functools.partial(self._exchange, listener, sasl, self._tokens)
+        return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
 
-    def _exchange(self, sasl: SaslSettings, credentials: LookUp, mechanism: str) -> MechanismServer:
+    def sasl_of_node(self, listener: str, sasl: SaslSettings) -> SaslServer:
+        """Return the server's side of SASL for a link: a node has a password, and no token of somebody else."""
+        mechanisms = [each for each in sasl.mechanisms if each != OAUTHBEARER]
+        return SaslServer(mechanisms, functools.partial(self._exchange, listener, sasl, None), {})
+
+    def _exchange(
+        self, listener: str, sasl: SaslSettings, tokens: TokenCredentials | None, mechanism: str
+    ) -> MechanismServer:
         """Begin an exchange of a mechanism."""
         if mechanism == "PLAIN":
             return PlainServer(sasl.logins[mechanism].users)
-        nonce = secrets.token_urlsafe(NONCE_BYTES)
-        scram = MECHANISMS[mechanism]
-        return ScramExchange(scram, lambda name: credentials(name, scram.code), self._secret, nonce)
+        if sasl.oauthbearer is not None and mechanism == OAUTHBEARER:
+            return self._oauthbearer(listener, sasl.oauthbearer)
+        metadata, scram = self._metadata, MECHANISMS[mechanism]
+        early = listener in self._controllers
+        return ScramExchange(
+            scram,
+            lambda name: (metadata.credential_of if early else metadata.image.credentials.of)(name, scram.code),
+            self._secret,
+            secrets.token_urlsafe(NONCE_BYTES),
+            None if tokens is None else tokens.of_mechanism(scram),
+        )
+
+    def _oauthbearer(self, listener: str, settings: OauthbearerSettings) -> OauthBearerExchange:
+        rules, jwks = settings.rules, self._jwks.get(listener)
+        if jwks is None:
+            return OauthBearerExchange(lambda token: verify_unsecured(token, rules, self._clock.now()), lambda _: None)
+
+        def verified(token: str) -> Verified:
+            if jwks.keys is None:
+                raise InvalidToken("there are no keys yet")
+            return verify(token, jwks.keys, rules, self._clock.now())
+
+        return OauthBearerExchange(verified, jwks.prepare)
+
+    def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Return the loops by name; each must be kept running until it is cancelled."""
+        keys = {f"keys of {listener}": jwks.run for listener, jwks in self._jwks.items()}
+        return {"certificates": self.renew_certificates, **keys}
 
     async def renew_certificates(self) -> None:
         """Take over changed files of keys and certificates, for connections from then on."""
@@ -182,10 +232,6 @@ class SecureListeners:
     def failed_from(self, host: str, reason: str, kind: str = "SASL") -> None:
         """Log that somebody has failed to authenticate."""
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
-
-
-def _up_to_date(metadata: Metadata) -> LookUp:
-    return lambda name, code: metadata.image.credentials.of(name, code)
 
 
 def principal_of(certificate: bytes | None, tls: TlsSettings) -> Principal:
