@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiokafka
@@ -472,7 +473,16 @@ def test_a_broker_without_the_libraries_does_not_start(monkeypatch: pytest.Monke
     monkeypatch.setattr(listeners, "find_spec", lambda name: None if name == absent else name)
     config = BrokerConfig.of(SETTINGS)
     with pytest.raises(StartupError, match=r"OAUTHBEARER needs PyJWT: install kraftpy\[security\]"):
-        listeners.SecureListeners(config, SystemClock(), Complaints(), Image)
+        listeners.SecureListeners(
+            SimpleNamespace(
+                config=config,
+                clock=SystemClock(),
+                complaints=Complaints(),
+                metadata=SimpleNamespace(image=Image()),
+                links=None,
+                authorizer=None,
+            )
+        )
 
 
 def test_brokers_do_not_log_in_by_tokens() -> None:

@@ -1,4 +1,6 @@
-"""Quotas of users that have proved who they are, over SASL and TLS; and replication, which no quota slows."""
+"""Quotas of users that have proved who they are, over SASL and TLS; and replication, which no quota slows.
+
+Its brokers have users and quotas of their own: its own cluster."""
 
 from __future__ import annotations
 
