@@ -27,6 +27,9 @@ ACTED_ON = BROKER_SETTINGS.keys() | SECURITY_SETTINGS.keys()
 OURS = {
     "allow.everyone.if.no.acl.found",  # Kafka's authorizer reads these two itself
     "super.users",
+    "kraftpy.sasl.oauthbearer.allow.unsecured.tokens",
+    "org.apache.kafka.sasl.oauthbearer.allowed.files",  # properties of the JVM in Kafka
+    "org.apache.kafka.sasl.oauthbearer.allowed.urls",
     "kraftpy.batch.max.expanded.bytes",
     "kraftpy.batch.max.headers",
     "kraftpy.audit.log.file",

@@ -11,6 +11,7 @@ from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
 from kraftpy.broker.handlers.security import LONGEST_NAME
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST
+from kraftpy.broker.security.jwks import MISSING_KEYS, MISSING_SECONDS, MOST_WAIT_SECONDS
 from kraftpy.broker.security.tls import HANDSHAKE_SECONDS
 from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
@@ -18,6 +19,7 @@ from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.groups.patterns import MAX_CHARACTERS, MAX_MEMORY_BYTES
 from kraftpy.groups.streams.topology import MOST_TASKS
 from kraftpy.protocol.records import MAX_RECORD_HEADERS
+from kraftpy.security.json_web_tokens import MOST_JWKS_BYTES, MOST_TOKEN_BYTES
 from kraftpy.security.scram import LEAST_ITERATIONS, MOST_ITERATIONS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
@@ -47,6 +49,10 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "time for a TLS handshake": f"{HANDSHAKE_SECONDS:g} s",
         "a SCRAM credential's iterations": f"{LEAST_ITERATIONS:,} to {MOST_ITERATIONS:,}",
         "a SCRAM user's name": f"{LONGEST_NAME:,} characters",
+        "size of a token of OAUTHBEARER": f"{MOST_TOKEN_BYTES // 1024} KiB",
+        "size of a document with keys of tokens": f"{MOST_JWKS_BYTES >> 20} MiB",
+        "wait for the key that a token names": f"{MOST_WAIT_SECONDS:g} s",
+        "unknown keys that are remembered": f"{MISSING_KEYS}, for {MISSING_SECONDS:g} s",
     }
     for what, value in fixed.items():
         assert f"| {what} | fixed | {value} |" in PAGE

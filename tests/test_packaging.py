@@ -87,7 +87,7 @@ def test_its_metadata_is_the_project_s(wheel: Path) -> None:
 
 def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> None:
     """Else it works only where something else happens to have installed it."""
-    extras = ("", "spark", "avro", "load", "delta", "iceberg", "pipelines", "demo")
+    extras = ("", "security", "spark", "avro", "load", "delta", "iceberg", "pipelines", "demo")
     required: dict[str, set[str]] = {extra: set() for extra in extras}
     for line in _metadata(wheel).get_all("Requires-Dist", []):
         match = re.match(r"([\w.-]+)", line)
@@ -101,6 +101,7 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
         "kraftpy/audit/plot.py": base | required["demo"],
         "kraftpy/demo/": spark | required["pipelines"] | required["demo"],
         "kraftpy/pipeline/": spark | required["pipelines"],
+        "kraftpy/security/json_web_tokens.py": base | required["security"],
         "kraftpy/spark/values.py": spark | required["avro"],
         "kraftpy/spark/load_delta.py": load | required["delta"],
         "kraftpy/spark/load_iceberg.py": load | required["iceberg"],
@@ -113,7 +114,7 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
     }
     for path, module in _third_party_imports():
         names = next((names for start, names in allowed.items() if path.startswith(start)), base)
-        assert {"re2": "google_re2"}.get(module, module) in names, (
+        assert {"re2": "google_re2", "jwt": "pyjwt"}.get(module, module) in names, (
             f"{path} imports {module}, which the wheel does not ask for"
         )
 

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         acls,
         cluster,
         configs,
+        delegation_tokens,
         fetch,
         groups,
         leaders,
@@ -327,7 +328,7 @@ class Broker:
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
         loops["pruning"] = self.share_coordinators.prune_forever
         if self._secured is not None:
-            loops["certificates"] = self._secured.renew_certificates
+            loops.update(self._secured.loops())
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):
@@ -388,7 +389,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.complaints, lambda: self.image)
+            self._secured = SecureListeners(self.config, self.clock, self.complaints, lambda: self.image)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
@@ -567,6 +568,7 @@ if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every
     _acls: type[acls.Broker] = Broker
     _cluster: type[cluster.Broker] = Broker
     _configs: type[configs.Broker] = Broker
+    _delegation_tokens: type[delegation_tokens.Broker] = Broker
     _fetch: type[fetch.Broker] = Broker
     _groups: type[groups.Broker] = Broker
     _leaders: type[leaders.Broker] = Broker

@@ -127,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.principal = ANONYMOUS
         """The identity that the other end has proved."""
+        self.is_by_token = False
+        """Whether it was proved by a delegation token, which gives no right to get others."""
         self.broker_claim = ""
         """The other end's claim to be a broker (`broker_proof`); empty if it makes none."""
         self.header_trust = Trust()
@@ -454,9 +456,9 @@ class Connection(asyncio.BufferedProtocol):
         """Accept no longer frames from now on."""
         self._max_frame_bytes = most_bytes
 
-    def authenticated(self, principal: Principal) -> None:
+    def authenticated(self, principal: Principal, *, is_by_token: bool = False) -> None:
         """Note who is at the other end; from now on, requests may be as long as `socket.request.max.bytes`."""
-        self.principal = principal
+        self.principal, self.is_by_token = principal, is_by_token
         self._max_frame_bytes = self._most_frame_bytes
 
     def _give_up(self, reason: str) -> None:

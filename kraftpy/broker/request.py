@@ -51,3 +51,8 @@ class RequestContext:
     def principal(self) -> Principal:
         """The identity behind the request. A request that a broker sends to itself has none."""
         return ANONYMOUS if self.connection is None else self.connection.principal
+
+    @property
+    def is_by_token(self) -> bool:
+        """True if the identity was proved by a delegation token."""
+        return self.connection is not None and self.connection.is_by_token

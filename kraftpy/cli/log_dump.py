@@ -368,8 +368,9 @@ def _journal(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries after the snapshot, read from a copy because loading a journal may repair it."""
     from kraftpy.broker.runtime import OsDirectory
     from kraftpy.metadata.codec import CodecError
-    from kraftpy.metadata.commands import decode_command, decode_submission
+    from kraftpy.metadata.commands import decode_command
     from kraftpy.metadata.journal import Journal, JournalError
+    from kraftpy.metadata.submissions import decode_submission
 
     with tempfile.TemporaryDirectory(prefix="kraftpy-dump-") as scratch:
         copy = Path(scratch) / directory.name

@@ -7,6 +7,9 @@ ApiVersions is asked first, in its newest version. A broker that does not know t
 in the form of version 0, and is asked again in the best version it knows (KIP-511). Every API then uses the highest
 common version.
 
+If the session of a login ends, the first request that is sent when most of its life is over waits until the client has
+authenticated again on this connection, and so do those behind it (KIP-368).
+
 A response may have `ResponseLimit.bytes`, plus the bytes that a fetch asked for: a fetch answer holds at least one
 batch, however large. A larger response is refused as soon as its size is read, and closes the connection.
 
@@ -17,9 +20,8 @@ more: the callers' own limits (in-flight requests, buffer memory) bound what is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -193,6 +195,12 @@ class Connection(asyncio.Protocol):
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._error: KafkaError | None = None
         self._raw_hello: asyncio.Future[bytes] | None = None
+        self._login: Login | None = None
+        self._renew_at_ms: float | None = None
+        """When the session of the login is to be renewed; None if it does not end."""
+        self._held: list[bytes] | None = None
+        """Requests that wait for a renewal; None if there is none."""
+        self._renewing: asyncio.Task[None] | None = None
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
@@ -260,14 +268,35 @@ class Connection(asyncio.Protocol):
         self.features_epoch, self.features = answer.features_epoch, answer.features
 
     async def _log_in(self, login: Login) -> None:
-        from kraftpy.client.login import log_in  # here: most connections need none
+        from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections need none
 
         exchange = log_in(login)
         answer: Any = None
-        with contextlib.suppress(StopIteration):
+        try:
             while True:
                 step = exchange.send(answer)
-                answer = await (asyncio.to_thread(step) if callable(step) else self.request(*step))
+                if callable(step):
+                    answer = await asyncio.to_thread(step)
+                else:
+                    answer = await self._send(*step, self.version(step[0]), self._request_timeout_ms, self._write)
+        except StopIteration as done:
+            after_ms = renewed_after_ms(done.value, self._runtime.random())
+            self._login = login
+            self._renew_at_ms = None if after_ms is None else self._runtime.monotonic_ms() + after_ms
+
+    async def _log_in_again(self, login: Login) -> None:
+        """Renew the session, and then send what has waited for it."""
+        try:
+            await self._log_in(login)
+        except KafkaError as failed:
+            self.close(failed)
+        except Exception as failed:
+            text = f"authenticating again at {self.name} failed: {type(failed).__name__}: {failed}"
+            self.close(KafkaError(ErrorCode.NETWORK_EXCEPTION, text))
+        held, self._held = self._held or [], None
+        if self._error is None:
+            for frame in held:
+                self._write(frame)
 
     async def _ask_versions(self, version: int) -> Hello:
         """Send ApiVersions. The answer is read by hand because its form depends on its error."""
@@ -293,6 +322,8 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
             self._fail_all()
+            if self._renewing is not None:
+                self._renewing.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until the transport is closed."""
@@ -310,6 +341,12 @@ class Connection(asyncio.Protocol):
 
         Raises `KafkaError` if the connection is closed.
         """
+        wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
+        return self._send(key, message, version, wait_ms, self._write_in_session)
+
+    def _send(
+        self, key: ApiKey, message: Any, version: int, wait_ms: float, write: Callable[[bytes], None]
+    ) -> asyncio.Future[Any]:
         if self._error is not None:
             raise self._error
         correlation_id = self._take_id()
@@ -318,17 +355,16 @@ class Connection(asyncio.Protocol):
             self._bytes_asked = asked
             self._decoder.max_frame_bytes = self._limit.in_all(asked)
         future: asyncio.Future[Any] = self._loop.create_future()
-        wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         timer = self._loop.call_later(wait_ms / 1000, self._timed_out, key, wait_ms)
         self._waiting[correlation_id] = _Waiting(key, version, future, timer)
-        self._write(frame)
+        write(frame)
         return future
 
     def send_without_answer(self, key: ApiKey, message: Any, version: int) -> None:
         """Send a request that the broker never answers: Produce with acks=0."""
         if self._error is not None:
             raise self._error
-        self._write(encode_request(key, version, self._take_id(), self._client_id, message))
+        self._write_in_session(encode_request(key, version, self._take_id(), self._client_id, message))
 
     async def request(
         self, key: ApiKey, message: Any, *, low: int = 0, high: int = 0x7FFF, timeout_ms: float | None = None
@@ -344,6 +380,17 @@ class Connection(asyncio.Protocol):
     def _take_id(self) -> int:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id
+
+    def _write_in_session(self, frame: bytes) -> None:
+        """Write a request, after a renewal of the session if it is time for one."""
+        if self._held is not None:
+            self._held.append(frame)
+        elif self._renew_at_ms is None or self._runtime.monotonic_ms() < self._renew_at_ms:
+            self._write(frame)
+        else:
+            assert self._login is not None
+            self._held = [frame]
+            self._renewing = self._loop.create_task(self._log_in_again(self._login))
 
     def _write(self, frame: bytes) -> None:
         assert self._transport is not None, "written to before it was open"

@@ -1,21 +1,24 @@
-"""How a client secures its connections: TLS, and SASL with PLAIN or SCRAM.
+"""How a client secures its connections: TLS, and SASL with PLAIN, SCRAM or OAUTHBEARER.
 
 A client checks the broker's certificate, and that it is for the host it connects to, before it sends anything; with
 SCRAM, the broker has to prove that it knows the password as well.
 
-Left out: OAUTHBEARER, GSSAPI, and authenticating again on the same connection when a session ends (KIP-368): the broker
-closes such a connection, and the client opens another.
+A session that ends is renewed on its connection by the same exchange, before the first request that is sent in the last
+part of its life (KIP-368); a connection that is not used lets its session end.
+
+Left out: GSSAPI.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import ssl
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.client.security import Login, Security
-from kraftpy.config.security import Store, TlsSettings
+from kraftpy.config.security import OAUTHBEARER, Store, TlsSettings
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -23,6 +26,7 @@ from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from kraftpy.security.failures import AuthenticationFailed
 from kraftpy.security.jaas import JaasError, parse_jaas
 from kraftpy.security.mapping_rules import parse_ssl_rules
+from kraftpy.security.oauthbearer import first_message, last_message, refusal_of
 from kraftpy.security.plain import plain_message
 from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramClient, salted_password
 from kraftpy.tls import TlsError, client_context
@@ -30,10 +34,24 @@ from kraftpy.tls import TlsError, client_context
 if TYPE_CHECKING:
     from kraftpy.client.options import ClientOptions
 
-Exchange = Generator[tuple[ApiKey, Any] | Callable[[], bytes], Any, None]
-"""Requests to send one after the other, each answered into it, and computations that take long, done for it."""
+Exchange = Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, int]
+"""Yields requests to send and slow computations to run, and is sent their results. Returns the session's lifetime in
+milliseconds; 0 means that it does not end."""
 
-CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS)
+CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS, OAUTHBEARER)
+_RENEWED_AFTER = (0.85, 0.95)
+"""The share of its life after which a session is renewed: at random in between, as in Kafka."""
+_LEAST_BETWEEN_RENEWALS_MS = 1_000
+
+
+def renewed_after_ms(lifetime_ms: int, random: float) -> float | None:
+    """Return when to renew a session, in milliseconds from its begin; None if it cannot or need not be.
+
+    `random` is in [0, 1). Brokers renew a session once a second at most.
+    """
+    least, most = _RENEWED_AFTER
+    after_ms = lifetime_ms * (least + (most - least) * random)
+    return after_ms if after_ms > _LEAST_BETWEEN_RENEWALS_MS else None
 
 
 def log_in(login: Login) -> Exchange:
@@ -46,28 +64,47 @@ def log_in(login: Login) -> Exchange:
         )
     try:
         if login.mechanism == "PLAIN":
-            yield from _token(plain_message(login.username, login.password))
-        else:
-            yield from _scram(login)
+            return (yield from _token(plain_message(login.username, login.password)))[1]
+        if login.token is not None:
+            return (yield from _oauthbearer(login.token))
+        return (yield from _scram(login))
     except AuthenticationFailed as failure:
         raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from failure
 
 
 def _scram(login: Login) -> Exchange:
     mechanism = MECHANISMS[login.mechanism]
-    client = ScramClient(mechanism, login.username, secrets.token_urlsafe(NONCE_BYTES))
-    salt, iterations = client.challenged((yield from _token(client.first())))
+    nonce = secrets.token_urlsafe(NONCE_BYTES)
+    client = ScramClient(mechanism, login.username, nonce, is_by_token=login.is_by_token)
+    salt, iterations = client.challenged((yield from _token(client.first()))[0])
     salted = yield lambda: salted_password(mechanism, login.password, salt, iterations)
-    client.verify((yield from _token(client.final(salted))))
+    answer, lifetime_ms = yield from _token(client.final(salted))
+    client.verify(answer)
+    return lifetime_ms
 
 
-def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], bytes], Any, bytes]:
+def _oauthbearer(get: Callable[[], str]) -> Exchange:
+    token = yield get
+    try:
+        message = first_message(token, {})
+    except ValueError as error:
+        raise AuthenticationFailed(str(error)) from None
+    answer, lifetime_ms = yield from _token(message)
+    status = refusal_of(answer)
+    if status is not None:
+        with contextlib.suppress(KafkaError):  # the broker's last answer is one
+            yield from _token(last_message())
+        raise AuthenticationFailed(f"the broker refused the token: {status}")
+    return lifetime_ms
+
+
+def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, tuple[bytes, int]]:
+    """Send a token; return the answer, and for how long the session lasts if it has begun."""
     answer = yield ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token)
     if answer.error_code:
         error = ErrorCode.of(answer.error_code)
         raise KafkaError(error, answer.error_message or error.meaning)
-    found: bytes = answer.auth_bytes
-    return found
+    return answer.auth_bytes, answer.session_lifetime_ms
 
 
 def security_of(options: ClientOptions) -> Security:
@@ -104,12 +141,18 @@ def _login(options: ClientOptions) -> Login:
     mechanism, username, password = options.sasl_mechanism, options.sasl_username, options.sasl_password
     if mechanism not in CLIENT_MECHANISMS:
         raise ValueError(f"sasl_mechanism must be one of {', '.join(CLIENT_MECHANISMS)}, not {mechanism!r}")
+    parsed, is_by_token = None, False
     if options.sasl_jaas_config is not None:
         try:
             parsed = parse_jaas(options.sasl_jaas_config)
         except JaasError as error:
             raise ValueError(f"sasl_jaas_config: {error}") from None
         username, password = username or parsed.username, password or parsed.password
+        is_by_token = parsed.is_by_token and mechanism in MECHANISMS
+    if mechanism == OAUTHBEARER:
+        from kraftpy.client.oauthbearer import tokens_of
+
+        return Login(mechanism=mechanism, token=tokens_of(options, parsed).token)
     if not username or not password:
         raise ValueError("sasl_username and sasl_password must be given, or be in sasl_jaas_config")
-    return Login(mechanism=mechanism, username=username, password=password)
+    return Login(mechanism=mechanism, username=username, password=password, is_by_token=is_by_token)

@@ -7,14 +7,15 @@ Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client mo
 `receive_message_max_bytes` is librdkafka's `receive.message.max.bytes`; Kafka's own clients have no such limit.
 
 Keys and certificates are PEM (KIP-651), in files or in the options themselves. `sasl_username` and `sasl_password` are
-librdkafka's; Kafka's `sasl_jaas_config` holds the same. Secrets are not shown.
+librdkafka's; Kafka's `sasl_jaas_config` holds the same. `sasl_oauthbearer_token_provider` is a function that returns a
+token (it is called in a thread). Secrets are not shown.
 
 Left out: metrics reporters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
 from kraftpy.client.model import AutoOffsetReset, IsolationLevel
@@ -105,6 +106,11 @@ class ClientOptions:
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
     sasl_jaas_config: str | None = field(default=None, repr=False)
+    sasl_oauthbearer_token_provider: Callable[[], str] | None = field(default=None, repr=False)
+    sasl_oauthbearer_token_endpoint_url: str | None = None
+    sasl_oauthbearer_client_credentials_client_id: str | None = None
+    sasl_oauthbearer_client_credentials_client_secret: str | None = field(default=None, repr=False)
+    sasl_oauthbearer_scope: str | None = None
 
     def __post_init__(self) -> None:
         parse_bootstrap(self.bootstrap_servers)

@@ -14,7 +14,7 @@ from kraftpy.client.options import ClientOptions
 
 _PEM_ONLY = ("ssl.keystore.type", "ssl.truststore.type")
 _NOT_FOR_PEM = ("ssl.keystore.password", "ssl.truststore.password")
-_KINDS = {each.name: str(each.type) for each in fields(ClientOptions)}
+_KINDS = {each.name: str(each.type) for each in fields(ClientOptions) if "Callable" not in str(each.type)}
 
 
 def options_of(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A name and a password, to be proved by a mechanism. The password is not shown."""
+    """A name and a password, or a token, to be proved by a mechanism. Nothing secret is shown."""
 
     mechanism: str
-    username: str
-    password: str = field(repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    is_by_token: bool = False
+    """Whether they are a delegation token's id and, in base64, its HMAC (KIP-48)."""
+    token: Callable[[], str] | None = field(default=None, repr=False)
+    """Gets the token of OAUTHBEARER. Blocks, and may raise KafkaError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,12 @@ class BrokerConfig:
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
     kraftpy_max_configs_bytes: int = _default("kraftpy.max.configs.bytes")
 
+    # Delegation tokens
+    delegation_token_secret_key: str | None = field(default=_default("delegation.token.secret.key"), repr=False)
+    delegation_token_max_lifetime_ms: int = _default("delegation.token.max.lifetime.ms")
+    delegation_token_expiry_time_ms: int = _default("delegation.token.expiry.time.ms")
+    delegation_token_expiry_check_interval_ms: int = _default("delegation.token.expiry.check.interval.ms")
+
     # Topics
     auto_create_topics_enable: bool = _default("auto.create.topics.enable")
     delete_topic_enable: bool = _default("delete.topic.enable")
@@ -517,6 +523,8 @@ def _check_between(config: BrokerConfig) -> None:
     mechanism = config.inter_broker_mechanism
     if mechanism not in listener.sasl.mechanisms:
         raise ConfigError(f"sasl.mechanism.inter.broker.protocol={mechanism} is not a mechanism of {listener.listener}")
+    if mechanism == "OAUTHBEARER":
+        raise ConfigError(f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers do not log in so at each other")
     own = listener.sasl.logins.get(mechanism)
     if own is None or not own.username or not own.password:
         name = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}.sasl.jaas.config"

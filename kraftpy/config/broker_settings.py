@@ -119,6 +119,16 @@ kraftpy.flush.before.ack                         boolean  none->false
 kraftpy.max.configs.bytes                        long     none->33554432 0..
     Maximum memory of all settings of topics, brokers and groups; changes that would exceed it are refused.
 
+# Delegation tokens (KIP-48)
+delegation.token.secret.key                      password null
+    Secret from which the passwords of delegation tokens are made; the same on every node. There are none without it.
+delegation.token.max.lifetime.ms                 long     604800000 1..
+    Maximum lifetime of a delegation token, which no renewal extends.
+delegation.token.expiry.time.ms                  long     86400000 1..
+    Time from a delegation token's creation or renewal until it expires.
+delegation.token.expiry.check.interval.ms        long     3600000 1..
+    Interval between searches for expired delegation tokens, which are removed.
+
 # Topics
 auto.create.topics.enable                        boolean  true
     Enable automatic creation of topics.

@@ -15,14 +15,6 @@ OTHER_TABLE = """
 # Authorization, authentication and encryption
 client.quota.callback.class                      class    null
     Class that computes client quotas.
-delegation.token.expiry.check.interval.ms        long     3600000 1..
-    Pause between looks for expired delegation tokens.
-delegation.token.expiry.time.ms                  long     86400000 1..
-    Life of a delegation token that is not renewed.
-delegation.token.max.lifetime.ms                 long     604800000 1..
-    Longest life of a delegation token.
-delegation.token.secret.key                      password null
-    Key that signs delegation tokens.
 early.start.listeners                            list     null
     Listeners opened before the authorizer is ready.
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
@@ -93,34 +85,12 @@ sasl.oauthbearer.allow.unverified.audience       boolean  false
     Whether a token may be for anybody.
 sasl.oauthbearer.allow.unverified.issuer         boolean  false
     Whether a token may be of anybody.
-sasl.oauthbearer.clock.skew.seconds              int      30
-    Difference of clocks allowed when a token is checked.
-sasl.oauthbearer.expected.audience               list     ""
-    Audiences a token may be meant for.
-sasl.oauthbearer.expected.issuer                 string   null
-    Issuer a token must come from.
-sasl.oauthbearer.jwks.endpoint.refresh.ms        long     3600000
-    Pause between fetches of the signing keys.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long     10000
-    Longest pause between tries to fetch them.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms  long     100
-    First pause between tries to fetch them.
-sasl.oauthbearer.jwks.endpoint.url               string   null
-    Where the signing keys are.
 sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
     Class that obtains tokens.
-sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
-    Class that checks tokens.
 sasl.oauthbearer.scope                           string   null
     Scope asked for with a token.
-sasl.oauthbearer.scope.claim.name                string   scope
-    Claim that holds the scope.
-sasl.oauthbearer.sub.claim.name                  string   sub
-    Claim that holds the subject.
 sasl.oauthbearer.token.endpoint.url              string   null
     Where tokens are issued.
-sasl.server.callback.handler.class               class    null
-    Class that checks clients' credentials.
 security.providers                               string   null
     Classes that add security algorithms to the JVM.
 ssl.engine.factory.class                         class    null

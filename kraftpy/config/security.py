@@ -6,8 +6,11 @@ lower case there.
 
 Stores of keys and certificates are PEM (KIP-651): in the settings themselves, or in files, which the caller reads.
 
+OAUTHBEARER needs to know whose tokens it may accept: a listener that does not say where their keys are, or names no
+issuer or no audience, is refused, as is any class that Kafka would load to check them.
+
 Left out: stores in the formats of Java (JKS) and PKCS#12, which are refused with the command that converts them; the
-mechanisms OAUTHBEARER and GSSAPI; `sasl.jaas.config` without a listener and a mechanism in front, as in Kafka.
+mechanism GSSAPI; `sasl.jaas.config` without a listener and a mechanism in front, as in Kafka.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
 from kraftpy.config.listeners import Listener
 from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
 from kraftpy.security.jaas import JaasError, Login, parse_jaas
+from kraftpy.security.json_web_tokens import TokenRules
 from kraftpy.security.mapping_rules import parse_ssl_rules
 
 if TYPE_CHECKING:
@@ -27,11 +32,24 @@ if TYPE_CHECKING:
     from kraftpy.security.mapping_rules import SslRules
 
 PREFIX: Final = "listener.name."
+OAUTHBEARER: Final = "OAUTHBEARER"
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
-SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 ENABLED_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
-_OF_MECHANISMS: Final = frozenset({"sasl.jaas.config", "connections.max.reauth.ms"})
+_OAUTHBEARER_CLASS: Final = "org.apache.kafka.common.security.oauthbearer."
+_VALIDATORS: Final = (f"{_OAUTHBEARER_CLASS}DefaultJwtValidator", f"{_OAUTHBEARER_CLASS}BrokerJwtValidator")
+_HANDLERS: Final = (
+    f"{_OAUTHBEARER_CLASS}OAuthBearerValidatorCallbackHandler",
+    f"{_OAUTHBEARER_CLASS}secured.OAuthBearerValidatorCallbackHandler",
+)
+"""Kafka's own classes: what they do is done here."""
+_OAUTHBEARER_SETTINGS: Final = frozenset(name for name in SECURITY_SETTINGS if "sasl.oauthbearer." in name)
+_OF_MECHANISMS: Final = _OAUTHBEARER_SETTINGS | {
+    "sasl.jaas.config", "connections.max.reauth.ms", "sasl.server.callback.handler.class",
+}  # fmt: skip
+_URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
+_ALLOWED: Final = "org.apache.kafka.sasl.oauthbearer.allowed"
 _CONVERT: Final = (
     "convert it by 'openssl pkcs12 -in FILE -out FILE.pem', a JKS by 'keytool -importkeystore' before that"
 )
@@ -70,6 +88,20 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OauthbearerSettings:
+    """Which tokens OAUTHBEARER accepts on one listener, and where their keys are."""
+
+    rules: TokenRules
+    url: str | None
+    """Where the keys are; None if unsecured tokens are accepted, which have none."""
+    trusted: str | None = None
+    """The file with the authorities that the URL's server is checked against; None for the system's."""
+    refresh_ms: int = 3_600_000
+    backoff_ms: int = 100
+    backoff_max_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
     """SASL of one listener. Mappings are by the names of mechanisms."""
 
@@ -82,6 +114,7 @@ class SaslSettings:
     """The most that a request before authentication may have."""
     failure_delay_ms: int
     """How long a failed client waits for its answer."""
+    oauthbearer: OauthbearerSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +195,7 @@ def _sasl(settings: _Settings, listener: str, protocol: str) -> SaslSettings:
         )
     logins: dict[str, Login] = {}
     for mechanism in mechanisms:
+        _check_handler(settings, mechanism)
         text, where = settings.of_mechanism("sasl.jaas.config", mechanism, is_inherited=False)
         if text is not None:
             try:
@@ -178,7 +212,70 @@ def _sasl(settings: _Settings, listener: str, protocol: str) -> SaslSettings:
         reauthenticate_ms={each: settings.of_mechanism("connections.max.reauth.ms", each)[0] for each in mechanisms},
         most_receive_bytes=settings.value("sasl.server.max.receive.size"),
         failure_delay_ms=settings.value("connection.failed.authentication.delay.ms", is_listeners=False),
+        oauthbearer=_oauthbearer(settings, listener, logins) if OAUTHBEARER in mechanisms else None,
     )
+
+
+def _check_handler(settings: _Settings, mechanism: str) -> None:
+    """Refuse a class that would check credentials in Kafka. Raises ConfigError."""
+    handler, where = settings.of_mechanism("sasl.server.callback.handler.class", mechanism)
+    if handler and not (mechanism == OAUTHBEARER and handler in _HANDLERS):
+        raise ConfigError(f"{where}={handler} is not supported: no class is loaded to check credentials")
+
+
+def _oauthbearer(settings: _Settings, listener: str, logins: Mapping[str, Login]) -> OauthbearerSettings:
+    def value(name: str) -> Any:
+        return settings.of_mechanism(name, OAUTHBEARER)[0]
+
+    def written(name: str) -> str:
+        return f"{settings.prefix}{OAUTHBEARER.lower()}.{name}"
+
+    validator = value("sasl.oauthbearer.jwt.validator.class")
+    if validator not in _VALIDATORS:
+        name = written("sasl.oauthbearer.jwt.validator.class")
+        raise ConfigError(f"{name}={validator} is not supported: expected one of {', '.join(_VALIDATORS)}")
+    url, is_unsecured = value(_URL), value("kraftpy.sasl.oauthbearer.allow.unsecured.tokens")
+    issuer, audience = value("sasl.oauthbearer.expected.issuer"), value("sasl.oauthbearer.expected.audience")
+    if is_unsecured and url is not None:
+        raise ConfigError(f"{written(_URL)} is set, and kraftpy.sasl.oauthbearer.allow.unsecured.tokens, too")
+    if not is_unsecured:
+        for name, given in (
+            (_URL, url), ("sasl.oauthbearer.expected.issuer", issuer), ("sasl.oauthbearer.expected.audience", audience),
+        ):  # fmt: skip
+            if not given:
+                raise ConfigError(f"{written(name)} is not set: {listener} has {OAUTHBEARER}, and needs it")
+        urls, files = value(f"{_ALLOWED}.urls"), value(f"{_ALLOWED}.files")
+        _check_url(written(_URL), url, urls, files)
+    login = logins.get(OAUTHBEARER)
+    return OauthbearerSettings(
+        rules=TokenRules(
+            issuer=issuer or None,
+            audience=audience,
+            sub_claim_name=value("sasl.oauthbearer.sub.claim.name"),
+            scope_claim_name=value("sasl.oauthbearer.scope.claim.name"),
+            clock_skew_ms=1_000 * value("sasl.oauthbearer.clock.skew.seconds"),
+        ),
+        url=url,
+        trusted=None if login is None else login.options.get("ssl.truststore.location"),
+        refresh_ms=value("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+        backoff_ms=value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+        backoff_max_ms=value("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+    )
+
+
+def _check_url(name: str, url: str, urls: Sequence[str], files: Sequence[str]) -> None:
+    """Check that keys may be had from there (CVE-2025-27817). Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+        is_local = parts.scheme == "file" and parts.netloc in ("", "localhost")
+        is_whole = bool(parts.path) if is_local else bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_local = is_whole = False
+    if not is_whole or "@" in parts.netloc or (parts.scheme not in ("https", "http") and not is_local):
+        raise ConfigError(f"{name} is not allowed: expected a URL that begins with https, http or file")
+    if url not in urls and not (parts.scheme == "file" and unquote(parts.path) in files):
+        kind = "files" if parts.scheme == "file" else "urls"
+        raise ConfigError(f"{name}={url} is not allowed: it is not in {_ALLOWED}.{kind}")
 
 
 def _tls(settings: _Settings, listener: str, protocol: str) -> TlsSettings:

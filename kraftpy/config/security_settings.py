@@ -57,8 +57,38 @@ sasl.jaas.config                                 password null
     Login settings of a SASL mechanism.
 sasl.mechanism.inter.broker.protocol             string   GSSAPI
     SASL mechanism between brokers.
+sasl.server.callback.handler.class               class    null
+    Class that checks clients' credentials.
 sasl.server.max.receive.size                     int      524288
     Largest SASL message before a client is authenticated.
+
+# Tokens of OAUTHBEARER
+kraftpy.sasl.oauthbearer.allow.unsecured.tokens  boolean  none->false
+    Accept unsigned tokens, which anybody can make, and no others; for tests of clients.
+org.apache.kafka.sasl.oauthbearer.allowed.files  list     none->""
+    Paths of the files that sasl.oauthbearer.jwks.endpoint.url may name.
+org.apache.kafka.sasl.oauthbearer.allowed.urls   list     none->""
+    URLs that sasl.oauthbearer.jwks.endpoint.url may have.
+sasl.oauthbearer.clock.skew.seconds              int      30 0..3600
+    Difference of clocks allowed when a token is checked.
+sasl.oauthbearer.expected.audience               list     ""
+    Audiences of which a token must have one.
+sasl.oauthbearer.expected.issuer                 string   null
+    Issuer that a token must have.
+sasl.oauthbearer.jwks.endpoint.refresh.ms        long     3600000 1000..
+    Interval at which the keys that tokens are signed with are fetched.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long     10000 1..
+    Longest wait before a failed fetch is tried again.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms  long     100 1..
+    First wait before a failed fetch is tried again.
+sasl.oauthbearer.jwks.endpoint.url               string   null
+    URL (https, http or file) of the keys that tokens are signed with.
+sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
+    Class that checks tokens.
+sasl.oauthbearer.scope.claim.name                string   scope
+    Claim of a token that has its scope.
+sasl.oauthbearer.sub.claim.name                  string   sub
+    Claim of a token that has the user's name.
 """
 
 SECURITY_SETTINGS: dict[str, Setting] = parse_table(SECURITY_TABLE)

@@ -12,12 +12,15 @@ of the machine can read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.listeners import is_reachable
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
+
+if TYPE_CHECKING:
+    from kraftpy.config.security import ListenerSecurity
 
 PREFIX = "KAFKA_"
 _IMAGE_VARIABLES = """
@@ -81,12 +84,23 @@ def load(
     if exposed and config.is_broker:
         listed = ", ".join(map(str, exposed))
         warnings.append(f"listeners: everyone who reaches {listed} may do everything, and read what others send")
+    warnings += filter(None, map(_why_tokens_prove_little, config.secured))
     notes += [
         f"{name} is ignored: {reason}"
         for name in given
         if name not in BROKER_SETTINGS and (reason := _why_without_effect(name, config))
     ]
     return Loaded(config, warnings, notes)
+
+
+def _why_tokens_prove_little(security: ListenerSecurity) -> str | None:
+    """Warn of a listener on which tokens of OAUTHBEARER can be forged; None if they cannot."""
+    oauthbearer = None if security.sasl is None else security.sasl.oauthbearer
+    if oauthbearer is None or (oauthbearer.url is not None and not oauthbearer.url.startswith("http:")):
+        return None
+    if oauthbearer.url is None:
+        return f"{security.listener} accepts unsecured tokens: whoever reaches it may have any name"
+    return f"{security.listener}: keys of tokens come over http: whoever can change the answer may have any name"
 
 
 def is_password(name: str) -> bool:

@@ -13,8 +13,8 @@ decides differently only for replicas marked as offline, and only its own `Chang
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
-command was decided. Schema 6 adds credentials, ACLs and client quotas. Only a command that needs a schema is written
-with it.
+command was decided. Schema 6 adds credentials, ACLs, client quotas and delegation tokens. Only a command that needs a
+schema is written with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -31,6 +31,7 @@ from typing import Any, Final, TypeVar
 from kraftpy.metadata.acls import CreateAcls, DeleteAcls
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.credentials import SetScramCredentials
+from kraftpy.metadata.delegation_tokens import CreateDelegationToken, ExpireDelegationToken, RemoveDelegationTokens
 from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
@@ -448,6 +449,9 @@ Command = (
     | CreateAcls
     | DeleteAcls
     | AlterClientQuotas
+    | CreateDelegationToken
+    | ExpireDelegationToken
+    | RemoveDelegationTokens
 )
 
 
@@ -476,6 +480,9 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     CreateAcls: 18,
     DeleteAcls: 19,
     AlterClientQuotas: 20,
+    CreateDelegationToken: 21,
+    ExpireDelegationToken: 22,
+    RemoveDelegationTokens: 23,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 
@@ -510,6 +517,8 @@ def _schema_of(command: Command) -> int:
                 each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
             )
         case SetScramCredentials() | CreateAcls() | DeleteAcls() | AlterClientQuotas():
+            return SCHEMA
+        case CreateDelegationToken() | ExpireDelegationToken() | RemoveDelegationTokens():
             return SCHEMA
         case _:
             needs_newer = False
@@ -556,41 +565,3 @@ def decode_command(data: bytes | memoryview) -> Command:
         raise CodecError(f"unknown metadata command {number}")
     command: Command = from_plain(_CLASSES[number], fields)
     return command if schema > _OLDER_SCHEMA else _as_of_older_schema(command)
-
-
-# -- submissions
-
-MAX_NONCE_BYTES = 32
-_SUBMISSION = 0x94
-"""The msgpack header of a four-element array; a bare command is an array of three."""
-
-
-@frozen
-class SubmissionId:
-    """Identifies a command: the node, a `nonce` that is new at each start, and a `sequence` that counts from 0."""
-
-    node_id: int
-    nonce: bytes
-    sequence: int
-
-
-def encode_submission(submission: SubmissionId, command: Command | bytes) -> bytes:
-    """Encode a command together with its identity, as the quorum carries it. `command` may already be encoded."""
-    data = command if isinstance(command, bytes) else encode_command(command)
-    return pack([submission.node_id, submission.nonce, submission.sequence, data])
-
-
-def decode_submission(data: bytes | memoryview) -> tuple[SubmissionId | None, bytes | memoryview]:
-    """Split a submission into its identity (None for a bare command) and the command's bytes.
-
-    Raises `CodecError` on a malformed submission.
-    """
-    if not data or data[0] != _SUBMISSION:
-        return None, data
-    plain = unpack(data)
-    node_id, nonce, sequence, command = plain
-    if type(node_id) is not int or type(nonce) is not bytes or type(sequence) is not int or type(command) is not bytes:
-        raise CodecError("not a metadata submission: a part has the wrong type")
-    if not 0 < len(nonce) <= MAX_NONCE_BYTES or sequence < 0:
-        raise CodecError("not a metadata submission: invalid nonce or sequence")
-    return SubmissionId(node_id=node_id, nonce=nonce, sequence=sequence), command

@@ -32,6 +32,7 @@ from kraftpy.metadata import (
     quota_decisions,
     reassignments,
     scram,
+    token_decisions,
     topics,
 )
 from kraftpy.metadata.acls import CreateAcls, DeleteAcls, DeletedAcls
@@ -56,7 +57,6 @@ from kraftpy.metadata.commands import (
     UnregisterBroker,
     UpdateFeatures,
     decode_command,
-    decode_submission,
 )
 from kraftpy.metadata.credentials import ScramResult, SetScramCredentials
 from kraftpy.metadata.decision import (
@@ -71,8 +71,15 @@ from kraftpy.metadata.decision import (
     ReassignmentResult,
     TopicResult,
 )
+from kraftpy.metadata.delegation_tokens import (
+    CreateDelegationToken,
+    DelegationTokenResult,
+    ExpireDelegationToken,
+    RemoveDelegationTokens,
+)
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.quotas import AlterClientQuotas
+from kraftpy.metadata.submissions import decode_submission
 from kraftpy.metadata.topics import is_internal, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode
 
@@ -103,7 +110,17 @@ def decide(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramRe
 def decide(command: DeleteAcls, image: Image) -> Decision[tuple[DeletedAcls, ...]]: ...
 @overload
 def decide(
-    command: FormatCluster | BalanceLeaders | SetControllerDefaults | CreateAcls | AlterClientQuotas, image: Image
+    command: ExpireDelegationToken | RemoveDelegationTokens, image: Image
+) -> Decision[DelegationTokenResult]: ...
+@overload
+def decide(
+    command: FormatCluster
+    | BalanceLeaders
+    | SetControllerDefaults
+    | CreateAcls
+    | CreateDelegationToken
+    | AlterClientQuotas,
+    image: Image,
 ) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
@@ -148,6 +165,12 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return acl_changes.create_acls(command, image)
         case DeleteAcls():
             return acl_changes.delete_acls(command, image)
+        case CreateDelegationToken():
+            return token_decisions.create_delegation_token(command, image)
+        case ExpireDelegationToken():
+            return token_decisions.expire_delegation_token(command, image)
+        case RemoveDelegationTokens():
+            return token_decisions.remove_delegation_tokens(command, image)
         case AlterClientQuotas():
             return quota_decisions.alter_client_quotas(command, image)
         case _:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from kraftpy.metadata.commands import SubmissionId
 from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.image import Partition
 from kraftpy.metadata.records import Record
+from kraftpy.metadata.submissions import SubmissionId
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import ProducerId, TopicId
 

@@ -21,6 +21,12 @@ from kraftpy.metadata.acls import AclChanged, Acls
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack_in_parts
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint, NewerSchemaError, is_new_level
 from kraftpy.metadata.credentials import Credentials, ScramChange, ScramCredentialChanged
+from kraftpy.metadata.delegation_tokens import (
+    DelegationToken,
+    DelegationTokenChanged,
+    DelegationTokenRemoved,
+    DelegationTokens,
+)
 from kraftpy.metadata.quotas import ClientQuotaChanged, ClientQuotas, QuotaChange
 from kraftpy.metadata.records import (
     NO_LEADER,
@@ -191,6 +197,7 @@ class _Saved:
     controller_defaults: tuple[ConfigValue, ...] = ()
     credentials: tuple[ScramChange, ...] = ()
     acls: tuple[AclBinding, ...] = ()
+    delegation_tokens: tuple[DelegationToken, ...] = ()
     quotas: tuple[QuotaChange, ...] = ()
 
 
@@ -234,6 +241,7 @@ class Image:
         "configs_bytes",
         "controller_defaults",
         "credentials",
+        "delegation_tokens",
         "next_producer_id",
         "partition_count",
         "quotas",
@@ -259,9 +267,8 @@ class Image:
         self._features: dict[str, int] = {}
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
-        self.credentials = Credentials()
-        self.acls = Acls()
-        self.quotas = ClientQuotas()
+        self.credentials, self.acls = Credentials(), Acls()
+        self.delegation_tokens, self.quotas = DelegationTokens(), ClientQuotas()
 
     # -- lookups
 
@@ -432,6 +439,10 @@ class Image:
                 self.credentials.replay(record.change)
             case AclChanged():
                 self.acls.replay(record)
+            case DelegationTokenChanged():
+                self.delegation_tokens.put(record.token)
+            case DelegationTokenRemoved():
+                self.delegation_tokens.remove(record.token_id)
             case ClientQuotaChanged():
                 self.quotas.replay(record.change)
             case _:
@@ -516,8 +527,8 @@ class Image:
         topics = [(topic, tuple(topic.partitions)) for topic in self.topics()]
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
-        defaults, credentials = self.controller_defaults, self.credentials.saved()
-        acls, quotas = self.acls.saved(), self.quotas.saved()
+        defaults, credentials, acls = self.controller_defaults, self.credentials.saved(), self.acls.saved()
+        tokens, quotas = self.delegation_tokens.all(), self.quotas.saved()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -541,10 +552,11 @@ class Image:
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
                 credentials=credentials,
                 acls=acls,
+                delegation_tokens=tuple(sorted(tokens, key=lambda token: token.token_id)),
                 quotas=quotas,
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            is_secured = bool(credentials or acls or quotas)
+            is_secured = bool(credentials or acls or tokens or quotas)
             schema = SCHEMA if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
             return pack([schema, to_plain(saved)])
 
@@ -582,7 +594,6 @@ class Image:
         image._features = {feature.name: feature.level for feature in saved.features}
         image.submissions = Submissions(saved.submissions)
         image.controller_defaults = _values(saved.controller_defaults)
-        image.credentials = Credentials(saved.credentials)
-        image.acls = Acls(saved.acls)
-        image.quotas = ClientQuotas(saved.quotas)
+        image.credentials, image.acls = Credentials(saved.credentials), Acls(saved.acls)
+        image.delegation_tokens, image.quotas = DelegationTokens(saved.delegation_tokens), ClientQuotas(saved.quotas)
         return image

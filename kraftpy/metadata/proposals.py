@@ -18,11 +18,17 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from kraftpy.metadata.codec import CodecError
-from kraftpy.metadata.commands import decode_command, decode_submission
+from kraftpy.metadata.commands import decode_command
+from kraftpy.metadata.submissions import decode_submission
 
 MAX_TEXT_BYTES = (1 << 15) - 1
 _MAX_HOST_BYTES = 255
-_LONG = frozenset({"time_ms", "broker_epoch", "previous_broker_epoch", "controller_epoch"})
+_LONG = frozenset(
+    {
+        "time_ms", "broker_epoch", "previous_broker_epoch", "controller_epoch",
+        "issue_ms", "expiry_ms", "max_ms", "period_ms",
+    }
+)  # fmt: skip
 
 
 def check_proposal(data: bytes, node_id: int) -> None:

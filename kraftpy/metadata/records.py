@@ -9,6 +9,7 @@ from __future__ import annotations
 from kraftpy.metadata.acls import AclChanged
 from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
 from kraftpy.metadata.credentials import ScramCredentialChanged
+from kraftpy.metadata.delegation_tokens import DelegationTokenChanged, DelegationTokenRemoved
 from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.quotas import ClientQuotaChanged
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
@@ -153,5 +154,7 @@ Record = (
     | FeatureChanged
     | ScramCredentialChanged
     | AclChanged
+    | DelegationTokenChanged
+    | DelegationTokenRemoved
     | ClientQuotaChanged
 )

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kraftpy.metadata.commands import SubmissionId
+from kraftpy.metadata.codec import CodecError, pack, unpack
+from kraftpy.metadata.commands import Command, encode_command
+from kraftpy.metadata.frozen import frozen
 
 WINDOW = 1_024
 NONCES_PER_NODE = 4
@@ -75,3 +77,41 @@ class Submissions:
             for node_id, processes in sorted(self._nodes.items())
             for nonce, process in processes.items()
         )
+
+
+# --- on the wire
+
+MAX_NONCE_BYTES = 32
+_SUBMISSION = 0x94
+"""The msgpack header of a four-element array; a bare command is an array of three."""
+
+
+@frozen
+class SubmissionId:
+    """Identifies a command: the node, a `nonce` that is new at each start, and a `sequence` that counts from 0."""
+
+    node_id: int
+    nonce: bytes
+    sequence: int
+
+
+def encode_submission(submission: SubmissionId, command: Command | bytes) -> bytes:
+    """Encode a command together with its identity, as the quorum carries it. `command` may already be encoded."""
+    data = command if isinstance(command, bytes) else encode_command(command)
+    return pack([submission.node_id, submission.nonce, submission.sequence, data])
+
+
+def decode_submission(data: bytes | memoryview) -> tuple[SubmissionId | None, bytes | memoryview]:
+    """Split a submission into its identity (None for a bare command) and the command's bytes.
+
+    Raises `CodecError` on a malformed submission.
+    """
+    if not data or data[0] != _SUBMISSION:
+        return None, data
+    plain = unpack(data)
+    node_id, nonce, sequence, command = plain
+    if type(node_id) is not int or type(nonce) is not bytes or type(sequence) is not int or type(command) is not bytes:
+        raise CodecError("not a metadata submission: a part has the wrong type")
+    if not 0 < len(nonce) <= MAX_NONCE_BYTES or sequence < 0:
+        raise CodecError("not a metadata submission: invalid nonce or sequence")
+    return SubmissionId(node_id=node_id, nonce=nonce, sequence=sequence), command

@@ -17,6 +17,7 @@ from typing import Final
 MODULES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
     "org.apache.kafka.common.security.scram.ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": ("OAUTHBEARER",),
 }
 """The mechanisms that each module is of."""
 _USER: Final = "user_"
@@ -55,6 +56,11 @@ class Login:
     def password(self) -> str | None:
         """The password under which this node itself logs in at others."""
         return self.options.get("password")
+
+    @property
+    def is_by_token(self) -> bool:
+        """Whether name and password are a delegation token's id and HMAC: the option `tokenauth`."""
+        return self.options.get("tokenauth", "").lower() == "true"
 
     @property
     def users(self) -> dict[str, str]:

@@ -3,23 +3,29 @@
     INITIAL -> VERSIONS_TOLD -> AUTHENTICATE -> COMPLETE | FAILED
 
 It knows the protocol's rules and no bytes of it: `security.authentication` of the broker decodes requests, asks this
-what to do, and encodes the answers. Times are monotonic milliseconds; a credential's end is one, too.
+what to do, and encodes the answers. Times are monotonic milliseconds.
+
+`evaluate` decides at once. If it needs something that takes time to get, such as a key from elsewhere, `prepare`
+returns an awaitable for it, which the caller awaits before it calls `evaluate`; nobody else waits.
 
 A session that expires is renewed on the same connection by the same mechanism and the same principal (KIP-368).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from kraftpy.security.failures import AuthenticationFailed, InvalidCredentials
 from kraftpy.security.plain import check_plain
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
-from kraftpy.security.scram import Mechanism, ScramCredential, ScramServer
+from kraftpy.security.scram import Mechanism, ScramCredential, ScramServer, token_id_of
 
 _LEAST_BETWEEN_RENEWALS_MS: Final = 1_000
+_LONGEST_SESSION_MS: Final = 2**42
+"""The longest session, 139 years: Java's clients count its nanoseconds, and a token may name any time as its end."""
 
 
 class IllegalState(Exception):
@@ -31,12 +37,19 @@ class Step(NamedTuple):
 
     token: bytes
     name: str | None = None
-    expires_at_ms: float | None = None
-    """When the credential ends; None if it does not."""
+    lifetime_ms: float | None = None
+    """How long the credential lasts from now; None if it does not end."""
+    is_by_token: bool = False
+    """True if the name was proved by a delegation token."""
+    is_valid: Callable[[], bool] | None = None
+    """Tells whether there still is that credential; None if the session does not depend on it."""
 
 
 class MechanismServer(Protocol):
     """One exchange of one mechanism."""
+
+    def prepare(self, token: bytes) -> Awaitable[None] | None:
+        """Return what to await before `evaluate` gets this token; None if nothing. Raises nothing."""
 
     def evaluate(self, token: bytes) -> Step:
         """Take the client's next token. Raises AuthenticationFailed."""
@@ -48,19 +61,53 @@ class PlainServer:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
 
+    def prepare(self, token: bytes) -> None:
+        """Need nothing."""
+
     def evaluate(self, token: bytes) -> Step:
         """Check the name and the password."""
         return Step(b"", check_plain(token, self._passwords))
 
 
+class TokenLogin(NamedTuple):
+    """What a delegation token's bearer proves, and what that gives."""
+
+    credential: ScramCredential
+    owner: str
+    lifetime_ms: float
+
+
+class TokenLogins(Protocol):
+    """Delegation tokens as credentials of one mechanism."""
+
+    def prepare(self, token_id: str) -> Awaitable[None] | None:
+        """Return what to await before `find` can find this token; None if nothing."""
+
+    def find(self, token_id: str) -> TokenLogin | None:
+        """Return what belongs to a token, unless there is none or it has expired."""
+
+
 class ScramExchange:
-    """SCRAM: two tokens."""
+    """SCRAM: two tokens. `tokens` are the delegation tokens that are accepted; None if those are not enabled."""
 
     def __init__(
-        self, mechanism: Mechanism, look_up: Callable[[str], ScramCredential | None], secret: bytes, nonce: str
+        self,
+        mechanism: Mechanism,
+        look_up: Callable[[str], ScramCredential | None],
+        secret: bytes,
+        nonce: str,
+        tokens: TokenLogins | None = None,
     ) -> None:
-        self._server = ScramServer(mechanism, look_up, secret, nonce)
+        self._server = ScramServer(mechanism, look_up, secret, nonce, None if tokens is None else self._of_token)
+        self._tokens = tokens
         self._is_challenged = False
+
+    def prepare(self, token: bytes) -> Awaitable[None] | None:
+        """Derive the credential of a delegation token that the first message names."""
+        if self._tokens is None or self._is_challenged:
+            return None
+        token_id = token_id_of(token)
+        return None if token_id is None else self._tokens.prepare(token_id)
 
     def evaluate(self, token: bytes) -> Step:
         """Challenge the client, then check its proof."""
@@ -68,7 +115,24 @@ class ScramExchange:
             challenge = self._server.first(token)
             self._is_challenged = True
             return Step(challenge)
-        return Step(self._server.final(token), self._server.name)
+        answer = self._server.final(token)
+        if self._tokens is None or not self._server.is_by_token:
+            return Step(answer, self._server.name)
+        tokens, token_id = self._tokens, self._server.name
+        login = tokens.find(token_id)
+        if login is None:
+            raise InvalidCredentials("the delegation token has expired, or was removed")
+        is_valid = functools.partial(_is_there, tokens, token_id)
+        return Step(answer, login.owner, login.lifetime_ms, is_by_token=True, is_valid=is_valid)
+
+    def _of_token(self, token_id: str) -> ScramCredential | None:
+        assert self._tokens is not None
+        login = self._tokens.find(token_id)
+        return None if login is None else login.credential
+
+
+def _is_there(tokens: TokenLogins, token_id: str) -> bool:
+    return tokens.find(token_id) is not None
 
 
 class State(Enum):
@@ -97,6 +161,8 @@ class SaslServer:
         """The proved identity, once the state is COMPLETE; during a renewal, the one that has been proved before."""
         self.has_requests = False
         """Whether tokens travel in SaslAuthenticate requests, rather than bare."""
+        self.is_by_token = False
+        """Whether it was proved by a delegation token."""
         self.expires_at_ms: float | None = None
         """When the session ends."""
         self._make = make
@@ -105,6 +171,7 @@ class SaslServer:
         self._proved_with = ""
         """The mechanism of the proved identity; empty while there is none."""
         self._exchange: MechanismServer | None = None
+        self._is_valid: Callable[[], bool] | None = None
         self._renewal_began_at_ms: float | None = None
 
     @property
@@ -141,6 +208,10 @@ class SaslServer:
         self._exchange = self._make(mechanism) if mechanism == (self._proved_with or mechanism) else None
         return True
 
+    def prepare(self, token: bytes) -> Awaitable[None] | None:
+        """Return what to await before `evaluate` gets this token; None if nothing."""
+        return None if self._exchange is None else self._exchange.prepare(token)
+
     def evaluate(self, token: bytes, now_ms: float) -> tuple[bytes, int]:
         """Take a token; return the answer, and for how many milliseconds the session lasts (0 for ever, or not done).
 
@@ -175,14 +246,15 @@ class SaslServer:
                 f"{self.principal.kind}.{self.principal.name}: {principal.kind}.{principal.name}"
             )
         self.principal, self._proved_with, self._exchange = principal, self._mechanism, None
+        self.is_by_token, self._is_valid = step.is_by_token, step.is_valid
         self.state = State.COMPLETE
-        return step.token, self._begin_session(step.expires_at_ms, now_ms)
+        return step.token, self._begin_session(step.lifetime_ms, now_ms)
 
-    def _begin_session(self, credential_ends_at_ms: float | None, now_ms: float) -> int:
+    def _begin_session(self, credential_lifetime_ms: float | None, now_ms: float) -> int:
         limit = self._reauthenticate_ms.get(self._mechanism, 0)
         lifetimes = [float(limit)] if limit > 0 else []
-        if credential_ends_at_ms is not None:
-            lifetimes.append(credential_ends_at_ms - now_ms)
+        if credential_lifetime_ms is not None:
+            lifetimes.append(min(credential_lifetime_ms, _LONGEST_SESSION_MS))
         if not lifetimes:
             self.expires_at_ms = None
             return 0
@@ -192,4 +264,6 @@ class SaslServer:
 
     def has_expired(self, now_ms: float) -> bool:
         """Return whether the session has ended, so that nothing but a renewal is served."""
-        return self.expires_at_ms is not None and now_ms >= self.expires_at_ms
+        if self.expires_at_ms is not None and now_ms >= self.expires_at_ms:
+            return True
+        return self._is_valid is not None and not self._is_valid()

@@ -9,7 +9,8 @@ apart. It looks like a name whose password was set with our defaults: a salt of 
 still show that there is such a name. The client refuses a number of iterations that would cost it seconds, and a server
 that does not prove that it knows the credential.
 
-Left out: delegation tokens (`tokenauth=true`), which are refused.
+A client may log in with a delegation token (KIP-48), by the extension `tokenauth=true`: its name is then the token's
+id. An id that no token has is answered like a token's, as names are.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _NAME: Final = re.compile(r"(?:[^\x00=,]|=2C|=3D)+\Z")
 _FIRST: Final = re.compile(r"n,(?:a=([^,]*))?,(?:m=[^,]*,)?n=([^,]*),r=([^,]*)((?:,[A-Za-z]+=[^,]*)*)\Z", re.DOTALL)
 _FINAL: Final = re.compile(r"c=([^,]*),r=([^,]*)((?:,[A-Za-z]+=[^,]*)*),p=([^,]*)\Z", re.DOTALL)
 _CHALLENGE: Final = re.compile(r"(?:m=[^,]*,)?r=([^,]*),s=([^,]*),i=([0-9]{1,9})(?:,[A-Za-z]+=[^,]*)*\Z", re.DOTALL)
+TOKEN_AUTH: Final = "tokenauth"
+"""The extension, and the option of a login module, that stands for delegation tokens."""
 _BINDING: Final = "biws"
 """What a client without channel binding repeats of its first message: base64 of `n,,`."""
 
@@ -87,15 +90,38 @@ def fake_credential(mechanism: Mechanism, name: str, secret: bytes) -> ScramCred
     return ScramCredential(salt=made[:SALT_BYTES], stored_key=key, server_key=key, iterations=LEAST_ITERATIONS)
 
 
+def token_id_of(message: bytes) -> str | None:
+    """Return the id of the delegation token that a client's first message names; None if it names none."""
+    try:
+        match = _FIRST.match(_text(message))
+    except InvalidCredentials:
+        return None
+    return _unescape(match[2]) if match is not None and _has_token(match[4]) else None
+
+
+def _has_token(extensions: str) -> bool:
+    values = [each.partition("=")[2] for each in extensions.split(",") if each.startswith(f"{TOKEN_AUTH}=")]
+    return bool(values) and values[-1].lower() == "true"
+
+
 class ScramServer:
     """The server's end of one exchange: `first`, then `final`."""
 
     def __init__(
-        self, mechanism: Mechanism, look_up: Callable[[str], ScramCredential | None], secret: bytes, nonce: str
+        self,
+        mechanism: Mechanism,
+        look_up: Callable[[str], ScramCredential | None],
+        secret: bytes,
+        nonce: str,
+        look_up_token: Callable[[str], ScramCredential | None] | None = None,
     ) -> None:
-        """`look_up` returns the credential of a name; `nonce` is printable, random, and new for each exchange."""
+        """`look_up` returns the credential of a name; `nonce` is printable, random, and new for each exchange.
+
+        `look_up_token` returns that of a delegation token's id; None if those are not enabled.
+        """
         self._mechanism = mechanism
         self._look_up = look_up
+        self._look_up_token = look_up_token
         self._secret = secret
         self._nonce = nonce
         self._known = False
@@ -103,6 +129,8 @@ class ScramServer:
         self._messages = ""
         self.name = ""
         """The name that the client claims; proved once `final` has returned."""
+        self.is_by_token = False
+        """Whether the name is the id of a delegation token."""
 
     def first(self, message: bytes) -> bytes:
         """Answer the client's first message. Raises AuthenticationFailed."""
@@ -117,9 +145,12 @@ class ScramServer:
             raise AuthenticationFailed(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-        if "tokenauth=true" in extensions.lower().split(","):
-            raise AuthenticationFailed("Authentication failed: delegation tokens are not enabled")
-        found = self._look_up(self.name)
+        look_up = self._look_up
+        if _has_token(extensions):
+            if self._look_up_token is None:
+                raise AuthenticationFailed("Authentication failed: delegation tokens are not enabled")
+            self.is_by_token, look_up = True, self._look_up_token
+        found = look_up(self.name)
         if found is not None and found.iterations < LEAST_ITERATIONS:
             raise InvalidCredentials(f"{found.iterations} iterations are fewer than {LEAST_ITERATIONS}")
         self._known = found is not None
@@ -156,9 +187,11 @@ class ScramServer:
 class ScramClient:
     """The client's end of one exchange: `first`, `challenged`, `final`, `verify`."""
 
-    def __init__(self, mechanism: Mechanism, name: str, nonce: str) -> None:
+    def __init__(self, mechanism: Mechanism, name: str, nonce: str, *, is_by_token: bool = False) -> None:
+        """`name` is the id of a delegation token if `is_by_token`."""
         self.mechanism = mechanism
-        self._bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+        token = f",{TOKEN_AUTH}=true" if is_by_token else ""
+        self._bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={nonce}{token}"
         self._client_nonce = nonce
         self._signature = b""
 

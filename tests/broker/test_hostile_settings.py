@@ -33,15 +33,9 @@ from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS
 from kraftpy.config.settings import ConfigType
 from kraftpy.metadata import quorum_messages
-from kraftpy.metadata.commands import (
-    ConfigChange,
-    ConfigOperation,
-    ConfigResourceType,
-    SetConfigs,
-    SubmissionId,
-    encode_submission,
-)
+from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs
 from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import alter_configs as replacing

@@ -17,15 +17,9 @@ from kraftpy.broker.metadata.transport import Links
 from kraftpy.broker.runtime import OsDirectory, SystemClock
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
-from kraftpy.metadata.commands import (
-    ConfigChange,
-    ConfigOperation,
-    ConfigResourceType,
-    SetConfigs,
-    SubmissionId,
-    encode_submission,
-)
+from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs
 from kraftpy.metadata.records import Record
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 BOUND_SECONDS = 20.0

@@ -25,15 +25,9 @@ from test_share_groups_of_nodes import _members_are_gone_afterwards as _members_
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.storage.directories import METADATA_DIRECTORY
 from kraftpy.metadata import quorum_messages
-from kraftpy.metadata.commands import (
-    ConfigChange,
-    ConfigOperation,
-    ConfigResourceType,
-    SetConfigs,
-    SubmissionId,
-    encode_submission,
-)
+from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs
 from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.testing import Cluster
 from kraftpy.types import Millis
 

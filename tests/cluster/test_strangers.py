@@ -26,15 +26,8 @@ from kraftpy.broker.metadata.transport import Links
 from kraftpy.broker.storage.format import format_directories
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
-from kraftpy.metadata.commands import (
-    DeleteTopics,
-    Endpoint,
-    RegisterBroker,
-    SubmissionId,
-    TopicReference,
-    encode_command,
-    encode_submission,
-)
+from kraftpy.metadata.commands import DeleteTopics, Endpoint, RegisterBroker, TopicReference, encode_command
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.testing import Cluster
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts

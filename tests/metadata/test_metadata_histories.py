@@ -43,14 +43,13 @@ from kraftpy.metadata.commands import (
     ReplicaState,
     SetConfigs,
     SetControllerDefaults,
-    SubmissionId,
     TopicReference,
     UnregisterBroker,
     UpdateFeatures,
-    encode_submission,
 )
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.image import ELR_FEATURE, MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, Broker, Image
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId
 

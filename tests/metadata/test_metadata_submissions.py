@@ -22,16 +22,20 @@ from kraftpy.metadata.commands import (
     RegisterBroker,
     SetConfigs,
     SetControllerDefaults,
-    SubmissionId,
     UpdateFeatures,
-    decode_submission,
     encode_command,
-    encode_submission,
 )
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.features import LATEST
 from kraftpy.metadata.image import Image
-from kraftpy.metadata.submissions import NONCES_PER_NODE, WINDOW, Submissions
+from kraftpy.metadata.submissions import (
+    NONCES_PER_NODE,
+    WINDOW,
+    SubmissionId,
+    Submissions,
+    decode_submission,
+    encode_submission,
+)
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import BrokerId, Millis, TopicId
 

@@ -25,14 +25,13 @@ from kraftpy.metadata.commands import (
     FormatCluster,
     NewTopic,
     RegisterBroker,
-    SubmissionId,
     UnregisterBroker,
     encode_command,
-    encode_submission,
 )
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.features import LATEST
 from kraftpy.metadata.proposals import check_proposal
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.types import BrokerId, Millis, TopicId
 
 COMMANDS = 2_000

@@ -40,6 +40,7 @@ UNKNOWN |= {"ShareFetch", "ShareAcknowledge", "InitializeShareGroupState", "Read
 UNKNOWN |= {"WriteShareGroupState", "DeleteShareGroupState", "ReadShareGroupStateSummary"}
 UNKNOWN |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
 UNKNOWN |= {"StreamsGroupTopologyDescriptionUpdate", "UnregisterController"}
+UNKNOWN |= {f"{verb}DelegationToken" for verb in ("Create", "Renew", "Expire", "Describe")}
 """What kafka-python does not speak; kio does."""
 
 OTHER_NAMES = {

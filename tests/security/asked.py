@@ -44,10 +44,12 @@ from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kraftpy.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kraftpy.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.describe_acls import DescribeAclsRequest
 from kraftpy.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
+from kraftpy.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
@@ -266,6 +268,10 @@ ASKED: dict[ApiKey, Callable[[Named], Any]] = {
     ApiKey.CREATE_PARTITIONS: lambda named: partitions.CreatePartitionsRequest(
         topics=[partitions.CreatePartitionsTopic(name=named.topic, count=9, assignments=None)], validate_only=True
     ),
+    ApiKey.CREATE_DELEGATION_TOKEN: lambda named: CreateDelegationTokenRequest(
+        owner_principal_type="User", owner_principal_name=named.group, max_lifetime_ms=-1
+    ),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda named: DescribeDelegationTokenRequest(owners=None),
     ApiKey.DELETE_GROUPS: lambda named: DeleteGroupsRequest(groups_names=[named.group]),
     ApiKey.ELECT_LEADERS: lambda named: electing.ElectLeadersRequest(
         topic_partitions=[electing.TopicPartitions(topic=named.topic, partitions=[0])]

@@ -71,6 +71,7 @@ class World:
                 "kraftpy.audit.log.file": str(self.audit),
                 "auto.create.topics.enable": "false",
                 "group.initial.rebalance.delay.ms": "0",
+                "delegation.token.secret.key": "secret",
             }
         )
         self.broker.start()
@@ -142,6 +143,8 @@ def name_of(need: Need, named: Named) -> str:
         ResourceType.TOPIC: named.topic,
         ResourceType.GROUP: named.group,
         ResourceType.TRANSACTIONAL_ID: named.transaction,
+        ResourceType.USER: f"User:{named.group}",
+        ResourceType.DELEGATION_TOKEN: named.topic,
     }
     return names.get(need.resource, CLUSTER_NAME)
 

@@ -1,8 +1,8 @@
 """Which rights each API needs, and how a refusal is told: the table that guards, documentation and tests share.
 
-Every API that is served has a row. A row without needs is open to everybody who is authenticated. Rights are asked for
-before anything is looked up, so that a refusal says nothing about what exists; forwarded requests are judged once, by
-the broker that the client is connected to.
+Every API that is served has a row. A row without needs is open to everybody who is authenticated; tokens are renewed
+only by those who have a part in them. Rights are asked for before anything is looked up, so that a refusal says nothing
+about what exists; forwarded requests are judged once, by the broker that the client is connected to.
 
 Read: KIP-11, KIP-133, KIP-290, KIP-396, KIP-430, KIP-664, KIP-679, KIP-848, KIP-932, KIP-939, KIP-1071.
 """
@@ -152,6 +152,15 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.DESCRIBE_LOG_DIRS: _cluster(_O.DESCRIBE),
     ApiKey.SASL_AUTHENTICATE: (),
     ApiKey.CREATE_PARTITIONS: (Need(_O.ALTER, _R.TOPIC, _EACH),),
+    ApiKey.CREATE_DELEGATION_TOKEN: (
+        Need(_O.CREATE_TOKENS, _R.USER, _WHOLE, "the owner is somebody else; the name is that of a principal"),
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: (),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (
+        Need(_O.DESCRIBE, _R.DELEGATION_TOKEN, _LEFT_OUT, "the requester has no part in the token"),
+        Need(_O.DESCRIBE_TOKENS, _R.USER, _LEFT_OUT, "of its owner", instead_of=1),
+    ),
     ApiKey.DELETE_GROUPS: (Need(_O.DELETE, _R.GROUP, _EACH),),
     ApiKey.ELECT_LEADERS: _cluster(_O.ALTER),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (

@@ -42,7 +42,7 @@ def number_problem(count: int) -> str | None:
 
 
 class ConfigRoom:
-    """The memory limit for settings, credentials, ACLs and quotas; requests in progress reserve their part."""
+    """The memory limit for settings, credentials, ACLs, tokens and quotas; requests reserve what they may need."""
 
     def __init__(self, most_bytes: int, image: Callable[[], Image]) -> None:
         self._most_bytes = most_bytes
@@ -57,7 +57,8 @@ class ConfigRoom:
         """
         added_bytes = max(added_bytes, 0)
         image = self._image()
-        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes + image.quotas.bytes
+        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes
+        kept += image.delegation_tokens.bytes + image.quotas.bytes
         if added_bytes and kept + self._held_bytes + added_bytes > self._most_bytes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.metadata.token_expiry import remove_expired_tokens
 from kraftpy.broker.storage.directories import LogDirectories, random_id
 from kraftpy.config import BROKER_SETTINGS, BrokerConfig
 from kraftpy.config.settings import render
@@ -72,6 +74,7 @@ class Controller:
         """The term in which this node's settings for elections were refused."""
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
         self._submitting: set[asyncio.Task[None]] = set()
         self._started_ms = clock.now() - clock.monotonic_ms()
         self._sessions.connected(BrokerId(config.node_id), self._now())
@@ -83,11 +86,13 @@ class Controller:
     def start(self) -> None:
         """Start the controller task, which works whenever this node leads."""
         self._running = self._tasks.keep_running(self._run, name="controller")
+        remove = functools.partial(remove_expired_tokens, self._config, self._clock, self._metadata)
+        self._expiring = self._tasks.keep_running(remove, name="expired delegation tokens")
 
     def stop(self) -> None:
         """Stop proposing commands."""
         self._sessions.deactivate()
-        for task in [self._running, *self._submitting]:
+        for task in [self._running, self._expiring, *self._submitting]:
             if task is not None:
                 task.cancel()
 

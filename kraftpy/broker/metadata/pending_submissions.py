@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kraftpy.metadata.commands import SubmissionId, encode_submission
 from kraftpy.metadata.decision import Applied, Decision
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 

@@ -102,6 +102,7 @@ class Authentication:
     async def _token(self, frame: bytearray, connection: Connection) -> Response:
         sasl = self._sasl
         if not sasl.has_requests:
+            await self._prepare(bytes(frame))
             try:
                 token, _ = sasl.evaluate(bytes(frame), _now_ms())
             except AuthenticationFailed as failure:
@@ -114,6 +115,7 @@ class Authentication:
             reason = f"Unexpected Kafka request of type {name} during SASL authentication."
             await self._refuse(connection, _illegal(header), reason)
         header, request = _decoded(frame, SaslAuthenticateRequest)
+        await self._prepare(request.auth_bytes)
         try:
             token, lifetime_ms = sasl.evaluate(request.auth_bytes, _now_ms())
             response = SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)
@@ -125,9 +127,15 @@ class Authentication:
             await self._refuse(connection, encoded, _told(failure))
         return encode_response(header.api_key, header.api_version, header.correlation_id, response)
 
+    async def _prepare(self, token: bytes) -> None:
+        """Wait for what the mechanism needs to judge a token."""
+        needed = self._sasl.prepare(token)
+        if needed is not None:
+            await needed
+
     def _complete(self, connection: Connection) -> None:
         if self._sasl.state is State.COMPLETE:
-            connection.authenticated(self._sasl.principal)
+            connection.authenticated(self._sasl.principal, is_by_token=self._sasl.is_by_token)
             if self._sasl.expires_at_ms is None:
                 connection.answer_with(self._serve)
 

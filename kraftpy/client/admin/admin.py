@@ -2,7 +2,7 @@
 
 Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
 about the cluster as a whole, `transactions` those about transactions, `share` those about share groups, `users` those
-about users, `quotas` those about client quotas.
+about users, `tokens` those about delegation tokens, `quotas` those about client quotas.
 
 Left out: ACLs.
 """
@@ -37,6 +37,7 @@ from kraftpy.client.admin.model import (
 )
 from kraftpy.client.admin.quotas import QuotaAdmin
 from kraftpy.client.admin.share import ShareAdmin
+from kraftpy.client.admin.tokens import TokenAdmin
 from kraftpy.client.admin.transactions import TransactionAdmin
 from kraftpy.client.admin.users import UserAdmin
 from kraftpy.client.model import (
@@ -70,7 +71,7 @@ from kraftpy.protocol.messages import (
 from kraftpy.types import TopicPartition
 
 
-class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, QuotaAdmin):
+class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, TokenAdmin, QuotaAdmin):
     """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options: `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------

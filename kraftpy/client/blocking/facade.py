@@ -31,6 +31,7 @@ from kraftpy.client.admin.model import (
     TransactionDescription,
     TransactionListing,
 )
+from kraftpy.client.admin.tokens import DelegationToken
 from kraftpy.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from kraftpy.client.blocking.background import BackgroundLoop
 from kraftpy.client.consumer.consumer import Consumer
@@ -438,6 +439,25 @@ class BlockingAdmin:
     def delete_scram_passwords(self, name: str, mechanisms: Iterable[str]) -> None:
         """Delete a user's SCRAM credentials for these mechanisms."""
         self._loop.run(self._admin.delete_scram_passwords(name, mechanisms))
+
+    def create_delegation_token(
+        self, *, renewers: Iterable[str] = (), max_lifetime_ms: int = -1, owner: str | None = None
+    ) -> DelegationToken:
+        """Create a delegation token, for the one who asks or for `owner`."""
+        made = self._admin.create_delegation_token(renewers=renewers, max_lifetime_ms=max_lifetime_ms, owner=owner)
+        return self._loop.run(made)
+
+    def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
+        """Return the delegation tokens that one may see, of these owners or of all."""
+        return self._loop.run(self._admin.describe_delegation_tokens(owners))
+
+    def renew_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Let a delegation token expire later; return when it does."""
+        return self._loop.run(self._admin.renew_delegation_token(hmac, period_ms))
+
+    def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Let a delegation token expire sooner, or remove it; return when it expires."""
+        return self._loop.run(self._admin.expire_delegation_token(hmac, period_ms))
 
     def describe_client_quotas(
         self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False

@@ -9,9 +9,10 @@ Any failure closes the connection. Left out: use from two threads at once.
 
 from __future__ import annotations
 
-import contextlib
+import random
 import socket
 import ssl
+import time
 from collections import deque
 from struct import Struct
 from typing import Any
@@ -60,6 +61,9 @@ class BlockingConnection:
         self._limit = limit
         self._next_id = 0
         self._waiting: deque[tuple[int, ApiKey, int, int]] = deque()
+        self._login = security.login
+        self._renew_at: float | None = None
+        """When to renew the session of the login, on the monotonic clock; None if it does not end."""
         try:
             self._socket = socket.create_connection((host, port), setup_timeout_ms / 1000)
         except OSError as failed:
@@ -107,7 +111,13 @@ class BlockingConnection:
         return self.receive()
 
     def send(self, key: ApiKey, message: Any, version: int) -> None:
-        """Send a request; `receive` gets its answer. Raises `KafkaError`."""
+        """Send a request; `receive` gets its answer. Raises `KafkaError`.
+
+        The session of a login is renewed before that, if it is time for it and no answer is outstanding (KIP-368).
+        """
+        if self._renew_at is not None and not self._waiting and time.monotonic() >= self._renew_at:
+            assert self._login is not None
+            self._log_in_again(self._login)
         self._next_id += 1
         frame = encode_request(key, version, self._next_id, self._client_id, message)
         self._send(frame)
@@ -140,14 +150,25 @@ class BlockingConnection:
         self.versions = answer.versions
 
     def _log_in(self, login: Login) -> None:
-        from kraftpy.client.login import log_in  # here: most connections need none
+        from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections need none
 
         exchange = log_in(login)
         answer: Any = None
-        with contextlib.suppress(StopIteration):
+        self._renew_at = None
+        try:
             while True:
                 step = exchange.send(answer)
                 answer = step() if callable(step) else self.request(*step)
+        except StopIteration as done:
+            after_ms = renewed_after_ms(done.value, random.random())
+            self._renew_at = None if after_ms is None else time.monotonic() + after_ms / 1000
+
+    def _log_in_again(self, login: Login) -> None:
+        try:
+            self._log_in(login)
+        except BaseException:
+            self.close()
+            raise
 
     def _ask_versions(self, version: int) -> Hello:
         self._next_id += 1

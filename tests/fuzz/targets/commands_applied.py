@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from kraftpy.metadata import commands
 from kraftpy.metadata.codec import pack
-from kraftpy.metadata.commands import NewerSchemaError, SubmissionId, encode_command, encode_submission
+from kraftpy.metadata.commands import NewerSchemaError, encode_command
 from kraftpy.metadata.controller import MetadataStateMachine
+from kraftpy.metadata.submissions import SubmissionId, encode_submission
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import BrokerId, Millis, TopicId
 

@@ -1,0 +1,135 @@
+"""Tokens for a client's logins by OAUTHBEARER: their sources, and their reuse.
+
+A token comes from a function of the application, from a file, or from a token endpoint by the grant "client
+credentials" (RFC 6749, section 4.4; KIP-768, KIP-1139). All connections of a client share a token until four fifths of
+its life are over; a token without a known expiry is fetched for each login. Fetching blocks, so logins do it in a
+thread.
+
+Left out: assertions (the grant "jwt-bearer"), and allow lists of URLs: the application chooses the URL itself.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from kraftpy.endpoints import EndpointError, fetch
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.security.json_web_tokens import MOST_TOKEN_BYTES, expiry_ms_of
+
+if TYPE_CHECKING:
+    from kraftpy.client.options import ClientOptions
+    from kraftpy.security.jaas import Login as JaasLogin
+
+TokenProvider = Callable[[], str]
+"""Returns a token. Is called in a thread, and by one login at a time."""
+
+_USED_SHARE: Final = 0.8
+_MOST_ANSWER_BYTES: Final = 2 * MOST_TOKEN_BYTES
+
+
+class _Token(NamedTuple):
+    text: str
+    used_until_ms: float
+
+
+class Tokens:
+    """A client's tokens. `get` returns a token, and for how many seconds it lasts if that is known apart from it."""
+
+    def __init__(
+        self, get: Callable[[], tuple[str, float | None]], now_ms: Callable[[], float] = lambda: time.time() * 1000
+    ) -> None:
+        self._get = get
+        self._now_ms = now_ms
+        self._turn = threading.Lock()
+        self._token: _Token | None = None
+
+    def token(self) -> str:
+        """Return a token that has not expired. Blocks. Raises KafkaError."""
+        with self._turn:
+            now_ms = self._now_ms()
+            if self._token is None or now_ms >= self._token.used_until_ms:
+                text, seconds = self._get()
+                end_ms = expiry_ms_of(text) if seconds is None else now_ms + seconds * 1000
+                self._token = _Token(text, now_ms if end_ms is None else now_ms + _USED_SHARE * (end_ms - now_ms))
+            return self._token.text
+
+
+def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
+    """Return the tokens that the options ask for. Raises ValueError, which names the option."""
+    provider, url = options.sasl_oauthbearer_token_provider, options.sasl_oauthbearer_token_endpoint_url
+    if provider is not None and url is not None:
+        raise ValueError("sasl_oauthbearer_token_provider and sasl_oauthbearer_token_endpoint_url exclude each other")
+    if provider is not None:
+        if not callable(provider):
+            raise ValueError("sasl_oauthbearer_token_provider must be a function that returns a token")
+        return Tokens(lambda: (_provided(provider), None))
+    if url is None:
+        raise ValueError("sasl_oauthbearer_token_provider or sasl_oauthbearer_token_endpoint_url must be given")
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return Tokens(lambda: (_checked(_fetched(url).decode(errors="replace").strip()), None))
+    if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc:
+        raise ValueError("sasl_oauthbearer_token_endpoint_url must be a URL that begins with https, http or file")
+    given = {} if jaas is None else jaas.options
+    client_id = options.sasl_oauthbearer_client_credentials_client_id or given.get("clientId")
+    secret = options.sasl_oauthbearer_client_credentials_client_secret or given.get("clientSecret")
+    if not client_id or not secret:
+        raise ValueError(
+            "sasl_oauthbearer_client_credentials_client_id and .._client_secret must be given with "
+            "sasl_oauthbearer_token_endpoint_url"
+        )
+    scope = options.sasl_oauthbearer_scope or given.get("scope")
+    trusted = given.get("ssl.truststore.location")
+    return Tokens(lambda: _granted(url, client_id, secret, scope, trusted))
+
+
+def _granted(url: str, client_id: str, secret: str, scope: str | None, trusted: str | None) -> tuple[str, float | None]:
+    """Ask a token endpoint for a token; return it and its lifetime in seconds. Raises KafkaError."""
+    body = urlencode({"grant_type": "client_credentials", **({"scope": scope} if scope else {})})
+    headers = {
+        "Authorization": f"Basic {b64encode(f'{client_id}:{secret}'.encode()).decode()}",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+    answer: Any
+    try:
+        answer = json.loads(_fetched(url, headers=headers, body=body, trusted=trusted))
+        token, seconds = answer["access_token"], answer.get("expires_in")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _failure(f"{url} answered without an access_token") from None
+    is_known = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 2**31
+    return _checked(token), float(seconds) if is_known else None
+
+
+def _provided(provider: TokenProvider) -> str:
+    try:
+        token = provider()
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise _failure(f"the token provider has failed: {type(error).__name__}") from error
+    return _checked(token)
+
+
+def _fetched(url: str, **how: Any) -> bytes:
+    try:
+        return fetch(url, _MOST_ANSWER_BYTES, **how)
+    except EndpointError as error:
+        raise _failure(str(error), is_final=error.is_refusal) from None
+
+
+def _checked(token: object) -> str:
+    """Return a token that a login can carry. Raises KafkaError, which does not quote it."""
+    if not isinstance(token, str) or not token or len(token) > MOST_TOKEN_BYTES:
+        raise _failure("what was got for a token is not a text, or is empty or too long")
+    return token
+
+
+def _failure(reason: str, *, is_final: bool = True) -> KafkaError:
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED if is_final else ErrorCode.NETWORK_EXCEPTION
+    return KafkaError(code, f"no token for OAUTHBEARER: {reason}")

@@ -1,0 +1,83 @@
+"""An identity provider for tests: an HTTP server that has keys, and gives tokens to clients that know its secret."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests.security.certificates import HOST
+from tests.security.tokens import Issuer
+
+CLIENT_ID, CLIENT_SECRET = "robot", "the robot's secret"
+
+
+class IdentityProvider:
+    """Serves `/keys` and `/token`; whatever it is asked for is noted, and what it answers can be changed."""
+
+    def __init__(self, issuer: Issuer, keys: Path | None = None) -> None:
+        self.issuer = issuer
+        self.asked: list[str] = []
+        self.forms: list[dict[str, list[str]]] = []
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        """The answers that are not as usual, by paths."""
+        self.headers: dict[str, str] = {}
+        self.lifetime_seconds = 600
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                provider.asked.append(self.path)
+                provider.may_answer.wait(20)
+                usual = 200, provider.issuer.jwks(*provider.shown_keys)
+                self._answer(*provider.answers.get(self.path, usual))
+
+            def do_POST(self) -> None:
+                provider.asked.append(self.path)
+                form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                provider.forms.append(parse_qs(form))
+                given = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
+                status = 200 if given == f"{CLIENT_ID}:{CLIENT_SECRET}" else 401
+                self._answer(*provider.answers.get(self.path, (status, provider.granted() if status == 200 else b"{}")))
+
+            def _answer(self, status: int, content: bytes) -> None:
+                self.send_response(status)
+                for name, value in provider.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.shown_keys: tuple[str, ...] = ()
+        self._server = ThreadingHTTPServer((HOST, 0), Handler)
+        if keys is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(keys)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if keys is None else "https"
+        self.url = f"{scheme}://{HOST}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def granted(self) -> bytes:
+        """The answer of the token endpoint."""
+        token = self.issuer.token(sub=CLIENT_ID)
+        return json.dumps({"access_token": token, "token_type": "Bearer", "expires_in": self.lifetime_seconds}).encode()
+
+    def __enter__(self) -> IdentityProvider:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may_answer.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
