@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 import uuid
-from typing import Self
+from typing import Any, Self
 
 from kraftpy.audit.counts import DEFAULT_WINDOW_MS, Counter, Tally, latest
 from kraftpy.audit.topic import DEFAULT_TOPIC, create_topic, publish
@@ -44,7 +44,10 @@ class AuditInterceptor:
         topic: str = DEFAULT_TOPIC,
         window_ms: int = DEFAULT_WINDOW_MS,
         interval_ms: float = 10_000,
+        **options: Any,
     ) -> None:
+        """`options` are those of any client, such as `security_protocol`."""
+        self._options = options
         self._servers, self._topic, self._tier, self._window_ms = bootstrap_servers, topic, tier, window_ms
         self._counter = self._new_counter()
         self._interval_ms = interval_ms
@@ -55,7 +58,7 @@ class AuditInterceptor:
         self._thread = threading.Thread(target=self._run, name="kraftpy audit", daemon=True)
 
     def __enter__(self) -> Self:
-        create_topic(self._servers, self._topic)
+        create_topic(self._servers, self._topic, **self._options)
         self._thread.start()
         return self
 
@@ -93,7 +96,7 @@ class AuditInterceptor:
                 if len(self._counter) >= MAX_WINDOWS:
                     self._counter = self._new_counter()
             if self._unpublished:
-                publish(self._servers, self._topic, self._unpublished)
+                publish(self._servers, self._topic, self._unpublished, **self._options)
                 self._unpublished = []
 
     def _new_counter(self) -> Counter:

@@ -37,11 +37,14 @@ def publish(bootstrap_servers: str, topic: str, tallies: Iterable[Tally], **opti
         producer.send_many(topic, ((tally.key(), tally.value()) for tally in tallies))
 
 
-def read(bootstrap_servers: str, topic: str) -> tuple[list[Tally], int]:
-    """Return the last tally of each key, none without a topic, and the number of records that are not tallies."""
+def read(bootstrap_servers: str, topic: str, **options: Any) -> tuple[list[Tally], int]:
+    """Return the last tally of each key, none without a topic, and the number of records that are not tallies.
+
+    `options` are those of any client.
+    """
     found: list[Tally] = []
     bad = 0
-    with RangeReader(bootstrap_servers, default_api_timeout_ms=30_000) as broker:
+    with RangeReader(bootstrap_servers, **{"default_api_timeout_ms": 30_000, **options}) as broker:
         try:
             partitions = [TopicPartition(topic, each.partition) for each in broker.topics([topic])[topic].partitions]
         except UnknownTopic:

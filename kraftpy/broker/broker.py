@@ -318,6 +318,10 @@ class Broker:
         for listener in self.config.controller_listeners:
             assert self.links is not None
             self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
+        if self._secured is not None:
+            self._background += [
+                self.tasks.keep_running(make, name=each) for each, make in self._secured.loops().items()
+            ]
         if not self.config.is_broker:
             self._background.append(self.tasks.keep_running(self.maintenance.idle_connections, name="idle connections"))
             return
@@ -327,8 +331,6 @@ class Broker:
         self.log_moves.resume()
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
         loops["pruning"] = self.share_coordinators.prune_forever
-        if self._secured is not None:
-            loops.update(self._secured.loops())
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):
@@ -389,7 +391,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self.config, self.clock, self.complaints, lambda: self.image)
+            self._secured = SecureListeners(self)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(

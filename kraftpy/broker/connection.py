@@ -448,6 +448,11 @@ class Connection(asyncio.BufferedProtocol):
         self._mute_until, self._is_muted = 0.0, False
         self._pause_or_resume()
 
+    @property
+    def answer(self) -> Answer:
+        """What answers the requests now."""
+        return self._answer
+
     def answer_with(self, answer: Answer) -> None:
         """Let this answer the requests from now on."""
         self._answer = answer

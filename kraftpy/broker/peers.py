@@ -20,6 +20,7 @@ from kraftpy.types import BrokerId
 if TYPE_CHECKING:
     from kraftpy.client.connection import Connection, ResponseLimit
     from kraftpy.client.security import Security
+    from kraftpy.config.security import ListenerSecurity
 
 
 def security_between(config: BrokerConfig) -> Security:
@@ -28,18 +29,26 @@ def security_between(config: BrokerConfig) -> Security:
     Keys and certificates are read each time, so that a renewed one is used without a restart. Raises BrokerUnreachable
     if they cannot be used.
     """
+    return _security_to(config.security_of(config.inter_broker_listener), config.inter_broker_mechanism)
+
+
+def security_to_controllers(config: BrokerConfig) -> Security:
+    """Return what a node does on a connection to a controller: as `security_between` does. Blocking."""
+    return _security_to(config.controller_security, config.controller_mechanism)
+
+
+def _security_to(listener: ListenerSecurity | None, mechanism: str) -> Security:
     from kraftpy.client.connection import BrokerUnreachable
     from kraftpy.client.security import PLAINTEXT, Login, Security
 
-    listener = config.security_of(config.inter_broker_listener)
     if listener is None:
         return PLAINTEXT
     from kraftpy.tls import TlsError, client_context
 
     login = None
     if listener.sasl is not None:
-        own = listener.sasl.logins[config.inter_broker_mechanism]
-        login = Login(mechanism=config.inter_broker_mechanism, username=own.username or "", password=own.password or "")
+        own = listener.sasl.logins[mechanism]
+        login = Login(mechanism=mechanism, username=own.username or "", password=own.password or "")
     try:
         return Security(tls=None if listener.tls is None else client_context(listener.tls), login=login)
     except TlsError as error:

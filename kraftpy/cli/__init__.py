@@ -1,5 +1,5 @@
-"""The command line: `kraftpy server | topic | produce | consume | group | txn | user | acl | token | quota | cluster |
-ping | log | load | audit | pipeline | demo`.
+"""The command line: `kraftpy server | init | format | topic | produce | consume | group | txn | user | acl | token |
+quota | cluster | ping | log | load | audit | pipeline | demo`.
 
 Each command lives in a module of its own that is imported on demand: `kraftpy server` must not pay for the others.
 Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
@@ -22,6 +22,8 @@ from kraftpy import __version__
 
 COMMANDS = {
     "server": "kraftpy.cli.server:server",
+    "init": "kraftpy.cli.init:init",
+    "format": "kraftpy.cli.format:format_command",
     "topic": "kraftpy.cli.topic:topic",
     "produce": "kraftpy.cli.produce:produce",
     "consume": "kraftpy.cli.consume:consume",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kraftpy.cli.connect import address_option, probe
+from kraftpy.cli.connect import bootstrap_option, probe, security_options
 from kraftpy.cli.output import Failure, format_option, print_rows, say
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ audit_topic_option = click.option(
     "--audit-topic", default="audit", show_default=True, help="Topic that holds the counts."
 )
 audit_server_option = click.option(
-    "--audit-server", metavar="HOST:PORT", help="Broker of the audit topic. Defaults to --bootstrap-server."
+    "--audit-server",
+    metavar="HOST:PORT",
+    help="Broker of the audit topic. Defaults to --bootstrap-server; gets the same --command-config.",
 )
 window_option = click.option(
     "--window",
@@ -58,7 +60,7 @@ def audit() -> None:
 @window_option
 @audit_topic_option
 @audit_server_option
-@address_option
+@bootstrap_option
 @format_option
 def count(
     topics: tuple[str, ...],
@@ -85,8 +87,9 @@ def count(
         raise Failure(f"{missing.name} is not installed: pip install 'kraftpy[load]'") from None
     probe(bootstrap)
     server = audit_server or bootstrap
-    known, _ = read(server, audit_topic)
-    with RangeReader(bootstrap, isolation_level=isolation_level) as broker:
+    secured = security_options()
+    known, _ = read(server, audit_topic, **secured)
+    with RangeReader(bootstrap, isolation_level=isolation_level, **secured) as broker:
         tallies = count_log(
             broker,
             topics,
@@ -97,8 +100,8 @@ def count(
             to_ms=None if end is None else _milliseconds(end),
             known=known,
         )
-    create_topic(server, audit_topic)
-    publish(server, audit_topic, tallies)
+    create_topic(server, audit_topic, **secured)
+    publish(server, audit_topic, tallies, **secured)
     rows = [
         {
             "topic": topic,
@@ -126,7 +129,7 @@ def count(
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot to this PNG file.")
 @window_option
 @audit_topic_option
-@address_option
+@bootstrap_option
 @format_option
 def books(
     topics: tuple[str, ...],
@@ -149,7 +152,7 @@ def books(
     from kraftpy.audit.topic import read
 
     probe(bootstrap)
-    tallies, bad = read(bootstrap, audit_topic)
+    tallies, bad = read(bootstrap, audit_topic, **security_options())
     if bad:
         say(f"{bad} record(s) of {audit_topic} are not audit counts")
     kept = keep_books(

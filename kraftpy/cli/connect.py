@@ -15,7 +15,7 @@ from kraftpy.cli.output import Failure
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-_OPTIONS = "kraftpy.client options"
+_OPTIONS, _FILE = "kraftpy.client options", "kraftpy.command config"
 PROBE_SECONDS = 5.0
 
 
@@ -44,7 +44,7 @@ def _command_config(ctx: click.Context, param: click.Parameter, value: Path | No
         raise click.BadParameter(f"{value}: {error}", ctx, param) from None
     if ignored:
         tell(f"{value}: {', '.join(ignored)}: no setting of this command")
-    ctx.meta[_OPTIONS] = options
+    ctx.meta[_OPTIONS], ctx.meta[_FILE] = options, value
 
 
 def client_options(bootstrap: str, **own: Any) -> dict[str, Any]:
@@ -52,6 +52,19 @@ def client_options(bootstrap: str, **own: Any) -> dict[str, Any]:
     ctx = click.get_current_context(silent=True)
     given = {} if ctx is None else ctx.meta.get(_OPTIONS, {})
     return {**given, **own, "bootstrap_servers": bootstrap}
+
+
+def security_options() -> dict[str, Any]:
+    """Return those options of the running command's file that are about TLS and SASL."""
+    return {
+        name: value for name, value in client_options("").items() if name.startswith(("security_", "ssl_", "sasl_"))
+    }
+
+
+def command_config() -> Path | None:
+    """Return the path that `--command-config` names; None without it."""
+    ctx = click.get_current_context(silent=True)
+    return None if ctx is None else ctx.meta.get(_FILE)
 
 
 address_option = click.option(
@@ -66,7 +79,7 @@ address_option = click.option(
     callback=_servers,
     help="Broker to connect to first; separate several with commas.",
 )
-_config_option = click.option(
+config_option = click.option(
     "--command-config",
     type=click.Path(path_type=Path),
     envvar="KRAFTPY_COMMAND_CONFIG",
@@ -79,7 +92,7 @@ _config_option = click.option(
 
 def bootstrap_option(command: F) -> F:
     """Give a command `--bootstrap-server`, and `--command-config`."""
-    return address_option(_config_option(command))
+    return address_option(config_option(command))
 
 
 def run(bootstrap: str, work: Coroutine[Any, Any, T]) -> T:

@@ -6,6 +6,9 @@ So that a user's compose file only needs another `image:`, paths and rules are t
   arguments of the form KAFKA_NODE_ID=1;
 - if only advertised.listeners are given, listeners are the same ports on every interface;
 - CLUSTER_ID marks new log directories;
+- if an advertised listener has TLS, KAFKA_SSL_KEYSTORE_FILENAME, KAFKA_SSL_TRUSTSTORE_FILENAME and
+  KAFKA_SSL_KEY_CREDENTIALS name files in /etc/kafka/secrets: the stores, and the password of the key; settings of TLS
+  and SASL, also those of one listener (KAFKA_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH), are variables like others;
 - if the file named by kraftpy.quorum.secret.file does not exist, it is created with a random secret: on a volume that
   all nodes of a cluster share, the first node creates it for all;
 - if no listeners are given at all, the broker listens on port 9092 and is advertised as localhost:9092.
@@ -15,7 +18,9 @@ Settings and variables for features that do not exist here (a heap, JMX, ...) ar
 One thing differs: without log.dirs, data are kept in /var/lib/kafka/data, a volume of the image; or, if something is
 mounted at /tmp/kafka-logs or /tmp/kraft-combined-logs, Kafka's defaults, there.
 
-Left out: TLS and SASL (secrets in /etc/kafka/secrets); such listeners are refused.
+Left out: stores that are not PEM, whose passwords KAFKA_SSL_KEYSTORE_CREDENTIALS and KAFKA_SSL_TRUSTSTORE_CREDENTIALS
+name; and the users of a JAAS file that KAFKA_OPTS names: they are settings of a listener and a mechanism, such as
+KAFKA_LISTENER_NAME_CLIENTS_PLAIN_SASL_JAAS_CONFIG.
 """
 
 from __future__ import annotations
@@ -25,16 +30,23 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.config.printing import printable
 from kraftpy.config.sources import is_password, parse_properties, setting_name
 
+if TYPE_CHECKING:
+    from kraftpy.config.security import ListenerSecurity
+
 PROPERTIES = Path("/mnt/shared/config/server.properties")
 DATA = "/var/lib/kafka/data"
+SECRETS = Path("/etc/kafka/secrets")
 KAFKA_DATA = ("/tmp/kafka-logs", "/tmp/kraft-combined-logs")
 EXIT_SETTINGS = 2
+_GREET_MS = 5_000
 
 _LOG_LEVELS = {
     "ALL": "DEBUG",
@@ -97,9 +109,12 @@ def healthy() -> None:
 
     config = configure()
     listener = config.client_listeners[0] if config.is_broker else config.listeners[0]
+    listener = next((each for each in config.client_listeners if config.security_of(each.name) is None), listener)
     host = "localhost" if listener.host in ("", "0.0.0.0", "::") else listener.host
     try:
-        if config.is_broker:
+        if config.is_broker and (security := config.security_of(listener.name)) is not None:
+            _greet(host, listener.port, security)
+        elif config.is_broker:
             ask(f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}", node=config.node_id)
         else:
             _connect(host, listener.port)
@@ -107,6 +122,37 @@ def healthy() -> None:
         sys.exit(failure.message)
     except OSError as error:
         sys.exit(f"{listener}: {error.strerror or error}")
+
+
+def _greet(host: str, port: int, security: ListenerSecurity) -> None:
+    """Check that a broker answers on a listener with TLS or SASL, where this script has no name. Raises Failure."""
+    import asyncio
+
+    from kraftpy.cli.output import Failure
+    from kraftpy.client.connection import Connection
+    from kraftpy.client.runtime import RealRuntime
+    from kraftpy.client.security import Security
+    from kraftpy.protocol.errors import KafkaError
+    from kraftpy.tls import TlsError, client_context
+
+    async def greet() -> None:
+        # The node's own certificate need not be for localhost, and is shown as a client's as well.
+        tls = None if security.tls is None else client_context(replace(security.tls, is_host_checked=False))
+        opened = await Connection.open(
+            RealRuntime(),
+            host,
+            port,
+            client_id="kraftpy-healthy",
+            request_timeout_ms=_GREET_MS,
+            setup_timeout_ms=_GREET_MS,
+            security=Security(tls=tls),
+        )
+        opened.close()
+
+    try:
+        asyncio.run(greet())
+    except (KafkaError, TlsError) as error:
+        raise Failure(str(error)) from error
 
 
 def _connect(host: str, port: int) -> None:
@@ -124,6 +170,7 @@ def configure() -> BrokerConfig:
 
     text = read_text(PROPERTIES) if PROPERTIES.exists() else ""
     os.environ.update(decided(os.environ, text, is_mount=os.path.ismount))
+    os.environ.update(stores(os.environ, text, SECRETS))
     return load(text, os.environ, file_name=str(PROPERTIES), read_file=lambda path: read_text(Path(path))).config
 
 
@@ -163,6 +210,36 @@ def decided(environment: Mapping[str, str], properties: str, *, is_mount: Callab
     if level in _LOG_LEVELS and "KRAFTPY_LOG_LEVEL" not in environment:
         chosen["KRAFTPY_LOG_LEVEL"] = _LOG_LEVELS[level]
     return chosen
+
+
+def stores(environment: Mapping[str, str], properties: str, directory: Path) -> dict[str, str]:
+    """Return the variables for files of TLS that are named in the image's own way. Raises ConfigError."""
+    advertised = environment.get("KAFKA_ADVERTISED_LISTENERS") or environment.get("KAFKA_LISTENERS", "")
+    protocols = environment.get("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "")
+    given = {**parse_properties(properties), **{setting_name(name): text for name, text in environment.items()}}
+    if "SSL://" not in advertised and "SSL" not in protocols + given.get("listener.security.protocol.map", ""):
+        return {}
+    chosen = {}
+    for store in ("KEYSTORE", "TRUSTSTORE"):
+        if name := environment.get(f"KAFKA_SSL_{store}_FILENAME"):
+            chosen[f"KAFKA_SSL_{store}_LOCATION"] = str(_existing(directory / name))
+        if name := environment.get(f"KAFKA_SSL_{store}_CREDENTIALS"):
+            chosen[f"KAFKA_SSL_{store}_PASSWORD"] = _secret(directory / name)
+    if name := environment.get("KAFKA_SSL_KEY_CREDENTIALS"):
+        chosen["KAFKA_SSL_KEY_PASSWORD"] = _secret(directory / name)
+    return chosen
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise ConfigError(f"{path} file does not exist")
+    return path
+
+
+def _secret(path: Path) -> str:
+    from kraftpy.cli.server import read_text
+
+    return read_text(_existing(path)).rstrip("\n")
 
 
 if __name__ == "__main__":

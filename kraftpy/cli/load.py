@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kraftpy.cli.audit import audit_topic_option, window_option
-from kraftpy.cli.connect import address_option, probe
+from kraftpy.cli.connect import bootstrap_option, probe, security_options
 from kraftpy.cli.output import Failure, format_option, print_rows
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @audit_topic_option
 @window_option
 @click.option("--allow-data-loss", is_flag=True, help="If records are gone, continue at the log's start.")
-@address_option
+@bootstrap_option
 @format_option
 def load(
     topics: tuple[str, ...],
@@ -100,6 +100,7 @@ def load(
     options = LoadOptions(
         bootstrap_servers=bootstrap,
         topics=topics,
+        security=security_options(),
         isolation_level=isolation_level,
         max_records_per_partition=max_records_per_partition,
         fail_on_data_loss=not allow_data_loss,
@@ -121,7 +122,7 @@ def _teller(options: LoadOptions, name: str, tier: str | None, topic: str) -> Ca
     from kraftpy.audit.counts import tallies_of
     from kraftpy.audit.topic import create_topic, publish
 
-    create_topic(options.bootstrap_servers, topic)
+    create_topic(options.bootstrap_servers, topic, **options.security)
 
     def tell(loaded: Loaded) -> None:
         tallies = tallies_of(
@@ -131,7 +132,7 @@ def _teller(options: LoadOptions, name: str, tier: str | None, topic: str) -> Ca
             window_ms=loaded.window_ms,
             now_ms=time.time_ns() // 1_000_000,
         )
-        publish(options.bootstrap_servers, topic, tallies)
+        publish(options.bootstrap_servers, topic, tallies, **options.security)
 
     return tell
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kraftpy.cli.connect import address_option
+from kraftpy.cli.connect import bootstrap_option, command_config, config_option
 from kraftpy.cli.output import Failure
 
 
@@ -17,20 +17,26 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.argument("name")
-@address_option
+@bootstrap_option
 @click.option("--source-topic", default="events", show_default=True, help="Topic to read.")
 @click.option("--target-topic", default="counts", show_default=True, help="Topic to write the counts to.")
 def init(name: str, bootstrap: str, source_topic: str, target_topic: str) -> None:
     """Create a working project in the new directory NAME.
 
     It reads a topic into tables (bronze, silver, quarantine), counts by windows of event time, and writes the counts to
-    a topic, exactly once. Its README explains the next steps.
+    a topic, exactly once. Its README explains the next steps. The project names the file of --command-config, and does
+    not copy it.
     """
     from kraftpy.pipeline.project import ProjectError, create
 
     try:
         written = create(
-            name, Path(), bootstrap_servers=bootstrap, source_topic=source_topic, target_topic=target_topic
+            name,
+            Path(),
+            bootstrap_servers=bootstrap,
+            source_topic=source_topic,
+            target_topic=target_topic,
+            command_config=command_config(),
         )
     except (ProjectError, OSError) as error:
         raise Failure(str(error)) from None
@@ -51,6 +57,7 @@ _project = click.option(
 @click.option("--refresh", metavar="TABLES", help="Update only these tables, separated by commas.")
 @click.option("--full-refresh", metavar="TABLES", help="Rebuild these tables from the beginning.")
 @click.option("--full-refresh-all", is_flag=True, help="Rebuild everything from the beginning.")
+@config_option
 def run(project: Path, refresh: str | None, full_refresh: str | None, full_refresh_all: bool) -> None:
     """Process the topic's new records through the pipeline, then exit."""
     arguments = [] if refresh is None else ["--refresh", refresh]
@@ -61,6 +68,7 @@ def run(project: Path, refresh: str | None, full_refresh: str | None, full_refre
 
 @pipeline.command(name="dry-run")
 @_project
+@config_option
 def dry_run(project: Path) -> None:
     """Check the pipeline without writing anything.
 
@@ -75,7 +83,7 @@ def _run(project: Path, *, dry: bool, arguments: list[str]) -> None:
     from kraftpy.spark.java import NoJavaError
 
     try:
-        status = run_project(project, dry=dry, arguments=arguments)
+        status = run_project(project, dry=dry, arguments=arguments, command_config=command_config())
     except (ProjectError, NoJavaError, OSError) as error:
         raise Failure(str(error)) from None
     if status:

@@ -380,6 +380,20 @@ class BrokerConfig:
         listener = self.security_of(self.inter_broker_listener)
         return "" if listener is None or listener.sasl is None else listener.sasl.mechanisms[0]
 
+    @property
+    def controller_security(self) -> ListenerSecurity | None:
+        """The security of the listener by which this node reaches controllers, the first one; None if PLAINTEXT."""
+        return self.security_of(self.controller_listener_names[0]) if self.controller_listener_names else None
+
+    @property
+    def controller_mechanism(self) -> str:
+        """The SASL mechanism by which this node logs in at controllers; by default, the first of their listener."""
+        given = self.given.get("sasl.mechanism.controller.protocol")
+        if given is not None:
+            return given.text.strip()
+        listener = self.controller_security
+        return "" if listener is None or listener.sasl is None else listener.sasl.mechanisms[0]
+
     def security_of(self, listener: str) -> ListenerSecurity | None:
         """Return the security of a listener; None if it is PLAINTEXT."""
         return next((each for each in self.secured if each.listener == listener), None)
@@ -484,7 +498,8 @@ def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> N
     controllers = tuple(name.upper() for name in value("controller.listener.names"))
     values["controller.listener.names"] = controllers
     bound = listening.parse_listeners("listeners", value("listeners"))
-    listening.check_protocols(bound, listening.parse_protocol_map(value("listener.security.protocol.map")), controllers)
+    protocols = listening.parse_protocol_map(value("listener.security.protocol.map"))
+    listening.check_protocols(bound, protocols, controllers, has_quorum="controller" in value("process.roles"))
     values["listeners"] = bound
     if "broker" not in value("process.roles"):
         values["advertised.listeners"] = ()
@@ -504,31 +519,43 @@ def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> N
 
 
 def _secured(given: Mapping[str, WrittenSetting], values: Mapping[str, Any]) -> tuple[ListenerSecurity, ...]:
-    """Resolve the security of the listeners that are not PLAINTEXT."""
+    """Resolve the security of the listeners that are not PLAINTEXT, and of the one that controllers are reached by."""
     name = "listener.security.protocol.map"
     protocols = listening.parse_protocol_map(values.get(name, BROKER_SETTINGS[name].default_value()))
-    secured = [each for each in values["listeners"] if protocols.get(each.name, "PLAINTEXT") != "PLAINTEXT"]
+    bound = [listener.name for listener in values["listeners"]]
+    elsewhere = [each for each in values["controller.listener.names"][:1] if each not in bound]
+    secured = [each for each in (*bound, *elsewhere) if protocols.get(each, "PLAINTEXT") != "PLAINTEXT"]
     if not secured:
         return ()
     from kraftpy.config.security import resolve
 
-    return resolve(given, secured, protocols)
+    return resolve(given, secured, protocols, elsewhere)
 
 
 def _check_between(config: BrokerConfig) -> None:
-    """Check that this broker can log in at others. Raises ConfigError."""
-    listener = config.security_of(config.inter_broker_listener)
-    if config.is_alone or not config.is_broker or listener is None or listener.sasl is None:
+    """Check that this node can log in at others. Raises ConfigError."""
+    if config.is_alone:
         return
-    mechanism = config.inter_broker_mechanism
+    if config.is_broker:
+        listener = config.security_of(config.inter_broker_listener)
+        _check_login(listener, "sasl.mechanism.inter.broker.protocol", config.inter_broker_mechanism, "this broker")
+    if not config.is_own_quorum:
+        listener = config.controller_security
+        _check_login(listener, "sasl.mechanism.controller.protocol", config.controller_mechanism, "this node")
+
+
+def _check_login(listener: ListenerSecurity | None, setting: str, mechanism: str, own_name: str) -> None:
+    """Check that there is a name and a password for a mechanism of a listener. Raises ConfigError."""
+    if listener is None or listener.sasl is None:
+        return
     if mechanism not in listener.sasl.mechanisms:
-        raise ConfigError(f"sasl.mechanism.inter.broker.protocol={mechanism} is not a mechanism of {listener.listener}")
+        raise ConfigError(f"{setting}={mechanism} is not a mechanism of {listener.listener}")
     if mechanism == "OAUTHBEARER":
-        raise ConfigError(f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers do not log in so at each other")
+        raise ConfigError(f"{setting}={mechanism}: nodes do not log in so at each other")
     own = listener.sasl.logins.get(mechanism)
     if own is None or not own.username or not own.password:
         name = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-        raise ConfigError(f"{name} has no username and password, with which this broker logs in at others")
+        raise ConfigError(f"{name} has no username and password, with which {own_name} logs in at others")
 
 
 def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None:

@@ -66,14 +66,26 @@ def parse_protocol_map(text: str) -> dict[str, str]:
     return protocols
 
 
-def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str], controllers: Sequence[str]) -> None:
-    """Check that every listener is mapped to a protocol. Controller listeners may be left unmapped (KIP-631)."""
+def check_protocols(
+    listeners: Sequence[Listener], protocols: Mapping[str, str], controllers: Sequence[str], *, has_quorum: bool
+) -> None:
+    """Check that every listener is mapped to a protocol. Raises ConfigError.
+
+    Controller listeners may be left unmapped if no listener has TLS or SASL (KIP-631): they are PLAINTEXT then. Those
+    that count are the node's own ones, or if it is no controller (`has_quorum`), the one by which it reaches them.
+    """
     for listener in listeners:
-        protocol = protocols.get(listener.name, "PLAINTEXT" if listener.name in controllers else None)
-        if protocol is None:
+        if protocols.get(listener.name) is None and listener.name not in controllers:
             raise ConfigError(f"listeners: no protocol for {listener.name} in listener.security.protocol.map")
-        if protocol != "PLAINTEXT" and listener.name in controllers:
-            raise ConfigError(f"listeners: {listener} is {protocol}, but controllers speak PLAINTEXT only")
+    if all(protocols.get(listener.name, "PLAINTEXT") == "PLAINTEXT" for listener in listeners):
+        return
+    own = [name for name in controllers if any(name == listener.name for listener in listeners)]
+    if unmapped := [name for name in (own if has_quorum else controllers[:1]) if name not in protocols]:
+        raise ConfigError(
+            f"Controller listener with name {unmapped[0]} defined in controller.listener.names not found in "
+            "listener.security.protocol.map (an explicit security mapping for each controller listener is required if "
+            "there are security protocols other than PLAINTEXT in use)"
+        )
 
 
 def is_reachable(listener: Listener) -> bool:

@@ -53,8 +53,6 @@ sasl.login.retry.backoff.max.ms                  long     10000
     Longest pause between tries to log in.
 sasl.login.retry.backoff.ms                      long     100
     First pause between tries to log in.
-sasl.mechanism.controller.protocol               string   GSSAPI
-    SASL mechanism towards the controllers.
 sasl.oauthbearer.assertion.algorithm             string   RS256 ~{ES256,RS256}
     Algorithm that signs a token assertion.
 sasl.oauthbearer.assertion.claim.aud             string   null

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from kraftpy.config.listeners import Listener
 from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
 from kraftpy.security.jaas import JaasError, Login, parse_jaas
@@ -125,13 +124,25 @@ class ListenerSecurity:
     protocol: str
     tls: TlsSettings | None = None
     sasl: SaslSettings | None = None
+    is_elsewhere: bool = False
+    """True if only other nodes have the listener, and this node is a client of it."""
+
+    @property
+    def proves_clients(self) -> bool:
+        """True if everybody who gets in has proved a name."""
+        return self.sasl is not None or (self.tls is not None and self.tls.client_auth == "required")
 
 
 def resolve(
-    given: Mapping[str, WrittenSetting], listeners: Sequence[Listener], protocols: Mapping[str, str]
+    given: Mapping[str, WrittenSetting],
+    listeners: Sequence[str],
+    protocols: Mapping[str, str],
+    elsewhere: Sequence[str] = (),
 ) -> tuple[ListenerSecurity, ...]:
-    """Return the security of each listener, in their order. Raises ConfigError."""
-    return tuple(_resolve(given, listener.name, protocols.get(listener.name, "PLAINTEXT")) for listener in listeners)
+    """Return the security of each listener, in their order; only others have those `elsewhere`. Raises ConfigError."""
+    return tuple(
+        _resolve(given, each, protocols.get(each, "PLAINTEXT"), is_elsewhere=each in elsewhere) for each in listeners
+    )
 
 
 def base_name(name: str) -> str | None:
@@ -172,21 +183,29 @@ class _Settings:
                     raise ConfigError(str(error).replace(name, each, 1)) from None
         return setting.default_value()
 
+    def given(self, name: str) -> str | None:
+        """Return a setting of the node itself, if it is set."""
+        return self._given[name].text.strip() if name in self._given else None
+
     def written(self, name: str) -> str:
         """Return the name that the value comes from, for messages."""
         return self.prefix + name if self.prefix + name in self._given else name
 
 
-def _resolve(given: Mapping[str, WrittenSetting], listener: str, protocol: str) -> ListenerSecurity:
+def _resolve(
+    given: Mapping[str, WrittenSetting], listener: str, protocol: str, *, is_elsewhere: bool
+) -> ListenerSecurity:
     settings = _Settings(given, listener)
-    tls = _tls(settings, listener, protocol) if protocol in TLS_PROTOCOLS else None
-    sasl = _sasl(settings, listener, protocol) if protocol in SASL_PROTOCOLS else None
-    return ListenerSecurity(listener=listener, protocol=protocol, tls=tls, sasl=sasl)
+    tls = _tls(settings, listener, protocol, is_elsewhere=is_elsewhere) if protocol in TLS_PROTOCOLS else None
+    sasl = _sasl(settings, listener, protocol, is_elsewhere=is_elsewhere) if protocol in SASL_PROTOCOLS else None
+    return ListenerSecurity(listener=listener, protocol=protocol, tls=tls, sasl=sasl, is_elsewhere=is_elsewhere)
 
 
-def _sasl(settings: _Settings, listener: str, protocol: str) -> SaslSettings:
+def _sasl(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bool) -> SaslSettings:
     mechanisms = settings.value("sasl.enabled.mechanisms")
     name = settings.written("sasl.enabled.mechanisms")
+    if is_elsewhere and (own := settings.given("sasl.mechanism.controller.protocol")) is not None:
+        mechanisms, name = (own,), "sasl.mechanism.controller.protocol"  # nobody logs in here
     if not mechanisms:
         raise ConfigError(f"{name}: {listener} is {protocol}, and has no mechanism")
     if unknown := [mechanism for mechanism in mechanisms if mechanism not in SERVED_MECHANISMS]:
@@ -204,7 +223,7 @@ def _sasl(settings: _Settings, listener: str, protocol: str) -> SaslSettings:
                 raise ConfigError(f"{where}: {error}") from None
             if mechanism not in logins[mechanism].mechanisms:
                 raise ConfigError(f"{where}: {logins[mechanism].module} is not a login module of {mechanism}")
-        elif mechanism == "PLAIN":
+        elif mechanism == "PLAIN" and not is_elsewhere:
             raise ConfigError(f"{where} is not set: {listener} has the mechanism PLAIN, whose users are there")
     return SaslSettings(
         mechanisms=mechanisms,
@@ -278,9 +297,9 @@ def _check_url(name: str, url: str, urls: Sequence[str], files: Sequence[str]) -
         raise ConfigError(f"{name}={url} is not allowed: it is not in {_ALLOWED}.{kind}")
 
 
-def _tls(settings: _Settings, listener: str, protocol: str) -> TlsSettings:
+def _tls(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bool) -> TlsSettings:
     keys = _key_store(settings)
-    if keys is None:
+    if keys is None and not is_elsewhere:
         raise ConfigError(f"listeners: {listener} is {protocol}, and has neither ssl.keystore.location nor .key")
     versions = settings.value("ssl.enabled.protocols")
     if unknown := [version for version in versions if version not in ENABLED_VERSIONS]:

@@ -55,6 +55,8 @@ sasl.enabled.mechanisms                          list     GSSAPI
     SASL mechanisms clients may use.
 sasl.jaas.config                                 password null
     Login settings of a SASL mechanism.
+sasl.mechanism.controller.protocol               string   GSSAPI
+    SASL mechanism by which nodes log in at controllers.
 sasl.mechanism.inter.broker.protocol             string   GSSAPI
     SASL mechanism between brokers.
 sasl.server.callback.handler.class               class    null

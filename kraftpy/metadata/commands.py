@@ -13,13 +13,11 @@ decides differently only for replicas marked as offline, and only its own `Chang
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
-command was decided. Schema 6 adds credentials, ACLs, client quotas and delegation tokens. Only a command that needs a
+command was decided. Schema 6 adds credentials, ACLs, delegation tokens and client quotas. Only a command that needs a
 schema is written with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
-
-Left out: ACLs.
 """
 
 from __future__ import annotations
@@ -448,10 +446,10 @@ Command = (
     | SetScramCredentials
     | CreateAcls
     | DeleteAcls
-    | AlterClientQuotas
     | CreateDelegationToken
     | ExpireDelegationToken
     | RemoveDelegationTokens
+    | AlterClientQuotas
 )
 
 

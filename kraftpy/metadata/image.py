@@ -6,6 +6,8 @@ frozen; only `Topic` grows in place. Nothing here refuses: a record that does no
 `version` counts the records ever replayed. It only grows, it is the same on every node at the same point of the log,
 caches key encoded responses by it, and a broker's epoch is the version that its registration created.
 `Broker.registered_index` is that registration's index in the log: the broker has caught up once it has applied it.
+
+One file because the image, the records it replays and its snapshot have the same parts.
 """
 
 from __future__ import annotations
@@ -267,8 +269,10 @@ class Image:
         self._features: dict[str, int] = {}
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
-        self.credentials, self.acls = Credentials(), Acls()
-        self.delegation_tokens, self.quotas = DelegationTokens(), ClientQuotas()
+        self.credentials = Credentials()
+        self.acls = Acls()
+        self.delegation_tokens = DelegationTokens()
+        self.quotas = ClientQuotas()
 
     # -- lookups
 
@@ -594,6 +598,8 @@ class Image:
         image._features = {feature.name: feature.level for feature in saved.features}
         image.submissions = Submissions(saved.submissions)
         image.controller_defaults = _values(saved.controller_defaults)
-        image.credentials, image.acls = Credentials(saved.credentials), Acls(saved.acls)
-        image.delegation_tokens, image.quotas = DelegationTokens(saved.delegation_tokens), ClientQuotas(saved.quotas)
+        image.credentials = Credentials(saved.credentials)
+        image.acls = Acls(saved.acls)
+        image.delegation_tokens = DelegationTokens(saved.delegation_tokens)
+        image.quotas = ClientQuotas(saved.quotas)
         return image

@@ -35,9 +35,12 @@ def create(
     bootstrap_servers: str,
     source_topic: str,
     target_topic: str,
+    command_config: Path | None = None,
     transformations: Traversable | None = None,
 ) -> list[Path]:
     """Write the project `name` below `parent`. Return its files, sorted. Raises ProjectError, OSError.
+
+    `command_config` is a file with settings of clients, such as those of TLS and SASL.
 
     The files in the folder `transformations` replace the example's, and may use the same @values@; the example's README
     and sample are then left out.
@@ -52,6 +55,7 @@ def create(
         "bootstrap_servers": bootstrap_servers,
         "source_topic": source_topic,
         "target_topic": target_topic,
+        "command_config": "" if command_config is None else str(command_config.resolve()),
         "storage": _storage(place),
         "tables": (place / "tables").as_uri(),
         "catalog": str(place / "catalog"),

@@ -21,15 +21,24 @@ from pathlib import Path
 from typing import IO
 
 from kraftpy.pipeline.project import CONF, ProjectError, check
+from kraftpy.pipeline.steps import COMMAND_CONFIG
 from kraftpy.spark.java import find_java
 
 _NEEDED = ("pyspark", "pandas", "grpc", "yaml")
 _PATIENCE_SECONDS = 30
 
 
-def run(place: Path, *, dry: bool = False, arguments: Sequence[str] = (), output: IO[bytes] | None = None) -> int:
+def run(
+    place: Path,
+    *,
+    dry: bool = False,
+    arguments: Sequence[str] = (),
+    output: IO[bytes] | None = None,
+    command_config: Path | None = None,
+) -> int:
     """Run the project at `place`, or only check it. Returns the exit status. Raises ProjectError, NoJavaError.
 
+    `command_config` is a file with settings of clients, in place of the one that the project names.
     `output` is a file for Spark's standard output and error.
     """
     check(place)
@@ -42,7 +51,7 @@ def run(place: Path, *, dry: bool = False, arguments: Sequence[str] = (), output
         process = subprocess.Popen(
             command,
             cwd=place,
-            env=_environment(place, Path(scratch)),
+            env=_environment(place, Path(scratch), command_config),
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -62,7 +71,7 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def _environment(place: Path, scratch: Path) -> dict[str, str]:
+def _environment(place: Path, scratch: Path, command_config: Path | None) -> dict[str, str]:
     java = find_java(os.environ, scratch)
     ours = {
         "JAVA_HOME": str(java.home),
@@ -72,6 +81,8 @@ def _environment(place: Path, scratch: Path) -> dict[str, str]:
         "SPARK_CONF_DIR": str((place / CONF).resolve()),
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {shlex.quote(f'-Djava.io.tmpdir={scratch}')}",
     }
+    if command_config is not None:
+        ours[COMMAND_CONFIG] = str(command_config.resolve())
     return {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ, **ours}
 
 

@@ -19,7 +19,9 @@ DataFrame for its columns.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +32,24 @@ BRONZE = ("key", "value", "topic", "partition", "offset", "timestamp", "timestam
 """The columns of records, in the reader's form."""
 _PLACE = ("topic", "partition", "offset", "timestamp")
 _DAMAGED = "_damaged"
+COMMAND_CONFIG = "KRAFTPY_COMMAND_CONFIG"
+"""The variable that names a file with settings of clients."""
+_PROJECT_S = "spark.kraftpy.command.config"
+
+
+def security(spark: SparkSession) -> dict[str, str]:
+    """Return the options of the reader and the sink for TLS and SASL, from a file with settings of clients.
+
+    The environment names the file, or else the project does. Without either, there are no such options. Raises
+    ConfigError, OSError.
+    """
+    path = os.environ.get(COMMAND_CONFIG) or spark.conf.get(_PROJECT_S, "")
+    if not path:
+        return {}
+    from kraftpy.config.sources import parse_properties
+
+    found = parse_properties(Path(path).read_text(encoding="utf-8"), path)
+    return {f"kafka.{name}": value for name, value in found.items() if name.startswith(("security.", "ssl.", "sasl."))}
 
 
 def bronze(spark: SparkSession, topic: str, *, bootstrap_servers: str, **options: str) -> DataFrame:
@@ -71,11 +91,20 @@ def as_records(rows: DataFrame, *, key: str) -> DataFrame:
 
 
 def to_topic(
-    records: DataFrame, topic: str, *, bootstrap_servers: str, checkpoint: str, delivery: str = "exactly_once"
+    records: DataFrame,
+    topic: str,
+    *,
+    bootstrap_servers: str,
+    checkpoint: str,
+    delivery: str = "exactly_once",
+    **options: str,
 ) -> StreamingQuery:
-    """Start a query that writes all available rows to a topic and ends. The sink's `delivery` is its guarantee."""
-    options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic, "delivery": delivery}
-    writer = records.writeStream.format("kraftpy").options(**options).option("checkpointLocation", checkpoint)
+    """Start a query that writes all available rows to a topic and ends. The sink's `delivery` is its guarantee.
+
+    `options` are the sink's.
+    """
+    chosen = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic, "delivery": delivery, **options}
+    writer = records.writeStream.format("kraftpy").options(**chosen).option("checkpointLocation", checkpoint)
     return writer.outputMode("append").trigger(availableNow=True).start()
 
 

@@ -87,6 +87,8 @@ class LoadOptions:
 
     bootstrap_servers: str
     topics: tuple[str, ...]
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Options of clients about TLS and SASL; files that they name are read by each task again."""
     isolation_level: str = "read_committed"
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -108,7 +110,10 @@ def load(
     die between a commit and the call. Raises DataLossError, LoadConflict, KafkaError.
     """
     with RangeReader(
-        options.bootstrap_servers, isolation_level=options.isolation_level, default_api_timeout_ms=options.timeout_ms
+        options.bootstrap_servers,
+        isolation_level=options.isolation_level,
+        default_api_timeout_ms=options.timeout_ms,
+        **options.security,
     ) as broker:
         found = broker.topics(options.topics)
         partitions = [TopicPartition(name, each.partition) for name in sorted(found) for each in found[name].partitions]
@@ -161,6 +166,7 @@ def _load_batch(
     tasks = [
         LoadTask(
             bootstrap_servers=options.bootstrap_servers,
+            security=tuple(options.security.items()),
             isolation_level=options.isolation_level,
             topic=partition.topic,
             partition=partition.partition,

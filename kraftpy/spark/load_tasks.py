@@ -7,7 +7,7 @@ such as 2013-07-04-17, in UTC), which tables with directories keep in the direct
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -68,6 +68,7 @@ class LoadTask:
     """The range to read, and where to write it."""
 
     bootstrap_servers: str
+    security: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     isolation_level: str
     topic: str
     partition: int
@@ -105,7 +106,10 @@ def load_range(task: LoadTask) -> LoadedRange:
     counts: dict[int, int] = {}
     with (
         RangeReader(
-            task.bootstrap_servers, isolation_level=task.isolation_level, default_api_timeout_ms=task.timeout_ms
+            task.bootstrap_servers,
+            isolation_level=task.isolation_level,
+            default_api_timeout_ms=task.timeout_ms,
+            **dict(task.security),
         ) as broker,
         _Files(task) as files,
     ):

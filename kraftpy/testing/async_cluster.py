@@ -132,6 +132,14 @@ class AsyncCluster:
         """The addresses of all controllers, for administrators (`bootstrap.controllers`, KIP-919)."""
         return self.blocking.bootstrap_controllers
 
+    def client_options(self, user: str | None = None) -> dict[str, Any]:
+        """Like `Cluster.client_options`."""
+        return self.blocking.client_options(user)
+
+    def client_properties(self, user: str | None = None) -> dict[str, str]:
+        """Like `Cluster.client_properties`."""
+        return self.blocking.client_properties(user)
+
     def address(self, node: int) -> str:
         """Return the host and port at which clients reach this broker."""
         return self.blocking.address(node)

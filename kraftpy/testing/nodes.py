@@ -16,7 +16,7 @@ are cut off, the node itself holds their requests or the answers, which costs no
 Every method that breaks something returns a `Fault` (see `kraftpy.testing.faults` for the other faults), which repairs
 it at the end of its `with` block or on request. `chaos` breaks things on its own, from a seed.
 
-Left out: TLS, systems without /proc.
+Left out: TLS between nodes, systems without /proc.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kraftpy.testing.async_cluster import AsyncCluster
+from kraftpy.testing.client_security import LISTENER, ClientSecurity
 from kraftpy.testing.companion import TOKEN
 from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
 from kraftpy.testing.ports import HOST
@@ -66,9 +67,14 @@ class Cluster(Faulty, Questions):
     killed. With `keep_on_failure`, a temporary directory is kept, too, if the block ends with an exception, which names
     it.
 
+    `security` is one of ssl, sasl_plaintext, sasl_ssl: clients then come over TLS, with a certificate made for it,
+    and log in as one of `users`, passwords by name; `client_options` and `client_properties` are what they need.
+
     `can_partition=False` lets nodes reach each other directly, for measurements of microseconds.
 
     Raises BrokerDied if a node does not start, or has ended on its own by the time the block ends.
+
+    One class because a test holds one thing, the cluster, and asks it everything.
     """
 
     def __init__(
@@ -79,6 +85,8 @@ class Cluster(Faulty, Questions):
         settings: Mapping[str, str] | None = None,
         node_settings: Mapping[int, Mapping[str, str]] | None = None,
         racks: Sequence[str] | None = None,
+        security: str | None = None,
+        users: Mapping[str, str] | None = None,
         directory: Path | str | None = None,
         keep_on_failure: bool = False,
         can_partition: bool = True,
@@ -99,6 +107,9 @@ class Cluster(Faulty, Questions):
         """All node ids."""
         if unknown := sorted(set(node_settings or {}) - set(self.nodes)):
             raise ValueError(f"node_settings: unknown node {unknown[0]}")
+        if users is not None and security is None:
+            raise ValueError("users need security, such as security='sasl_ssl'")
+        self._security = None if security is None else ClientSecurity(security, users or {})
         self._settings = dict(settings or {})
         self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
         self._racks = dict(zip(self.brokers, racks or (), strict=False))
@@ -147,6 +158,8 @@ class Cluster(Faulty, Questions):
         try:
             is_removed = self._temporary and not self._keep_on_failure
             self._wiring.open(remove=str(self._directory) if is_removed else None)
+            if self._security is not None:
+                self._security.open(self._directory)
             for node in self.nodes:
                 self._configure(node)
                 self._launch(node)
@@ -221,6 +234,21 @@ class Cluster(Faulty, Questions):
         """Return the host and port at which clients reach this broker."""
         assert node in self.brokers, f"node {node} serves no clients"
         return f"{HOST}:{self._wiring.ports[node].clients}"
+
+    def client_options(self, user: str | None = None) -> dict[str, Any]:
+        """Return keyword arguments for our clients, `bootstrap_servers` among them; `user` is the first by default."""
+        options = {} if self._security is None else self._security.client_options(user)
+        return {"bootstrap_servers": self.bootstrap_servers, **options}
+
+    def client_properties(self, user: str | None = None) -> dict[str, str]:
+        """Return a client's settings by Kafka's names, for `--command-config` and Java; `user` as above."""
+        settings = {} if self._security is None else self._security.client_properties(user)
+        return {"bootstrap.servers": self.bootstrap_servers, **settings}
+
+    def _host_and_port(self, node: int) -> tuple[str, int]:
+        """Return where questions reach a broker: a listener that asks for no login."""
+        ports = self._wiring.ports[node]
+        return HOST, ports.clients if self._security is None else ports.brokers
 
     @property
     def directory(self) -> Path:
@@ -475,9 +503,10 @@ class Cluster(Faulty, Questions):
         ports = self._wiring.ports[node]
         is_broker, is_controller = node in self.brokers, node in self.controllers
         replicas = str(min(3, len(self.brokers)))
+        clients, protocol = ("PLAINTEXT",) * 2 if self._security is None else (LISTENER, self._security.protocol)
         listeners, roles = [], []
         if is_broker:
-            listeners += [f"PLAINTEXT://{HOST}:{ports.clients}", f"REPLICATION://{HOST}:{ports.brokers}"]
+            listeners += [f"{clients}://{HOST}:{ports.clients}", f"REPLICATION://{HOST}:{ports.brokers}"]
             roles.append("broker")
         if is_controller:
             listeners.append(f"CONTROLLER://{HOST}:{ports.controllers}")
@@ -490,7 +519,7 @@ class Cluster(Faulty, Questions):
             ),
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": f"{clients}:{protocol},REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self.node_directory(node) / "data"),
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
@@ -505,12 +534,16 @@ class Cluster(Faulty, Questions):
         if is_broker:
             settings["inter.broker.listener.name"] = "REPLICATION"
             settings["advertised.listeners"] = (
-                f"PLAINTEXT://{HOST}:{ports.clients},REPLICATION://{HOST}:{self._wiring.replication_ports[node]}"
+                f"{clients}://{HOST}:{ports.clients},REPLICATION://{HOST}:{self._wiring.replication_ports[node]}"
             )
             if node in self._racks:
                 settings["broker.rack"] = self._racks[node]
+        if self._security is not None:
+            settings |= self._security.settings()
         settings |= self._settings | self._node_settings.get(node, {})
         self.node_directory(node).mkdir(exist_ok=True)
+        if self._security is not None:
+            self._security.format(settings)
         text = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
         properties = self.node_directory(node) / "server.properties"
         properties.touch(mode=0o600)  # it may contain a secret

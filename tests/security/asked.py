@@ -303,9 +303,10 @@ ASKED: dict[ApiKey, Callable[[Named], Any]] = {
         entries=[
             quotas.EntryData(
                 entity=[quotas.EntityData(entity_type="user", entity_name="nobody")],
-                ops=[quotas.OpData(key="producer_byte_rate", remove=True)],
+                ops=[quotas.OpData(key="producer_byte_rate", value=1.0)],
             )
-        ]
+        ],
+        validate_only=True,
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda named: DescribeUserScramCredentialsRequest(),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda named: scram.AlterUserScramCredentialsRequest(

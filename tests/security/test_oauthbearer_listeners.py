@@ -485,5 +485,5 @@ def test_brokers_do_not_log_in_by_tokens() -> None:
             "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
         }
         broker = EmbeddedBroker(settings={**SETTINGS, **more})
-        with pytest.raises(BrokerDied, match="brokers do not log in so at each other"), broker:
+        with pytest.raises(BrokerDied, match="nodes do not log in so at each other"), broker:
             pass

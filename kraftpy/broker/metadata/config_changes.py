@@ -57,8 +57,8 @@ class ConfigRoom:
         """
         added_bytes = max(added_bytes, 0)
         image = self._image()
-        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes
-        kept += image.delegation_tokens.bytes + image.quotas.bytes
+        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes + image.quotas.bytes
+        kept += image.delegation_tokens.bytes
         if added_bytes and kept + self._held_bytes + added_bytes > self._most_bytes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,

@@ -24,6 +24,7 @@ from kraftpy.broker.storage.directories import LogDirectories, random_id
 from kraftpy.config import BROKER_SETTINGS, BrokerConfig
 from kraftpy.config.settings import render
 from kraftpy.metadata.commands import ChangeBroker, Command, ConfigValue, FormatCluster, SetControllerDefaults
+from kraftpy.metadata.credentials import SetScramCredentials
 from kraftpy.metadata.features import LATEST
 from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION
 from kraftpy.metadata.sessions import HeartbeatReply, Sessions
@@ -173,6 +174,7 @@ class Controller:
     async def _format(self) -> None:
         """Give a new cluster its id: that of the leader's formatted directories, or a random one."""
         cluster_id = self._directories.cluster_id or random_id()
+        initial = self._metadata.initial_credentials
         command = FormatCluster(
             cluster_id=cluster_id,
             time_ms=self._clock.now(),
@@ -180,6 +182,8 @@ class Controller:
             min_insync_replicas=self._config.min_insync_replicas,
         )
         try:
+            if initial:  # before the id, so that a crash in between only repeats this
+                await self._metadata.submit(SetScramCredentials(changes=initial, time_ms=self._clock.now()))
             await self._metadata.submit(command)
         except KafkaError as error:
             logger.error("could not set the id of the new cluster: %s", error)

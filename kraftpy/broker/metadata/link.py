@@ -23,6 +23,9 @@ A connection whose first frame begins with a zero byte is not a node's, because 
 Kafka's clients, which administers the cluster through this listener (KIP-919). The node takes it over
 (`Links.take_over`), with all that has arrived.
 
+On a controller listener with TLS, all of this is inside TLS (`broker.security`); on one with SASL, the caller logs in
+before its hello (`link_login`), and `principal` is then the name that it has proved, or the one in its certificate.
+
 `VERSION` is the version of this protocol. Nodes of different versions do not connect, and both log that.
 """
 
@@ -33,6 +36,7 @@ import hmac
 import itertools
 import secrets
 import socket
+import ssl
 from enum import Enum
 from hashlib import blake2b
 from struct import Struct
@@ -40,20 +44,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kraftpy.broker.metadata.link_messages import (
     CLUSTER_ID_BYTES,
+    LOGIN_BYTES,
     ConnectionRefused,
     LinkError,
     printable,
     read_hello,
     read_identity,
+    refusal_of_login,
 )
 from kraftpy.metadata.codec import CodecError, pack, unpack
+from kraftpy.security.failures import AuthenticationFailed
+from kraftpy.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    from kraftpy.broker.metadata.link_login import LoginServer
     from kraftpy.broker.metadata.transport import Links
 
 VERSION = 2
 _HELLO_BYTES = 1024
 _HELLO_SECONDS = 5.0
+_SECURE_HELLO_SECONDS = 10.0
+"""The same on listeners with TLS or SASL, whose handshakes have as long on client listeners."""
 _MAX_REQUESTS = 64
 TICKS_OF_SILENCE = 6
 _SIZE = Struct(">I")
@@ -61,6 +72,8 @@ _NUMBER = Struct(">Q")
 _MAC_BYTES = 16
 _PROOF_BYTES = 32
 _NONCE_BYTES = 32
+_SHOWN = 200
+"""Characters of a name in the log."""
 
 # The first element of a frame: its type.
 ONE_WAY, REQUEST, ANSWER, REFUSAL, PING = range(5)
@@ -71,6 +84,7 @@ Body = dict[str, Any]
 class _State(Enum):
     """The stage of a connection's handshake."""
 
+    LOGIN = "the caller has to log in"
     HELLO = "nothing was received yet"
     PROOF = "the hello was received; nothing is proved yet"
     OPEN = "the peer has proved that it knows the secret: this is a link"
@@ -88,9 +102,15 @@ class Link(asyncio.Protocol):
         expected: int | None = None,
         is_knock: bool = False,
         listener: str = "",
+        login: LoginServer | None = None,
+        must_log_in: bool = False,
     ) -> None:
+        """`login` is that of the called side; a caller that `must_log_in` awaits `ask`, then calls `begin`."""
         self._links = links
         self._listener = listener
+        self._login = login
+        self._login_answer: asyncio.Future[bytes] | None = None
+        self._may_be_clients = not is_caller
         self._is_caller = is_caller
         self._expected = expected
         self._is_knock = is_knock
@@ -99,7 +119,7 @@ class Link(asyncio.Protocol):
         self._buffer = bytearray()
         self._own_hello = b""
         self._their_hello = b""
-        self._state = _State.HELLO
+        self._state = _State.LOGIN if login is not None or must_log_in else _State.HELLO
         self._send_key = self._receive_key = b""
         self._sent = self._received = 0
         self._is_closed = False
@@ -111,6 +131,8 @@ class Link(asyncio.Protocol):
         self._unanswered = 0
         """The number of the peer's unanswered requests."""
         self.peer: int | None = None
+        self.principal: Principal = ANONYMOUS
+        """Who is at the other end, by its certificate or its login; that of a called side is not known."""
         self.host = ""
         self.ready: asyncio.Future[int | None] = self._loop.create_future()
 
@@ -122,19 +144,32 @@ class Link(asyncio.Protocol):
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = self._transport.get_extra_info("peername")
         self.host = str(address[0]) if isinstance(address, tuple) else ""
-        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it did not identify itself in time", "late")
-        if self._links.forbids_links_to(self.host):
+        seconds = _HELLO_SECONDS if self._links.security is None else _SECURE_HELLO_SECONDS
+        self._deadline = self._loop.call_later(seconds, self.close, "it did not identify itself in time", "late")
+        if self._links.forbids_links_to(self.host, None if self._is_caller else self._listener):
             self.close("links to other machines require kraftpy.quorum.secret", "beyond this machine")
-        elif self._is_caller:
-            self._send_hello()
-        else:
+        elif not self._is_caller:
             self._links.half_opened(self)
+        elif self._state is _State.HELLO:
+            self._send_hello()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return room for bytes that come out of a layer of TLS."""
+        return self._links.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take bytes that came out of a layer of TLS."""
+        self.data_received(bytes(self._links.receive_buffer[:nbytes]))
+
+    def certified(self, principal: Principal) -> None:
+        """Note the name in the peer's certificate."""
+        self.principal = principal
 
     def data_received(self, data: bytes) -> None:
         """Process every frame that is complete."""
         self._buffer += data
         self._silent_ticks = 0
-        if self._state is _State.HELLO and not self._is_caller and self._is_of_a_client():
+        if self._may_be_clients and self._is_of_a_client():
             self._hand_over()
             return
         try:
@@ -150,6 +185,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close this link after the peer or the network closed the connection."""
+        if isinstance(exc, ssl.SSLError):  # with TLS 1.3, a caller learns here that it is not trusted
+            self.close(f"TLS failed: {exc}", "TLS")
         self.close("the connection is lost" if exc is None else str(exc))
         self._buffer.clear()
         self._transport = None
@@ -166,13 +203,13 @@ class Link(asyncio.Protocol):
         self._state = _State.OVER
         self.close("it is a client's")
         if transport is not None:
-            self._links.take_over(self._listener, transport, received)
+            self._links.take_over(self._listener, transport, received, self.principal)
 
     def _next_frame(self) -> bytes | None:
         if len(self._buffer) < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(self._buffer)
-        limit = self._links.max_frame_bytes if self._state is _State.OPEN else _HELLO_BYTES
+        limit = self._limit()
         if size > limit:
             raise LinkError(f"a frame of {size} bytes; {limit} are allowed")
         end = _SIZE.size + size
@@ -180,7 +217,58 @@ class Link(asyncio.Protocol):
             return None
         frame = bytes(memoryview(self._buffer)[_SIZE.size : end])
         del self._buffer[:end]
+        self._may_be_clients = False
         return frame
+
+    def _limit(self) -> int:
+        match self._state:
+            case _State.OPEN:
+                return self._links.max_frame_bytes
+            case _State.LOGIN:
+                return LOGIN_BYTES
+            case _:
+                return _HELLO_BYTES
+
+    # --- the login ---------------------------------------------------------------------------
+
+    async def ask(self, frame: bytes) -> bytes:
+        """Send a frame of the caller's login, and return the next one. Raises LinkError."""
+        if self._is_closed:
+            raise LinkError("the connection is lost")
+        self._login_answer = self._loop.create_future()
+        self._write(frame)
+        return await self._login_answer
+
+    def begin(self) -> None:
+        """Go on after the caller's login."""
+        if self._state is _State.LOGIN and not self._is_closed:
+            self._state = _State.HELLO
+            self._send_hello()
+
+    def _receive_login(self, frame: bytes) -> None:
+        if self._is_caller:
+            waiting, self._login_answer = self._login_answer, None
+            if waiting is None or waiting.done():
+                raise LinkError("it sent a frame of a login that nobody asked for")
+            waiting.set_result(frame)
+            return
+        assert self._login is not None
+        try:
+            answer, principal = self._login.answer(frame)
+        except AuthenticationFailed as failure:
+            self._state = _State.OVER
+            self._links.login_failed(self, failure)
+            self._loop.call_later(self._login.failure_delay, self._refuse_login, str(failure))
+            return
+        self._write(answer)
+        if principal is not None:
+            self.principal = principal
+            self._state = _State.HELLO
+
+    def _refuse_login(self, reason: str) -> None:
+        if not self._is_closed and self._transport is not None:
+            self._write(refusal_of_login(reason))
+            self._transport.close()
 
     # --- the handshake -----------------------------------------------------------------------
 
@@ -197,6 +285,8 @@ class Link(asyncio.Protocol):
 
     def _receive_handshake(self, frame: bytes) -> None:
         match self._state:
+            case _State.LOGIN:
+                self._receive_login(frame)
             case _State.HELLO:
                 self._their_hello = frame
                 version = read_hello(frame)
@@ -237,6 +327,12 @@ class Link(asyncio.Protocol):
             raise ConnectionRefused("secret", "it does not know the secret of this cluster (kraftpy.quorum.secret)")
         identity = read_identity(content)
         if not self._is_caller:
+            if not self._links.may_be_node(self._listener, self.principal, self.host):
+                raise ConnectionRefused(
+                    "rights",
+                    f"{printable(str(self.principal), _SHOWN)} may not be a node: it is not among super.users, and has "
+                    "no CLUSTER_ACTION on the cluster",
+                )
             self._send_identity()
         node, links = identity["node"], self._links
         if node == links.node_id or self._expected not in (None, node):
@@ -378,7 +474,9 @@ class Link(asyncio.Protocol):
             self._deadline.cancel()
         if self._transport is not None:
             self._transport.abort()
-        if self._state in (_State.HELLO, _State.PROOF):
+        if self._login_answer is not None and not self._login_answer.done():
+            self._login_answer.set_exception(LinkError(reason))
+        if self._state in (_State.LOGIN, _State.HELLO, _State.PROOF):
             self._links.note_refusal(self, kind, reason)
             if kind != "lost" and not self._is_caller:
                 self._links.failed(self)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kraftpy.metadata.codec import unpack
+from kraftpy.metadata.codec import pack, unpack
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
 
 MAX_NODE_ID = (1 << 31) - 1
@@ -19,6 +19,8 @@ _MAX_NUMBER = (1 << 62) - 1
 _MAX_TEXT = 1_000
 _MAX_ENTRIES = 1 << 20
 _MAX_NODES = 10_000
+LOGIN_BYTES = 20 * 1024
+"""The largest frame of a login: a token of SCRAM has at most 16 KiB."""
 
 
 class LinkError(Exception):
@@ -97,6 +99,10 @@ _IDENTITY: Shape = {
     "knocks": _flag,
 }
 
+_LOGIN_TOKEN: Shape = {"mechanism": _text(100), "token": _bytes(0, 1 << 20)}
+_LOGIN_ANSWER: Shape = {"token": _bytes(0, 1 << 20), "done": _flag}
+_LOGIN_REFUSAL: Shape = {"refused": _text()}
+
 REQUESTS: Mapping[str, Shape] = {
     "submit": {"data": _bytes(1, MAX_ENTRY_BYTES - 1)},
     "follow": {"after": _number(), "leader": _number(-1, MAX_NODE_ID), "term": _number(-1)},
@@ -174,3 +180,33 @@ def read_identity(content: bytes) -> dict[str, Any]:
         raise BadBodyError("its identity is not a map")
     _check("its identity", _IDENTITY, {}, identity)
     return identity
+
+
+# -- the frames of a login, before a hello
+
+
+def read_login_token(frame: bytes) -> tuple[str, bytes]:
+    """Decode a mechanism and a token of the caller. Raises CodecError or LinkError."""
+    body = unpack(frame)
+    if type(body) is not dict or "token" not in body:
+        raise ConnectionRefused("login", "it has not logged in, as nodes have to on this listener")
+    _check("its login", _LOGIN_TOKEN, {}, body)
+    return body["mechanism"], body["token"]
+
+
+def refusal_of_login(reason: str) -> bytes:
+    """Return the frame that tells the caller why it is refused."""
+    return pack({"refused": reason[:_MAX_TEXT]})
+
+
+def read_login_answer(frame: bytes) -> bytes | str:
+    """Decode the token that answers the caller's, or the reason of a refusal. Raises CodecError or LinkError."""
+    body = unpack(frame)
+    if type(body) is not dict:
+        raise BadBodyError("the answer to a login is not a map")
+    if "refused" in body:
+        _check("the refusal of a login", _LOGIN_REFUSAL, {}, body)
+        return printable(body["refused"])
+    _check("the answer to a login", _LOGIN_ANSWER, {}, body)
+    token: bytes = body["token"]
+    return token

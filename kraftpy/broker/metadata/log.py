@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from kraftpy.broker.containment import Tasks
@@ -32,6 +32,7 @@ from kraftpy.broker.metadata.pending_submissions import PendingSubmissions
 from kraftpy.broker.metadata.quorum_admin import QuorumAdmin, TopicDefaults, address_problem
 from kraftpy.broker.metadata.state_machine import Note, RecordingMachine
 from kraftpy.broker.metadata.voter import Voter
+from kraftpy.broker.storage.bootstrap import read_bootstrap
 from kraftpy.config import BrokerConfig
 from kraftpy.config.quorum import parse_address
 from kraftpy.metadata.codec import CodecError
@@ -52,6 +53,7 @@ from kraftpy.metadata.commands import (
     encode_command,
 )
 from kraftpy.metadata.controller import decide
+from kraftpy.metadata.credentials import ScramChange
 from kraftpy.metadata.decision import (
     BrokerResult,
     ConfigResult,
@@ -64,12 +66,14 @@ from kraftpy.metadata.decision import (
     TopicResult,
 )
 from kraftpy.metadata.image import Image
-from kraftpy.metadata.journal import MAX_ENTRY_BYTES
+from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Entry
 from kraftpy.metadata.proposals import check_proposal
 from kraftpy.ports import Clock, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.security.scram import ScramCredential
 
 if TYPE_CHECKING:
+    from kraftpy.broker.metadata.early_credentials import EarlyCredentials
     from kraftpy.broker.metadata.observer import Observer
     from kraftpy.broker.metadata.transport import Links
 
@@ -129,6 +133,9 @@ class MetadataLog:
             leader_id=lambda: self.leader_id,
         )
         """The administration of the quorum itself."""
+        self._early: EarlyCredentials | None = None
+        self.initial_credentials: tuple[ScramChange, ...] = ()
+        """The credentials that a new cluster begins with."""
         self.many_topics = asyncio.Lock()
         """Held for each part of a request with many topics (`topic_changes`), so that such requests alternate."""
 
@@ -172,6 +179,13 @@ class MetadataLog:
         """The newest entry that the broker has acted on."""
         return self._publisher.acted_index
 
+    def credential_of(self, name: str, mechanism: int) -> ScramCredential | None:
+        """Return a user's credential on controller listeners, where nodes log in before the metadata are up to date."""
+        if self._early is None:
+            return self.image.credentials.of(name, mechanism)
+        has_leader = self.leader_id is not None
+        return self._early.of(name, mechanism, self.image, has_leader=has_leader, applied_index=self._applied_index)
+
     def on_leadership(self, callback: OnLeadership) -> None:
         """Register a callback for when this node becomes or stops being the active controller."""
         self._on_leadership.append(callback)
@@ -192,6 +206,7 @@ class MetadataLog:
         trusted or read."""
         config, links = self._config, self._links
         if config.is_controller:
+            self.initial_credentials = await asyncio.to_thread(read_bootstrap, directory)
             voters = {voter.node_id: str(voter.address) for voter in config.controller_quorum_voters}
             self._source = Voter(
                 node_id=config.node_id,
@@ -204,6 +219,7 @@ class MetadataLog:
                 clock=self._clock,
                 links=links,
                 tasks=self._tasks,
+                on_loaded=self._loaded,
             )
         else:
             from kraftpy.broker.metadata.observer import Observer  # imported here: a single node does not need it
@@ -226,6 +242,15 @@ class MetadataLog:
         for make, name in ((publish, "metadata changes"), (resend, "metadata submissions")):
             self._running.append(self._tasks.keep_running(make, name=name))
         self._on_change()
+
+    def _loaded(self, entries: Sequence[Entry]) -> None:
+        if self.image.cluster_id is not None:
+            self.initial_credentials = ()  # the cluster is not new
+        security = self._config.controller_security
+        if security is not None and security.sasl is not None and not {*security.sasl.mechanisms} <= {"PLAIN"}:
+            from kraftpy.broker.metadata.early_credentials import EarlyCredentials  # here: most quorums need none
+
+            self._early = EarlyCredentials(self.initial_credentials, self.image, entries)
 
     def follow_changes(self) -> Image:
         """Start calling `changed`, and return the current image, for which it is not called."""

@@ -18,26 +18,42 @@ itself, before others; of networks that lately failed to prove themselves, befor
 most, its oldest. Among equals chance decides, so that no flood, from however many addresses, can outrun a node that is
 new here. The memory of both kinds of networks is bounded.
 
-Left out: encryption, and authorization: any program that knows the secret is a node of the cluster.
+Controller listeners have TLS and SASL like others (`secure`): they then prove who calls, and a secret is not needed.
+
+With an authorizer and without a secret, a caller's name needs the right CLUSTER_ACTION (`may_be_node`).
+
+Left out: which name may be which node: any program that knows the secret, or has the right, may be any node.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
 from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.metadata.secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
+from kraftpy.broker.peers import security_to_controllers
 from kraftpy.broker.startup import opening
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
+from kraftpy.protocol.errors import KafkaError
+from kraftpy.security.principal import Principal
+
+if TYPE_CHECKING:
+    from kraftpy.broker.connection import Connection
+    from kraftpy.broker.security.listeners import SecureListeners
+    from kraftpy.client.security import Security
+    from kraftpy.security.failures import AuthenticationFailed
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +66,9 @@ _MAX_KNOWN_NETWORKS = 256
 _MAX_FAILED_NETWORKS = 1_024
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _CONNECT_SECONDS = 2.0
+_SECURE_CONNECT_SECONDS = 10.0
+"""With TLS's handshake, which has as long on client listeners."""
+_RECEIVE_BYTES = 256 * 1024
 _RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 1.0
 Receiver = Callable[[int, Body], None]
@@ -88,6 +107,13 @@ class Links:
         """The key that nodes prove to know, derived from the secret before anything is exchanged (`derive_key`)."""
         self.refused_cluster: str | None = None
         """The id of another cluster whose node was last found at a configured address of the quorum."""
+        self.security: SecureListeners | None = None
+        """The TLS and SASL of the controller listeners; None if all of them are PLAINTEXT."""
+        self._own_security: Callable[[], Security] | None = None
+        self._proving: frozenset[str] = frozenset()
+        """The controller listeners on which everybody has to prove a name."""
+        self._named: frozenset[str] = frozenset()
+        """The controller listeners on which callers may prove a name: those with TLS or SASL."""
         self._secret = secret
         self._complaints = Complaints() if complaints is None else complaints
         self._incidents = Incidents(self._complaints) if incidents is None else incidents
@@ -110,6 +136,8 @@ class Links:
         self._servers: dict[Listener, asyncio.Server] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.receive_buffer = memoryview(b"")
+        """Where links with TLS receive; all bytes are taken before the next arrive."""
 
     # --- for the node ------------------------------------------------------------------------
 
@@ -122,6 +150,24 @@ class Links:
     def is_protected(self) -> bool:
         """True if this node has a secret, which peers must prove to know."""
         return self._secret is not None
+
+    def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
+        """Use TLS and SASL as the settings of the controller listeners say. Call it before `listen`."""
+        if config.controller_security is not None:
+            self._own_security = functools.partial(security_to_controllers, config)
+        controllers = [each for each in config.secured if each.listener in config.controller_listener_names]
+        if controllers:
+            self.security = listeners
+            self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
+            self._proving = frozenset(each.listener for each in controllers if each.proves_clients)
+            self._named = frozenset(each.listener for each in controllers)
+
+    async def own_security(self) -> Security | None:
+        """Return how this node connects to controllers, its keys and certificates just read; None if in clear text.
+
+        Raises KafkaError if they cannot be used.
+        """
+        return None if self._own_security is None else await asyncio.to_thread(self._own_security)
 
     def key_for(self, purpose: bytes) -> bytes:
         """Derive a 32-byte key for another use, which reveals neither the secret nor the links' key."""
@@ -195,6 +241,9 @@ class Links:
         """
         if self.is_protected or config.is_own_quorum:
             return None
+        own = [listener.name for listener in config.controller_listeners]
+        if self._own_security is not None and self._proving.issuperset(own):
+            return None
         hosts = [voter.address.host for voter in config.controller_quorum_voters]
         hosts = hosts or [address.host for address in config.controller_quorum_bootstrap_servers]
         where = self.remote_listener() or next(filter(is_remote_address, hosts), None)
@@ -205,15 +254,19 @@ class Links:
             "of the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
         )
 
-    def forbids_links_to(self, host: str) -> bool:
-        """Return whether links to an address are forbidden: other machines require a secret."""
-        return self._secret is None and not is_loopback(host)
+    def forbids_links_to(self, host: str, listener: str | None = None) -> bool:
+        """Return whether links to an address are forbidden: other machines require a secret, or TLS or SASL.
+
+        `listener` is the one that a peer has connected to; None if this node connects.
+        """
+        is_proved = self._own_security is not None if listener is None else listener in self._proving
+        return self._secret is None and not is_proved and not is_loopback(host)
 
     async def listen(self, listener: Listener) -> int:
         """Bind an address on which `start` will accept connections; return the port. Raises StartupError."""
         with opening(listener):
             server = await asyncio.get_running_loop().create_server(
-                lambda: Link(self, is_caller=False, listener=listener.name),
+                functools.partial(_accepted, self, listener.name),
                 listener.host or None,
                 listener.port,
                 backlog=128,
@@ -267,6 +320,12 @@ class Links:
     def connects_to(self, peer: int) -> bool:
         """Return whether this node connects to the peer, rather than only knocking."""
         return not self.is_voter or peer not in self._voters or self.node_id > peer
+
+    def may_be_node(self, listener: str, principal: Principal, host: str) -> bool:
+        """Return whether a caller may be a node of the cluster, which without a secret is a right of its name."""
+        if self.security is None or self._secret is not None or listener not in self._named:
+            return True
+        return self.security.may_be_node(principal, host)
 
     def half_opened(self, connection: Link) -> None:
         """Admit a connection that is not authenticated yet."""
@@ -327,12 +386,21 @@ class Links:
             if caller.peer == peer:
                 caller.retry_soon()
 
-    def take_over(self, listener: str, transport: asyncio.Transport, received: bytes) -> None:
+    def login_failed(self, connection: Link, failure: AuthenticationFailed) -> None:
+        """Log that a caller could not log in."""
+        self.failed(connection)
+        assert self.security is not None
+        reason = str(failure) if failure.__cause__ is None else f"{failure}: {failure.__cause__}"
+        self.security.failed_from(connection.host, printable(reason))
+
+    def take_over(self, listener: str, transport: asyncio.Transport, received: bytes, principal: Principal) -> None:
         """Have the node serve the connection of a client, which has sent these bytes so far."""
         if (new_client := self._new_client.get(listener)) is None:
             transport.abort()
             return
         client = new_client()
+        if self.security is not None:
+            self.security.admit(listener, cast("Connection", client), principal)
         transport.set_protocol(client)
         client.connection_made(transport)
         rest = memoryview(received)
@@ -350,6 +418,12 @@ class Links:
             logger, level, f"link {kind}", connection.host, "a connection of the quorum with %s was closed: %s",
             connection.host or "nobody", printable(reason),
         )  # fmt: skip
+
+    def call_failed(self, address: Address, reason: str) -> None:
+        """Log that this node cannot prove itself to a controller, or a controller to this node."""
+        self._complaints.write(
+            logger, logging.WARNING, "link call", address.host, "no link to %s: %s", address, printable(reason)
+        )
 
     def refuse_body(self, peer: int, error: Exception) -> None:
         """Log that a body was refused because no node of this version sends it."""
@@ -404,6 +478,20 @@ class Links:
             await asyncio.sleep(self._tick_seconds)
             for connection in [*self._up.values()]:
                 connection.tick()
+
+
+def _accepted(links: Links, listener: str) -> asyncio.BaseProtocol:
+    """Return what a socket accepted on this listener talks to."""
+    security = links.security
+    if security is None:
+        return Link(links, is_caller=False, listener=listener)
+    from kraftpy.broker.metadata.link_login import LoginServer  # here: most quorums need none
+
+    login = None
+    if (sasl := security.sasl_settings(listener)) is not None:
+        login = LoginServer(security.sasl_of_node(listener, sasl), failure_delay_ms=sasl.failure_delay_ms)
+    link = Link(links, is_caller=False, listener=listener, login=login)
+    return security.layer(listener, link, link.certified, lambda: link.host) or link
 
 
 def network_of(host: str) -> str:
@@ -466,21 +554,39 @@ class _Dialer:
 
     async def _call(self) -> None:
         links, loop = self._links, asyncio.get_running_loop()
+        address, login, options = self.address, None, dict[str, Any]()
         is_knock = self.peer is not None and not links.connects_to(self.peer)
         made: list[Link] = []
 
         def connection() -> Link:
-            made.append(Link(links, is_caller=True, expected=self.peer, is_knock=is_knock))
+            must_log_in = login is not None
+            made.append(Link(links, is_caller=True, expected=self.peer, is_knock=is_knock, must_log_in=must_log_in))
             return made[0]
 
-        if links.forbids_links_to(self.address.host) and is_remote_address(self.address.host):
+        if links.forbids_links_to(address.host) and is_remote_address(address.host):
             return  # a name is checked once it is resolved
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                await loop.create_connection(connection, *self.address)
-        except (OSError, TimeoutError) as error:
-            logger.debug("no link to %s: %s", self.address, error)
+            if (security := await links.own_security()) is not None:
+                login = security.login
+                if security.tls is not None:
+                    options = {"ssl": security.tls, "server_hostname": address.host}
+            async with asyncio.timeout(_CONNECT_SECONDS if security is None else _SECURE_CONNECT_SECONDS):
+                await loop.create_connection(connection, *address, **options)
+        except (ssl.SSLError, KafkaError) as error:
+            links.call_failed(address, f"TLS failed: {error}")
             return
+        except (OSError, TimeoutError) as error:
+            logger.debug("no link to %s: %s", address, error)
+            return
+        if login is not None:
+            from kraftpy.broker.metadata.link_login import prove
+
+            try:
+                await prove(login, made[0].ask)
+                made[0].begin()
+            except LinkError as error:
+                links.call_failed(address, str(error))
+                made[0].close(str(error))
         peer = await made[0].ready
         if peer is not None:
             self.peer = peer

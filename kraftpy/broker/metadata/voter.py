@@ -21,7 +21,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.containment import Fatal, Tasks
@@ -29,7 +29,7 @@ from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
 from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.codec import CodecError
-from kraftpy.metadata.journal import Journal, JournalError, Snapshot
+from kraftpy.metadata.journal import Entry, Journal, JournalError, Snapshot
 from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
 from kraftpy.metadata.raft.library import QuorumStoppedError
@@ -85,7 +85,10 @@ class Voter:
         clock: Clock,
         links: Links | None,
         tasks: Tasks,
+        on_loaded: Callable[[Sequence[Entry]], None] | None = None,
     ) -> None:
+        """`on_loaded` is called once, with the entries after the snapshot, which the machine has."""
+        self._on_loaded = on_loaded
         self._node_id = node_id
         self._voters = voters
         self._election_timeout_ms = election_timeout_ms
@@ -212,6 +215,9 @@ class Voter:
             fetch_timeout_ms=self._fetch_timeout_ms,
             snapshot_after_bytes=self._snapshot_after_bytes,
         )
+        if self._on_loaded is not None:
+            self._on_loaded(loaded.entries)
+            self._on_loaded = None
         now = self._clock.monotonic_ms()
         for peer in self._sessions:
             self._quorum.connected(peer, now)

@@ -116,6 +116,17 @@ class Authorizer:
                 self._kept[question] = known
         return known
 
+    def may_act_for_cluster(self, principal: Principal, host: str) -> bool:
+        """Decide whether a principal at an address may be a node of the cluster.
+
+        A controller that has just started knows no ACL before it has found the quorum, but its super users.
+        """
+        if principal in self._super_users:
+            return True
+        return self.is_allowed(
+            principal, address_of(host), Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+
     def allowed(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> Allowed:
         """Return the resources on which a principal may do this now, for many questions at once."""
         index = self._acls().index

@@ -1,4 +1,8 @@
-"""The security of this broker's client listeners: their contexts, and what stands between a socket and a connection."""
+"""The security of this node's listeners: their contexts, and what stands between a socket and a connection.
+
+On a controller listener, a connection is a link of another node until its first bytes say that it is a client's
+(`metadata.link`): TLS is in front of both, and each has SASL in its own form.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.security.authentication import Authentication
+from kraftpy.broker.security.authorizer import Authorizer
 from kraftpy.broker.security.certificate import Certificate
 from kraftpy.broker.security.jwks import Jwks
-from kraftpy.broker.security.tls import Handshakes, TlsLayer
+from kraftpy.broker.security.tls import Handshakes, Inner, TlsLayer
 from kraftpy.broker.security.token_logins import TokenCredentials
 from kraftpy.broker.startup import StartupError
 from kraftpy.config.security import OAUTHBEARER, OauthbearerSettings, SaslSettings, TlsSettings
@@ -24,7 +29,7 @@ from kraftpy.security.json_web_tokens import InvalidToken, Verified, verify, ver
 from kraftpy.security.oauthbearer import OauthBearerExchange
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange
-from kraftpy.security.scram import MECHANISMS, NONCE_BYTES
+from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramCredential
 from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
@@ -32,6 +37,33 @@ if TYPE_CHECKING:
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
     from kraftpy.ports import Clock
+
+    class Metadata(Protocol):
+        """The metadata that users' credentials are in."""
+
+        @property
+        def image(self) -> Image:
+            """The metadata of now."""
+
+        def credential_of(self, name: str, mechanism: int) -> ScramCredential | None:
+            """Return a user's credential on controller listeners."""
+
+    class Broker(Protocol):
+        """The parts of a broker that its listeners need."""
+
+        clock: Clock
+        complaints: Complaints
+        links: Any
+        authorizer: Authorizer | None
+
+        @property
+        def config(self) -> BrokerConfig:
+            """The settings."""
+
+        @property
+        def metadata(self) -> Metadata:
+            """The metadata that users' credentials are in."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -43,78 +75,131 @@ _FAILED = "Failed authentication with %s (%s)"
 class SecureListeners:
     """The listeners that are not PLAINTEXT. Raises StartupError if their keys or certificates cannot be used."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, complaints: Complaints, image: Callable[[], Image]) -> None:
-        """`image` returns the metadata of now, which has the credentials of SCRAM and the delegation tokens."""
-        self._image = image
+    def __init__(self, broker: Broker) -> None:
+        """The parts of the broker that are used: its links use this as well, and ask its authorizer for it."""
+        config, metadata, clock = broker.config, broker.metadata, broker.clock
+        self._authorizer = broker.authorizer
+        self._metadata = metadata
         self._clock = clock
+        self._controllers = frozenset(config.controller_listener_names)
         self._secret = secrets.token_bytes(32)
         self._tokens: TokenCredentials | None = None
         if config.delegation_token_secret_key:
-            self._tokens = TokenCredentials(config.delegation_token_secret_key, self._secret, clock, image)
-        self._sasl = {each.listener: each.sasl for each in config.secured if each.sasl is not None}
+            key = config.delegation_token_secret_key
+            self._tokens = TokenCredentials(key, self._secret, clock, lambda: metadata.image)
+        own = [each for each in config.secured if not each.is_elsewhere]
+        self._sasl = {each.listener: each.sasl for each in own if each.sasl is not None}
         self._jwks = {
-            each.listener: Jwks(each.listener, each.sasl.oauthbearer)
-            for each in config.secured
-            if each.sasl is not None and each.sasl.oauthbearer is not None and each.sasl.oauthbearer.url is not None
+            name: Jwks(name, sasl.oauthbearer)
+            for name, sasl in self._sasl.items()
+            if sasl.oauthbearer is not None and sasl.oauthbearer.url is not None
         }
         if self._jwks and not all(map(find_spec, ("jwt", "cryptography"))):
             raise StartupError("sasl.enabled.mechanisms: OAUTHBEARER needs PyJWT: install kraftpy[security]")
-        self._complaints = complaints
+        self._complaints = broker.complaints
         self._handshakes = Handshakes()
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._served: dict[str, Certificate] = {}
-        for security in config.secured:
+        for security in own:
             if security.tls is not None:
                 try:
                     self._served[security.listener] = Certificate(security.listener, security.tls)
                 except TlsError as error:
                     text = f"listeners: {security.listener} is {security.protocol}: {error}"
                     raise StartupError(text) from None
+        if broker.links is not None:
+            broker.links.secure(config, self)
 
     def protocol(self, listener: str, connection: Connection, serve: Answer) -> asyncio.BaseProtocol:
         """Return what a socket accepted on this listener talks to, in front of the connection.
 
         `serve` answers the requests of a client that is known.
         """
+        self.demand_login(listener, connection, serve)
+
+        def known(principal: Principal) -> None:
+            connection.principal = principal
+
+        layer = self.layer(listener, connection, known, lambda: connection.client_host)
+        return connection if layer is None else layer
+
+    def demand_login(self, listener: str, connection: Connection, serve: Answer) -> None:
+        """Have a client log in before `serve` answers its requests, if the listener has SASL."""
         sasl = self._sasl.get(listener)
-        if sasl is not None:
-            exchange = functools.partial(self._exchange, listener, sasl)
-            server = SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
-            stage = Authentication(server, serve, self._failed, failure_delay_ms=sasl.failure_delay_ms)
-            connection.answer_with(stage.answer)
-            connection.limit_frames(sasl.most_receive_bytes)
+        if sasl is None:
+            return
+        stage = Authentication(
+            self.sasl_of(listener, sasl), serve, self._failed, failure_delay_ms=sasl.failure_delay_ms
+        )
+        connection.answer_with(stage.answer)
+        connection.limit_frames(sasl.most_receive_bytes)
+
+    def admit(self, listener: str, connection: Connection, principal: Principal) -> None:
+        """Prepare the connection of a client on a controller listener; `principal` is the name in its certificate."""
+        connection.principal = principal
+        self.demand_login(listener, connection, connection.answer)
+
+    def may_be_node(self, principal: Principal, host: str) -> bool:
+        """Return whether a name has the right of a node, from an address."""
+        if self._authorizer is None:
+            return True
+        return self._authorizer.may_act_for_cluster(principal, host)
+
+    def layer(
+        self, listener: str, inner: Inner, known: Callable[[Principal], None], host: Callable[[], str]
+    ) -> TlsLayer | None:
+        """Return the layer of TLS around a connection, or None if the listener has none.
+
+        `known` is told the name in the peer's certificate, if the listener has no SASL; `host` returns its address.
+        """
         served = self._served.get(listener)
         if served is None:
-            return connection
-        tls = served.tls
+            return None
+        tls, has_sasl = served.tls, listener in self._sasl
 
         def authenticate(layer: TlsLayer) -> None:
-            if sasl is None:
-                connection.principal = principal_of(layer.peer_certificate, tls)
+            if not has_sasl:
+                known(principal_of(layer.peer_certificate, tls))
 
         return TlsLayer(
-            connection,
+            inner,
             served.context,
             self._handshakes,
             self._receive_buffer,
             authenticate=authenticate,
-            failed=functools.partial(self._tls_failed, connection),
+            failed=lambda reason: self.failed_from(host(), reason, reason.partition(":")[0]),  # few texts of ours
         )
 
-    def _exchange(self, listener: str, sasl: SaslSettings, mechanism: str) -> MechanismServer:
+    def sasl_settings(self, listener: str) -> SaslSettings | None:
+        """Return the settings of SASL on a listener; None if it has none."""
+        return self._sasl.get(listener)
+
+    def sasl_of(self, listener: str, sasl: SaslSettings) -> SaslServer:
+        """Return the server's side of SASL for the connection of a client."""
+        exchange = functools.partial(self._exchange, listener, sasl, self._tokens)
+        return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
+
+    def sasl_of_node(self, listener: str, sasl: SaslSettings) -> SaslServer:
+        """Return the server's side of SASL for a link: a node has a password, and no token of somebody else."""
+        mechanisms = [each for each in sasl.mechanisms if each != OAUTHBEARER]
+        return SaslServer(mechanisms, functools.partial(self._exchange, listener, sasl, None), {})
+
+    def _exchange(
+        self, listener: str, sasl: SaslSettings, tokens: TokenCredentials | None, mechanism: str
+    ) -> MechanismServer:
         """Begin an exchange of a mechanism."""
         if mechanism == "PLAIN":
             return PlainServer(sasl.logins[mechanism].users)
         if sasl.oauthbearer is not None and mechanism == OAUTHBEARER:
             return self._oauthbearer(listener, sasl.oauthbearer)
-        nonce = secrets.token_urlsafe(NONCE_BYTES)
-        scram = MECHANISMS[mechanism]
+        metadata, scram = self._metadata, MECHANISMS[mechanism]
+        early = listener in self._controllers
         return ScramExchange(
             scram,
-            lambda name: self._image().credentials.of(name, scram.code),
+            lambda name: (metadata.credential_of if early else metadata.image.credentials.of)(name, scram.code),
             self._secret,
-            nonce,
-            None if self._tokens is None else self._tokens.of_mechanism(scram),
+            secrets.token_urlsafe(NONCE_BYTES),
+            None if tokens is None else tokens.of_mechanism(scram),
         )
 
     def _oauthbearer(self, listener: str, settings: OauthbearerSettings) -> OauthBearerExchange:
@@ -141,11 +226,11 @@ class SecureListeners:
             for served in self._served.values():
                 await asyncio.to_thread(served.renew)
 
-    def _tls_failed(self, connection: Connection, reason: str) -> None:
-        self._failed(connection, reason, reason.partition(":")[0])  # one of a few texts of ours
+    def _failed(self, connection: Connection, reason: str) -> None:
+        self.failed_from(connection.client_host, reason)
 
-    def _failed(self, connection: Connection, reason: str, kind: str = "SASL") -> None:
-        host = connection.client_host
+    def failed_from(self, host: str, reason: str, kind: str = "SASL") -> None:
+        """Log that somebody has failed to authenticate."""
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
 
 

@@ -227,6 +227,10 @@ class TlsLayer(asyncio.BufferedProtocol):
         """The state of TLS, for what else is to be known of it."""
         return self._tls
 
+    def set_connection(self, connection: Inner) -> None:
+        """Let something else speak through this layer from now on."""
+        self._connection = connection
+
     def pause(self) -> None:
         """Stop giving bytes to the connection."""
         self._is_paused = True
@@ -250,10 +254,11 @@ class TlsLayer(asyncio.BufferedProtocol):
         """Decrypt what has arrived, into the connection's buffers."""
         if self._is_draining:
             return
-        connection, read = self._connection, self._tls.read
+        read = self._tls.read
         self._is_draining = True
         try:
             while not self._is_paused and not self._is_over:
+                connection = self._connection  # a link may hand over to a client's
                 room = connection.get_buffer(-1)
                 count = cast("int", read(len(room), cast("Any", room)))
                 del room  # a buffer grows only while nobody looks at it
@@ -316,6 +321,7 @@ class TlsTransport:
         self.abort = layer.abort
         self.pause_reading = layer.pause
         self.resume_reading = layer.resume
+        self.set_protocol = layer.set_connection
         self.is_closing = socket.is_closing
         self.get_write_buffer_size = socket.get_write_buffer_size
         self.set_write_buffer_limits = socket.set_write_buffer_limits

@@ -7,13 +7,24 @@ written. A broker formats unformatted directories itself, with a cluster id that
 from __future__ import annotations
 
 from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.bootstrap import write_bootstrap
 from kraftpy.broker.storage.directories import DirectoryError, random_id
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
+from kraftpy.metadata.credentials import ScramChange
 
 
-def format_directories(config: BrokerConfig, cluster_id: str) -> None:
-    """Assign every new directory of `log.dirs` to `cluster_id`. Raises DirectoryError."""
+def format_directories(
+    config: BrokerConfig,
+    cluster_id: str,
+    credentials: tuple[ScramChange, ...] = (),
+    *,
+    must_be_new: bool = False,
+) -> list[str]:
+    """Assign every new directory of `log.dirs` to `cluster_id`, and return their paths. Raises DirectoryError.
+
+    `credentials` are those that a new cluster begins with; a controller keeps them in its first directory.
+    """
     new = []
     for name in config.log_dirs:
         try:
@@ -29,6 +40,11 @@ def format_directories(config: BrokerConfig, cluster_id: str) -> None:
             raise DirectoryError(
                 f"log.dirs: {directory.path} belongs to cluster {properties['cluster.id']}, not to {cluster_id}"
             )
+        elif must_be_new:
+            raise DirectoryError(
+                f"Log directory {directory.path} is already formatted. Use --ignore-formatted to ignore this directory "
+                "and format the others."
+            )
     for directory in new:
         marks = {
             "version": "1",
@@ -37,6 +53,9 @@ def format_directories(config: BrokerConfig, cluster_id: str) -> None:
             "directory.id": random_id(),
         }
         try:
+            if credentials and config.is_controller and directory.path == config.log_dirs[0]:
+                write_bootstrap(directory, credentials)
             layout.write_meta_properties(directory, marks)
         except OSError as error:
             raise DirectoryError(f"log.dirs: cannot use {directory.path}: {error.strerror}") from error
+    return [directory.path for directory in new]

@@ -2,9 +2,7 @@
 
 Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
 about the cluster as a whole, `transactions` those about transactions, `share` those about share groups, `users` those
-about users, `tokens` those about delegation tokens, `quotas` those about client quotas.
-
-Left out: ACLs.
+about users, `acls` those about ACLs, `tokens` those about delegation tokens, `quotas` those about client quotas.
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+"""SCRAM credentials on controller listeners, for the time in which a controller has no up-to-date metadata.
+
+After a start, a voter applies its journal only once it knows from a leader what is committed. With SCRAM between
+controllers, there is no leader before they have logged in at each other. Until then, a controller knows the credentials
+of its snapshot and of its whole journal, including entries that may not be committed, and in a new cluster those of
+`kraftpy format --add-scram`. From its first up-to-date metadata on, nothing else counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kraftpy.metadata.codec import CodecError
+from kraftpy.metadata.commands import decode_command
+from kraftpy.metadata.credentials import Credentials, ScramChange, SetScramCredentials
+from kraftpy.metadata.image import Image
+from kraftpy.metadata.journal import Entry
+from kraftpy.metadata.quorum_messages import command_in
+from kraftpy.metadata.submissions import decode_submission
+from kraftpy.security.scram import ScramCredential
+
+
+class EarlyCredentials:
+    """The credentials of one controller, from its start on."""
+
+    def __init__(self, initial: tuple[ScramChange, ...], image: Image, entries: Sequence[Entry]) -> None:
+        """A new cluster begins with `initial`; `image` is the snapshot's, and `entries` the journal's after it."""
+        self._until = entries[-1].index if entries else 0
+        changes = [*initial, *image.credentials.saved()]
+        for entry in entries:
+            changes += _changes_in(entry)
+        self._early: Credentials | None = Credentials(tuple(changes))
+
+    def of(
+        self, name: str, mechanism: int, image: Image, *, has_leader: bool, applied_index: int
+    ) -> ScramCredential | None:
+        """Return a user's credential for a mechanism, according to the metadata if they are up to date."""
+        if self._early is not None and has_leader and image.cluster_id is not None and applied_index >= self._until:
+            self._early = None
+        return (image.credentials if self._early is None else self._early).of(name, mechanism)
+
+
+def _changes_in(entry: Entry) -> tuple[ScramChange, ...]:
+    data = command_in(entry.data)
+    if data is None:
+        return ()
+    try:
+        command = decode_command(decode_submission(data)[1])
+    except CodecError:  # it changes nothing, and is reported when it is applied
+        return ()
+    return command.changes if isinstance(command, SetScramCredentials) else ()

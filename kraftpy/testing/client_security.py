@@ -1,0 +1,126 @@
+"""TLS and SASL for the clients of a test cluster: throw-away certificates and users, and clients' options for them.
+
+Users have SCRAM credentials from the cluster's first moment on. The nodes among themselves stay in clear text on the
+loopback interface, so that faults between them work as in any cluster.
+
+Needs the package cryptography (the extra `security`), except for SASL_PLAINTEXT.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kraftpy.testing.ports import HOST
+
+LISTENER: Final = "CLIENTS"
+PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISM: Final = "SCRAM-SHA-512"
+_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+class ClientSecurity:
+    """The security of a cluster's client listeners. `users` are passwords by name."""
+
+    def __init__(self, protocol: str, users: Mapping[str, str]) -> None:
+        self.protocol = protocol.upper()
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"security must be one of {', '.join(PROTOCOLS).lower()}, not {protocol!r}")
+        if self._has_sasl != bool(users):
+            raise ValueError(f"security={protocol!r} {'needs users' if self._has_sasl else 'has no users'}")
+        self._users = dict(users)
+        self._directory = Path()
+        self._cluster_id = secrets.token_urlsafe(16)
+
+    @property
+    def _has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def _has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    def open(self, directory: Path) -> None:
+        """Make the certificates, unless the directory has some from before."""
+        self._directory = directory / "security"
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        if not self._has_tls or self._keys.exists():
+            return
+        from kraftpy.certificates import Authority
+
+        authority = Authority("a test's authority")
+        self._trusted.write_text(authority.own.certificate)
+        self._keys.touch(mode=0o600)
+        self._keys.write_text(authority.issue("broker", ["localhost", HOST, "::1"]).store)
+
+    @property
+    def _trusted(self) -> Path:
+        return self._directory / "ca.pem"
+
+    @property
+    def _keys(self) -> Path:
+        return self._directory / "keys.pem"
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of every node."""
+        settings: dict[str, str] = {}
+        if self._has_tls:
+            settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self._keys)}
+        if self._has_sasl:
+            settings["sasl.enabled.mechanisms"] = MECHANISM
+        return settings
+
+    def format(self, settings: Mapping[str, str]) -> None:
+        """Give a new node's directory the cluster's id, and the users."""
+        if not self._has_sasl or Path(settings["log.dirs"], "meta.properties").exists():
+            return
+        from kraftpy.broker.storage.format import format_directories
+        from kraftpy.config import BrokerConfig
+        from kraftpy.metadata.credentials import ScramChange
+        from kraftpy.security.scram import LEAST_ITERATIONS, MECHANISMS, SALT_BYTES, credential_of, salted_password
+
+        mechanism = MECHANISMS[MECHANISM]
+        credentials = []
+        for name, password in self._users.items():
+            salt = secrets.token_bytes(SALT_BYTES)
+            salted = salted_password(mechanism, password, salt, LEAST_ITERATIONS)
+            made = credential_of(mechanism, salted, salt, LEAST_ITERATIONS)
+            credentials.append(
+                ScramChange(
+                    name=name,
+                    mechanism=mechanism.code,
+                    iterations=made.iterations,
+                    salt=salt,
+                    stored_key=made.stored_key,
+                    server_key=made.server_key,
+                )
+            )
+        format_directories(BrokerConfig.of(settings), self._cluster_id, tuple(credentials))
+
+    def client_options(self, user: str | None) -> dict[str, Any]:
+        """Return keyword arguments of our clients; `user` defaults to the first one."""
+        options: dict[str, Any] = {"security_protocol": self.protocol}
+        if self._has_tls:
+            options["ssl_truststore_location"] = str(self._trusted)
+        if self._has_sasl:
+            name = next(iter(self._users)) if user is None else user
+            if name not in self._users:
+                raise ValueError(f"there is no user {name!r}, but {', '.join(self._users)}")
+            options |= {"sasl_mechanism": MECHANISM, "sasl_username": name, "sasl_password": self._users[name]}
+        elif user is not None:
+            raise ValueError(f"{self.protocol} has no users")
+        return options
+
+    def client_properties(self, user: str | None) -> dict[str, str]:
+        """Return settings of clients by Kafka's names, for `--command-config` and clients in Java."""
+        options = self.client_options(user)
+        settings = {"security.protocol": self.protocol}
+        if self._has_tls:
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self._trusted)}
+        if self._has_sasl:
+            password = options["sasl_password"].replace("\\", "\\\\").replace('"', '\\"')
+            jaas = f'{_MODULE} required username="{options["sasl_username"]}" password="{password}";'
+            settings |= {"sasl.mechanism": MECHANISM, "sasl.jaas.config": jaas}
+        return settings

@@ -1,0 +1,154 @@
+"""`kraftpy format`: what it writes, and Kafka's messages for mistakes. No node is started here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.bootstrap import read_bootstrap
+from kraftpy.cli import cli
+from kraftpy.cli.format import parse_scram
+from kraftpy.config import ConfigError
+from kraftpy.log.layout import read_meta_properties
+from kraftpy.metadata.credentials import Credentials
+from kraftpy.security.scram import MECHANISMS, ScramClient, ScramServer, salted_password
+
+CLUSTER_ID = "7mHQeQOJRqGJbGzBfx3-tw"
+SALT = base64.b64encode(b"0123456789abcdef").decode()
+
+
+def write(directory: Path, roles: str = "broker,controller") -> Path:
+    path = directory / "server.properties"
+    quorum = "controller.quorum.bootstrap.servers=127.0.0.1:9093\n" if roles == "broker" else ""
+    listeners = "PLAINTEXT://127.0.0.1:9092" + ("" if roles == "broker" else ",CONTROLLER://127.0.0.1:9093")
+    path.write_text(
+        f"node.id=7\nprocess.roles={roles}\n{quorum}listeners={listeners}\n"
+        f"log.dirs={directory}/first,{directory}/second\n"
+    )
+    return path
+
+
+def kraftpy_format(path: Path, *arguments: str, cluster_id: str = CLUSTER_ID) -> Result:
+    return CliRunner().invoke(cli, ["format", str(path), "--cluster-id", cluster_id, *arguments])
+
+
+def credentials_in(directory: Path) -> Credentials:
+    return Credentials(read_bootstrap(OsDirectory(directory / "first").child("metadata")))
+
+
+def lets_in(credentials: Credentials, mechanism: str, name: str, password: str) -> bool:
+    """Whether a client with this password passes the whole exchange."""
+    chosen = MECHANISMS[mechanism]
+    server = ScramServer(chosen, lambda asked: credentials.of(asked, chosen.code), b"secret", "of-the-server")
+    client = ScramClient(chosen, name, "of-the-client")
+    salt, iterations = client.challenged(server.first(client.first()))
+    try:
+        client.verify(server.final(client.final(salted_password(chosen, password, salt, iterations))))
+    except Exception:
+        return False
+    return True
+
+
+def test_a_new_node_has_the_cluster_s_id_and_its_users(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of bob, in a file\n")
+    done = kraftpy_format(
+        write(tmp_path),
+        "--add-scram",
+        "SCRAM-SHA-512=[name=alice,password=of alice]",
+        "--add-scram",
+        f"SCRAM-SHA-256=[name=bob,iterations=8192,password-file={secret}]",
+    )
+    assert done.exit_code == 0, done.output
+    assert f"Formatted {tmp_path}/first" in done.output
+    assert f"Formatted {tmp_path}/second" in done.output
+    for name in ("first", "second"):
+        properties = read_meta_properties(OsDirectory(tmp_path / name))
+        assert properties is not None
+        assert (properties["cluster.id"], properties["node.id"]) == (CLUSTER_ID, "7")
+    found = credentials_in(tmp_path)
+    assert [found.iterations(name) for name in found.users()] == [{2: 4096}, {1: 8192}]
+    assert lets_in(found, "SCRAM-SHA-512", "alice", "of alice")
+    assert not lets_in(found, "SCRAM-SHA-512", "alice", "of bob")
+    assert lets_in(found, "SCRAM-SHA-256", "bob", "of bob, in a file")
+    for path in tmp_path.rglob("*"):
+        if path.parent != tmp_path:
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_is_formatted_is_left_alone(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert kraftpy_format(path).exit_code == 0
+    before = (tmp_path / "first" / "meta.properties").read_bytes()
+    again = kraftpy_format(path, "--add-scram", "SCRAM-SHA-256=[name=a,password=b]")
+    assert again.exit_code == 1
+    assert (
+        "is already formatted. Use --ignore-formatted to ignore this directory and format the others." in again.output
+    )
+    assert kraftpy_format(path, "--ignore-formatted").exit_code == 0
+    other = kraftpy_format(path, "--ignore-formatted", cluster_id="another")
+    assert other.exit_code == 1
+    assert f"belongs to cluster {CLUSTER_ID}, not to another" in other.output
+    assert (tmp_path / "first" / "meta.properties").read_bytes() == before
+    assert credentials_in(tmp_path).users() == []
+
+
+def test_a_broker_apart_is_told_that_users_have_no_effect(tmp_path: Path) -> None:
+    done = kraftpy_format(write(tmp_path, "broker"), "--add-scram", "SCRAM-SHA-256=[name=a,password=b]")
+    assert done.exit_code == 0, done.output
+    assert "no controller" in done.output
+    assert not (tmp_path / "first" / "metadata").exists()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_salted_password_is_as_good_as_the_password(mechanism: str) -> None:
+    chosen = MECHANISMS[mechanism]
+    salted = hashlib.pbkdf2_hmac(chosen.hash, b"secret", b"0123456789abcdef", 5000)
+    text = base64.b64encode(salted).decode()
+    given = f'{mechanism}=[name="alice",iterations=5000,salt="{SALT}",saltedpassword="{text}"]'
+    assert parse_scram(given) == parse_scram(f"{mechanism}=[name=alice,iterations=5000,salt={SALT},password=secret]")
+    assert lets_in(Credentials((parse_scram(given),)), mechanism, "alice", "secret")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("SCRAM-SHA-256", "Failed to find equals sign in SCRAM argument"),
+        ("SCRAM-SHA-1=[name=a,password=b]", "The add-scram mechanism SCRAM-SHA-1 is not supported."),
+        ("SCRAM-SHA-256=name=a,password=b]", "Expected configuration string to start with ["),
+        ("SCRAM-SHA-256=[name=a,password=b", "Expected configuration string to end with ]"),
+        ("SCRAM-SHA-256=[name,password=b]", "No equals sign found in SCRAM component"),
+        ("SCRAM-SHA-256=[]", "No equals sign found in SCRAM component"),
+        ("SCRAM-SHA-256=[password=b]", "You must supply 'name' to add-scram"),
+        ("SCRAM-SHA-256=[name=a]", "You must supply one of 'password' or 'saltedpassword' to add-scram"),
+        ("SCRAM-SHA-256=[name=a,saltedpassword=bXk=]", "You must supply 'salt' with 'saltedpassword' to add-scram"),
+        ("SCRAM-SHA-256=[name=a,salt=*,password=b]", "Failed to decode given salt"),
+        (f"SCRAM-SHA-256=[name=a,salt={SALT},saltedpassword=*]", "Failed to decode given saltedPassword"),
+        ("SCRAM-SHA-256=[name=a,iterations=many,password=b]", "Failed to parse iterations count: many"),
+        (
+            "SCRAM-SHA-256=[name=a,iterations=4095,password=b]",
+            "The 'iterations' value must be >= 4096 for add-scram using SCRAM_SHA_256",
+        ),
+        (
+            "SCRAM-SHA-512=[name=a,iterations=16385,password=b]",
+            "The 'iterations' value must be <= 16384 for add-scram using SCRAM_SHA_512",
+        ),
+        ("SCRAM-SHA-256=[name=a,color=red,password=b]", "Unknown SCRAM configurations: color"),
+        ("SCRAM-SHA-256=[name=a,password=]", "The password given to add-scram is empty"),
+        ("SCRAM-SHA-256=[name=a,password=b,password-file=c]", "one of 'password' and 'password-file'"),
+        ("SCRAM-SHA-256=[name=a,password-file=/none/such]", "/none/such: No such file or directory"),
+    ],
+)
+def test_mistakes_have_kafka_s_messages_and_nothing_is_written(tmp_path: Path, argument: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_scram(argument)
+    assert message in str(refused.value)
+    done = kraftpy_format(write(tmp_path), "--add-scram", argument)
+    assert done.exit_code == 1
+    assert message in done.output
+    assert not (tmp_path / "first").exists()
