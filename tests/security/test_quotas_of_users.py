@@ -1,6 +1,7 @@
 """Quotas of users that have proved who they are, over SASL and TLS; and replication, which no quota slows.
 
-Its brokers have users and quotas of their own: its own cluster."""
+Its own cluster has quotas for everybody.
+"""
 
 from __future__ import annotations
 
