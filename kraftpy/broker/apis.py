@@ -18,7 +18,7 @@ handler works in slices (`slicing`), so that no other client waits for it; a res
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.authorization.guards import Guard
     from kraftpy.broker.containment import Tasks
     from kraftpy.broker.handlers.services import HasMetadata, HasProof
+    from kraftpy.broker.quotas.clients import ClientQuotaManager, Meter
     from kraftpy.broker.security.authorizer import Authorizer
     from kraftpy.broker.services import HasConfig, HasSlices
 
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
         @property
         def authorizer(self) -> Authorizer | None:
             """Decides who may do what; None if everybody may do everything."""
+
+        @property
+        def client_quotas(self) -> ClientQuotaManager:
+            """Holds clients to their quotas."""
 
 
 MAX_REQUEST_ELEMENTS = 50_000
@@ -116,10 +121,24 @@ def _route(key: int) -> _Route:
     return route
 
 
-async def answer(
+def answer(
     broker: Broker, frame: bytearray, client_host: str, listener: str, connection: Connection | None = None
-) -> Response | None:
+) -> Coroutine[Any, Any, Response | None]:
     """Return the whole response to one request frame. Raises ProtocolError if the connection must be closed."""
+    if connection is None or not broker.client_quotas.in_use:
+        return _answer(broker, frame, client_host, listener, connection, None)
+    meter = broker.client_quotas.meter()
+    return meter.run(_answer(broker, frame, client_host, listener, connection, meter))
+
+
+async def _answer(
+    broker: Broker,
+    frame: bytearray,
+    client_host: str,
+    listener: str,
+    connection: Connection | None,
+    meter: Meter | None,
+) -> Response | None:
     header, body = decode_request_header(frame)
     api_key, version, correlation_id, client_id = header
     api, request_class, handler, may_be_long = _routes.get(api_key) or _route(api_key)
@@ -149,6 +168,8 @@ async def answer(
     guard = None
     if broker.authorizer is not None and connection is not None:
         guard = await _guard(broker, broker.authorizer, context)
+    if meter is not None:
+        context.quota = meter.of(context)
     try:
         if guard is None:
             response = await handler(broker, request, context)
@@ -164,6 +185,8 @@ async def answer(
         if refusal is None:
             raise ProtocolError(f"{api.key.name}: an unexpected error, which the response cannot carry") from error
         return refusal
+    if meter is not None:
+        response = meter.settle(response, len(frame))
     if response is None:
         return None
     if api_key == _FETCH:

@@ -24,7 +24,7 @@ from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough, least_limit, share_out
+from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, are_enough, least_limit, shares_of
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
@@ -37,6 +37,8 @@ from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.peers import Peers
+from kraftpy.broker.quotas.clients import ClientQuotaManager
+from kraftpy.broker.quotas.connections import ConnectionQuotas
 from kraftpy.broker.replication.fetch_sessions import FetchSessions
 from kraftpy.broker.replication.fetchers import Fetchers
 from kraftpy.broker.replication.isr import IsrProposals
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
         produce,
         producers,
         quorum,
+        quotas,
         replica_fetch,
         security,
         share,
@@ -109,7 +112,6 @@ logger = logging.getLogger(__name__)
 NO_CONTROLLER = BrokerId(-1)
 _API_VERSIONS = int(ApiKey.API_VERSIONS).to_bytes(2, "big")
 _LOOK_AROUND_MS = 500
-_FEW_NODES = 3
 _MOVES = "moves between log directories"
 
 
@@ -132,7 +134,7 @@ class Broker:
         self.metadata_answers = EncodedAnswers(config.kraftpy_metadata_cache_max_bytes)
         self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.node_id = BrokerId(config.node_id)
-        self._descriptors = _shares(config)
+        self._descriptors = shares_of(config, open_files_limit())
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
         self.links: Links | None = None
@@ -195,6 +197,7 @@ class Broker:
         )
         self.config_room = ConfigRoom(config.kraftpy_max_configs_bytes, lambda: self.image)
         self.group_settings = GroupSettingsNow(config, lambda: self.image, self.complaints)
+        self.client_quotas = ClientQuotaManager(config, clock, lambda: self.image.quotas.limits)
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
         )
@@ -223,6 +226,7 @@ class Broker:
         self._secured: SecureListeners | None = None
         self._connections: dict[Connection, None] = {}
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
+        self.connection_quotas = ConnectionQuotas(self.settings, clock, lambda: self.image, tasks, self.complaints)
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
         self.settings.then(self.group_settings.configure, self.coordinators.settings.configure)
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
@@ -513,7 +517,7 @@ class Broker:
             incidents=self.incidents,
             max_frame_bytes=self.config.socket_request_max_bytes,
             receive_buffer=self._receive_buffer,
-            opened=self._connection_opened,
+            opened=functools.partial(self._connection_opened, listener),
             closed=self._connection_closed,
         )
 
@@ -532,10 +536,10 @@ class Broker:
             raise ProtocolError(f"API {int.from_bytes(frame[:2], 'big')} is not served on {listener}")
         return await self._answer(listener, frame, connection)
 
-    def _connection_opened(self, connection: Connection) -> bool:
+    def _connection_opened(self, listener: str, connection: Connection) -> bool:
         if self._is_stopping:
             return False
-        if not self.connection_limits.opened(connection):
+        if not (self.connection_quotas.opened(listener, connection) and self.connection_limits.opened(connection)):
             return False
         self._connections[connection] = None
         return True
@@ -548,17 +552,6 @@ class Broker:
             self.share_sessions.close(session)
             self.share_partitions.release(session.group_id, session.member_id)
         self.connection_limits.closed(connection)
-
-
-def _shares(config: BrokerConfig) -> Descriptors:
-    """Share out the files that this process may open among logs, links and connections."""
-    return share_out(
-        open_files_limit(),
-        listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
-        directories=len(config.log_dirs),
-        cleaner_threads=config.log_cleaner_threads,
-        other_nodes=0 if config.is_alone else max(_FEW_NODES, len(config.controller_quorum_voters)),
-    )
 
 
 def _proof(broker: Broker) -> BrokerProof:
@@ -589,6 +582,7 @@ if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every
     _produce: type[produce.Broker] = Broker
     _producers: type[producers.Broker] = Broker
     _quorum: type[quorum.Broker] = Broker
+    _quotas: type[quotas.Broker] = Broker
     _replica_fetch: type[replica_fetch.Broker] = Broker
     _security: type[security.Broker] = Broker
     _share: type[share.Broker] = Broker

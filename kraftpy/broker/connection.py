@@ -11,6 +11,8 @@ while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next request wait
 responses. So a connection holds at most the request being served, one more, the queue, and what its `ResponseWriter`
 holds. `RequestMemory` bounds the sum over all connections; a connection's share is free as soon as it ends.
 
+A connection whose client has exceeded a quota is muted: neither read nor served for a while, behind its last answer.
+
 A peer that begins a frame must keep sending it, and a peer that sent a request must read the response: `overdue` says
 when it has taken too long. After `_SERVED_AT_ONCE` pipelined requests, other connections get their turn.
 
@@ -54,6 +56,7 @@ HOARDING_SECONDS = 30.0
 _SERVED_AT_ONCE = 16
 _SERVED_BYTES = 16 * 1024
 """This many bytes of requests and responses count as one more request towards `_SERVED_AT_ONCE`."""
+_MOST_MUTED_SECONDS = 86_400.0
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
 _SIZE = Struct(">i")
@@ -117,6 +120,8 @@ class Connection(asyncio.BufferedProtocol):
         """The sending half, from `connection_made` on."""
         self._queue_is_full = False
         self._is_over = False
+        self._mute_until = 0.0
+        self._is_muted = False
         self._task: asyncio.Task[None] | None = None
         self.held_bytes = 0
         self.client_host = ""
@@ -317,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
     def _pause_or_resume(self) -> None:
         if self._transport is None or self._is_over:
             return
-        if self._queue_is_full or self._waits_for_memory_since is not None:
+        if self._queue_is_full or self._waits_for_memory_since is not None or self._is_muted:
             self._transport.pause_reading()
         else:
             self._progress_at = self._loop.time()
@@ -342,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
         A frame has `receive_seconds` to arrive, and as long again for each MiB of it. The peer must read some of its
         responses within `idle_seconds`. Time during which this side does not read is not counted.
         """
-        is_paused = self._queue_is_full or self._waits_for_memory_since is not None
+        is_paused = self._queue_is_full or self._waits_for_memory_since is not None or self._is_muted
         if (self._partial is not None or self._rest) and not is_paused and now - self._progress_at > receive_seconds:
             return f"a request that is not complete after {receive_seconds:g} s"
         if self.responses.are_stuck(now, idle_seconds):
@@ -360,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             elapsed = now - responses.unread_since
             if _takes_long(elapsed, responses.unread_bytes - responses.unread_now(), responses.unread_bytes):
                 return f"answers that are not read for {elapsed:.1f} s"
-        if self._frames and self.is_serving and now - self.last_active_at > HOARDING_SECONDS:
+        if self._frames and (self.is_serving or self._is_muted) and now - self.last_active_at > HOARDING_SECONDS:
             return f"{len(self._frames)} requests behind one that waits"
         return None
 
@@ -377,6 +382,8 @@ class Connection(asyncio.BufferedProtocol):
         send = responses.send
         served = 0
         try:
+            if self._mute_until:
+                await self._stay_muted()
             while not transport.is_closing():
                 if not self._frames:
                     served = 0
@@ -409,6 +416,8 @@ class Connection(asyncio.BufferedProtocol):
                     await responses.until_read(self)
                 self.is_serving = False
                 self.last_active_at = now()
+                if self._mute_until:
+                    await self._stay_muted()
         except ProtocolError as error:
             self.fail(error)
         except LastAnswer as last:
@@ -423,6 +432,21 @@ class Connection(asyncio.BufferedProtocol):
             # code of their own, which either finishes or leaves no trace.
             self._incidents.note(f"connection {self.client_host} closed", error)
             transport.abort()
+
+    def mute(self, seconds: float) -> None:
+        """Read and serve nothing for this long from now on, once the request being served is answered (KIP-219).
+
+        Meanwhile the connection counts as idle, and a peer that leaves is noticed only afterwards.
+        """
+        self._mute_until = max(self._mute_until, self._loop.time() + seconds)
+
+    async def _stay_muted(self) -> None:
+        self.responses.write_held()
+        self._is_muted = True
+        self._pause_or_resume()
+        await asyncio.sleep(min(self._mute_until - self._loop.time(), _MOST_MUTED_SECONDS))
+        self._mute_until, self._is_muted = 0.0, False
+        self._pause_or_resume()
 
     @property
     def answer(self) -> Answer:

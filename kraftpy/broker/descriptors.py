@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from kraftpy.config import BrokerConfig
+
 SPARES: Final = 16
 ACCEPTED_AT_ONCE: Final = 8
 """Connections a listener accepts in one go; those above a limit are closed three loop iterations later."""
@@ -26,6 +28,7 @@ _PER_DIRECTORY: Final = 2
 _PER_CLEANER_THREAD: Final = 5
 _PER_OTHER_NODE: Final = 8
 _LEAST_CONNECTIONS: Final = 8
+_FEW_NODES: Final = 3
 
 
 class Descriptors(NamedTuple):
@@ -41,6 +44,17 @@ class Descriptors(NamedTuple):
     """Descriptors left for clients; less than 1 if the limit is too low for a node."""
     reserved: int = 0
     """Additional connections, accepted so that other brokers can prove who they are; 0 without other nodes."""
+
+
+def shares_of(config: BrokerConfig, limit: int) -> Descriptors:
+    """Share out the files that a node may open among logs, links and connections."""
+    return share_out(
+        limit,
+        listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
+        directories=len(config.log_dirs),
+        cleaner_threads=config.log_cleaner_threads,
+        other_nodes=0 if config.is_alone else max(_FEW_NODES, len(config.controller_quorum_voters)),
+    )
 
 
 def share_out(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.rights import ALL_RIGHTS, Rights
 from kraftpy.protocol.apis import ApiKey
@@ -11,6 +11,22 @@ from kraftpy.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Connection
+
+
+class RequestQuota(Protocol):
+    """Holds a request to its client's quotas (`broker.quotas`)."""
+
+    def most_fetch_bytes(self) -> int | None:
+        """Return the most bytes of records that an answer to Fetch should have; None if there is no such limit."""
+
+    def must_wait_to_fetch(self, count: int) -> bool:
+        """Count the bytes of an answer to Fetch; return True if it must be empty, because they are too many."""
+
+    def may_mutate(self, partitions: int, *, strict: bool) -> bool:
+        """Count partitions to create or delete; return False, only if `strict`, if there have been too many."""
+
+    def did_not_mutate(self, partitions: int) -> None:
+        """Uncount partitions that were not created or deleted after all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +44,8 @@ class RequestContext:
     """It names so many things that it must be handled in slices (`broker.slices`)."""
     rights: Rights = ALL_RIGHTS
     """What the sender may do; everything if there is no authorizer."""
+    quota: RequestQuota | None = None
+    """Holds the request to quotas; None if it is exempt, or if nobody has one."""
 
     @property
     def principal(self) -> Principal:

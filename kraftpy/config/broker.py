@@ -93,6 +93,11 @@ class BrokerConfig:
     max_connections: int = _default("max.connections")
     max_connections_per_ip: int = _default("max.connections.per.ip")
     max_connections_per_ip_overrides: str = _default("max.connections.per.ip.overrides")
+    max_connection_creation_rate: int = _default("max.connection.creation.rate")
+    quota_window_num: int = _default("quota.window.num")
+    quota_window_size_seconds: int = _default("quota.window.size.seconds")
+    controller_quota_window_num: int = _default("controller.quota.window.num")
+    controller_quota_window_size_seconds: int = _default("controller.quota.window.size.seconds")
 
     # Data directories
     log_dir: tuple[str, ...] = _default("log.dir")

@@ -58,6 +58,16 @@ max.connections.per.ip                           int      2147483647 0..
     Maximum number of connections from each IP address.
 max.connections.per.ip.overrides                 string   ""
     Overrides of the maximum number of connections for IPs or hosts, as host:count, comma-separated.
+max.connection.creation.rate                     int      2147483647 0..
+    Maximum number of connections created per second; further ones wait. Listeners can have rates of their own.
+quota.window.num                                 int      11 1..
+    Number of samples of which the rates of client quotas are made.
+quota.window.size.seconds                        int      1 1..
+    Time span of each sample of client quotas.
+controller.quota.window.num                      int      11 1..
+    Number of samples whose tokens fit into the bucket of a controller mutation quota.
+controller.quota.window.size.seconds             int      1 1..
+    Time span of each such sample.
 
 # Log directories
 log.dir                                          list     /tmp/kafka-logs->./kraftpy-data

@@ -143,8 +143,6 @@ producer.purgatory.purge.interval.requests       int      1000
     Requests between clean-ups of waiting produces.
 share.fetch.purgatory.purge.interval.requests    int      1000
     Requests between clean-ups of waiting share fetches.
-max.connection.creation.rate                     int      2147483647 0..
-    New connections a second.
 socket.connection.setup.timeout.max.ms           long     30000
     Longest time to set up a connection, after failures.
 socket.connection.setup.timeout.ms               long     10000
@@ -175,10 +173,6 @@ controller.quorum.request.timeout.ms             int      2000 0..
     Longest wait for an answer within the quorum.
 controller.quorum.retry.backoff.ms               int      20 0..
     Pause before a request within the quorum is tried again.
-controller.quota.window.num                      int      11 1..
-    Samples kept of the rate of metadata changes.
-controller.quota.window.size.seconds             int      1 1..
-    Time one such sample covers.
 controller.socket.timeout.ms                     int      30000
     Longest wait on a connection to the controller.
 internal.metadata.delete.delay.millis            long     60000
@@ -217,10 +211,6 @@ log.dir.failure.timeout.ms                       long     30000 1..
     Time a broker has to report a failed disk before it stops.
 cordoned.log.dirs                                list     ""
     Data directories that get no new replicas.
-quota.window.num                                 int      11 1..
-    Samples kept of clients' rates.
-quota.window.size.seconds                        int      1 1..
-    Time one such sample covers.
 replica.socket.receive.buffer.bytes              int      65536
     Receive buffer of a follower's connection.
 replication.quota.window.num                     int      11 1..

@@ -4,7 +4,7 @@ A dataclass becomes a map of its field names, in declaration order, without the 
 bytes can therefore be read after a field with a default is added, and equal objects always give equal bytes. Reading is
 total: any input yields an object whose every field has its declared type, or `CodecError`.
 
-Field types: int, bool, str, bytes (and their NewTypes), an IntEnum, another dataclass, `X | None`, and
+Field types: int, bool, float, str, bytes (and their NewTypes), an IntEnum, another dataclass, `X | None`, and
 `tuple[X, ...]`. Left out: maps and sets, since a sorted tuple of pairs has one order and a dict has many.
 """
 
@@ -22,8 +22,8 @@ import msgpack
 
 T = TypeVar("T")
 Plain = Any
-"""A value that msgpack carries: None, bool, int, str, bytes, list or dict."""
-_PLAIN = frozenset({type(None), bool, int, str, bytes})
+"""A value that msgpack carries: None, bool, int, float, str, bytes, list or dict."""
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """Types whose values need no conversion."""
 
 
@@ -136,7 +136,7 @@ def _reader(hint: Any) -> Reader:
         return _enum_reader(hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda plain: from_plain(hint, plain)
-    if hint in (int, bool, str, bytes):
+    if hint in (int, bool, float, str, bytes):
         return _exact_reader(hint)
     raise TypeError(f"no codec for {hint!r}")
 

@@ -13,13 +13,11 @@ decides differently only for replicas marked as offline, and only its own `Chang
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
-command was decided. Schema 6 adds credentials, ACLs and delegation tokens. Only a command that needs a schema is
-written with it.
+command was decided. Schema 6 adds credentials, ACLs, delegation tokens and client quotas. Only a command that needs a
+schema is written with it.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
-
-Left out: ACLs.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpac
 from kraftpy.metadata.credentials import SetScramCredentials
 from kraftpy.metadata.delegation_tokens import CreateDelegationToken, ExpireDelegationToken, RemoveDelegationTokens
 from kraftpy.metadata.frozen import frozen
+from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
 
 SCHEMA = 6
@@ -450,6 +449,7 @@ Command = (
     | CreateDelegationToken
     | ExpireDelegationToken
     | RemoveDelegationTokens
+    | AlterClientQuotas
 )
 
 
@@ -477,6 +477,7 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     SetScramCredentials: 17,
     CreateAcls: 18,
     DeleteAcls: 19,
+    AlterClientQuotas: 20,
     CreateDelegationToken: 21,
     ExpireDelegationToken: 22,
     RemoveDelegationTokens: 23,
@@ -513,7 +514,7 @@ def _schema_of(command: Command) -> int:
             needs_newer = command.rules > 0 or any(
                 each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
             )
-        case SetScramCredentials() | CreateAcls() | DeleteAcls():
+        case SetScramCredentials() | CreateAcls() | DeleteAcls() | AlterClientQuotas():
             return SCHEMA
         case CreateDelegationToken() | ExpireDelegationToken() | RemoveDelegationTokens():
             return SCHEMA

@@ -29,6 +29,7 @@ from kraftpy.metadata import (
     configs,
     features,
     partitions,
+    quota_decisions,
     reassignments,
     scram,
     token_decisions,
@@ -77,6 +78,7 @@ from kraftpy.metadata.delegation_tokens import (
     RemoveDelegationTokens,
 )
 from kraftpy.metadata.image import Image
+from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.metadata.submissions import decode_submission
 from kraftpy.metadata.topics import is_internal, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode
@@ -112,7 +114,13 @@ def decide(
 ) -> Decision[DelegationTokenResult]: ...
 @overload
 def decide(
-    command: FormatCluster | BalanceLeaders | SetControllerDefaults | CreateAcls | CreateDelegationToken, image: Image
+    command: FormatCluster
+    | BalanceLeaders
+    | SetControllerDefaults
+    | CreateAcls
+    | CreateDelegationToken
+    | AlterClientQuotas,
+    image: Image,
 ) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
@@ -163,6 +171,8 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return token_decisions.expire_delegation_token(command, image)
         case RemoveDelegationTokens():
             return token_decisions.remove_delegation_tokens(command, image)
+        case AlterClientQuotas():
+            return quota_decisions.alter_client_quotas(command, image)
         case _:
             assert_never(command)
 

@@ -6,6 +6,8 @@ frozen; only `Topic` grows in place. Nothing here refuses: a record that does no
 `version` counts the records ever replayed. It only grows, it is the same on every node at the same point of the log,
 caches key encoded responses by it, and a broker's epoch is the version that its registration created.
 `Broker.registered_index` is that registration's index in the log: the broker has caught up once it has applied it.
+
+One file because the image, the records it replays and its snapshot have the same parts.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from kraftpy.metadata.delegation_tokens import (
     DelegationTokenRemoved,
     DelegationTokens,
 )
+from kraftpy.metadata.quotas import ClientQuotaChanged, ClientQuotas, QuotaChange
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -197,6 +200,7 @@ class _Saved:
     credentials: tuple[ScramChange, ...] = ()
     acls: tuple[AclBinding, ...] = ()
     delegation_tokens: tuple[DelegationToken, ...] = ()
+    quotas: tuple[QuotaChange, ...] = ()
 
 
 def config_bytes(resource_name: str, name: str, value: str) -> int:
@@ -242,6 +246,7 @@ class Image:
         "delegation_tokens",
         "next_producer_id",
         "partition_count",
+        "quotas",
         "submissions",
         "version",
     )
@@ -267,6 +272,7 @@ class Image:
         self.credentials = Credentials()
         self.acls = Acls()
         self.delegation_tokens = DelegationTokens()
+        self.quotas = ClientQuotas()
 
     # -- lookups
 
@@ -441,6 +447,8 @@ class Image:
                 self.delegation_tokens.put(record.token)
             case DelegationTokenRemoved():
                 self.delegation_tokens.remove(record.token_id)
+            case ClientQuotaChanged():
+                self.quotas.replay(record.change)
             case _:
                 assert_never(record)
         self.version += 1
@@ -524,7 +532,7 @@ class Image:
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
         defaults, credentials, acls = self.controller_defaults, self.credentials.saved(), self.acls.saved()
-        tokens = self.delegation_tokens.all()
+        tokens, quotas = self.delegation_tokens.all(), self.quotas.saved()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -549,9 +557,10 @@ class Image:
                 credentials=credentials,
                 acls=acls,
                 delegation_tokens=tuple(sorted(tokens, key=lambda token: token.token_id)),
+                quotas=quotas,
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            is_secured = bool(credentials or acls or tokens)
+            is_secured = bool(credentials or acls or tokens or quotas)
             schema = SCHEMA if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
             return pack([schema, to_plain(saved)])
 
@@ -592,4 +601,5 @@ class Image:
         image.credentials = Credentials(saved.credentials)
         image.acls = Acls(saved.acls)
         image.delegation_tokens = DelegationTokens(saved.delegation_tokens)
+        image.quotas = ClientQuotas(saved.quotas)
         return image

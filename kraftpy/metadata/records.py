@@ -11,6 +11,7 @@ from kraftpy.metadata.commands import ConfigResourceType, ConfigValue, Endpoint
 from kraftpy.metadata.credentials import ScramCredentialChanged
 from kraftpy.metadata.delegation_tokens import DelegationTokenChanged, DelegationTokenRemoved
 from kraftpy.metadata.frozen import frozen
+from kraftpy.metadata.quotas import ClientQuotaChanged
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
 NO_LEADER = BrokerId(-1)
@@ -155,4 +156,5 @@ Record = (
     | AclChanged
     | DelegationTokenChanged
     | DelegationTokenRemoved
+    | ClientQuotaChanged
 )

@@ -181,6 +181,8 @@ APIS: dict[int, Api] = {
         Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0),
         Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, 0),
         Api(ApiKey.OFFSET_DELETE, 0, 0, 1),
+        Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, 1),
+        Api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, 1),
         Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, 0),
         Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, 0),
         Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import types
 import typing
@@ -41,6 +42,7 @@ TEXTS = (
     "compact", "min.insync.replicas", "retention.ms", "cleanup.policy", "share.auto.offset.reset", "compression.type",
     "leader.replication.throttled.rate", "eligible.leader.replicas.version", "share.version", "metadata.version",
 )  # fmt: skip
+NUMBERS = (0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, math.inf, -math.inf, math.nan)
 IDS = (b"t" * 16, b"u" * 16, bytes(16), b"i" * 16, b"x", b"")
 
 
@@ -110,6 +112,8 @@ class Odd:
         is_likely = self._random.random() < 0.8
         if hint is int:
             return choose(self._likely(name) if is_likely else INTEGERS)
+        if hint is float:
+            return choose(NUMBERS)
         if hint is str:
             return choose(
                 ("t", "u", "new", "", "1") if is_likely and name in ("name", "topic", "resource_name") else TEXTS

@@ -33,7 +33,7 @@ NEVER_FILLED = {
     ("DescribedStreamsGroup", "topology_description"): "topologies are not described (KIP-1331)",
     ("DescribedStreamsMember", "is_classic"): "streams groups have no members of the classic protocol yet (KIP-1071)",
 }
-"""Throttle times are not listed: there are no quotas (docs/differences.toml)."""
+"""Throttle times are not listed: `broker.quotas.clients` fills those of all answers."""
 
 
 @cache

@@ -44,6 +44,7 @@ UNKNOWN |= {f"{verb}DelegationToken" for verb in ("Create", "Renew", "Expire", "
 """What kafka-python does not speak; kio does."""
 
 OTHER_NAMES = {
+    "EntryResult": "EntryData",
     "QuorumTopic": "TopicData",
     "QuorumTopicState": "TopicData",
     "QuorumPartition": "PartitionData",

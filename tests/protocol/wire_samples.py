@@ -71,6 +71,8 @@ def _one(field: Field, wire: Any, version: int, random: Random, depth: int) -> A
             return random.randint(-1, 133)
         case Fixed(code="q") if field.name.endswith("_ms"):
             return random.choice(TIMES_MS)
+        case Fixed(code="d"):
+            return random.choice((0.0, 1.0, -0.5, 1048576.0, 5e-324, 1.7976931348623157e308, random.uniform(-1e9, 1e9)))
         case Fixed(code="H"):
             return random.choice((0, 1, 2**15, 2**16 - 1))
         case Fixed(code):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages import add_partitions_to_txn as adding
+from kraftpy.protocol.messages import alter_client_quotas as quotas
 from kraftpy.protocol.messages import alter_configs as altering
 from kraftpy.protocol.messages import alter_partition_reassignments as moving
 from kraftpy.protocol.messages import alter_replica_log_dirs as log_dirs
@@ -46,6 +47,7 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHear
 from kraftpy.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.describe_acls import DescribeAclsRequest
+from kraftpy.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -295,6 +297,16 @@ ASKED: dict[ApiKey, Callable[[Named], Any]] = {
                 name=named.topic, partitions=[forgetting.OffsetDeleteRequestPartition(partition_index=0)]
             )
         ],
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda named: DescribeClientQuotasRequest(),
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda named: quotas.AlterClientQuotasRequest(
+        entries=[
+            quotas.EntryData(
+                entity=[quotas.EntityData(entity_type="user", entity_name="nobody")],
+                ops=[quotas.OpData(key="producer_byte_rate", value=1.0)],
+            )
+        ],
+        validate_only=True,
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda named: DescribeUserScramCredentialsRequest(),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda named: scram.AlterUserScramCredentialsRequest(

@@ -13,6 +13,11 @@ from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import alter_configs as alter
 from kraftpy.protocol.messages import incremental_alter_configs as incremental
+from kraftpy.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntryResult,
+)
 from kraftpy.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -89,6 +94,21 @@ async def delete_acls(
         return answer
     refused = DeleteAclsFilterResult(error_code=_DENIED, error_message=_DENIED.meaning)
     return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+
+
+async def alter_client_quotas(
+    broker: Any, request: AlterClientQuotasRequest, context: RequestContext, handler: Handler
+) -> AlterClientQuotasResponse:
+    """Change quotas for those who may alter the settings of the cluster."""
+    if allows(context, needs(context)[0]):
+        answer: AlterClientQuotasResponse = await handler(broker, request, context)
+        return answer
+    return AlterClientQuotasResponse(
+        entries=[
+            EntryResult(error_code=_DENIED, error_message=_DENIED.meaning, entity=entry.entity)
+            for entry in request.entries
+        ]
+    )
 
 
 async def alter_user_scram_credentials(

@@ -57,6 +57,8 @@ GUARDS: dict[ApiKey, str] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: "cluster:alter_partition_reassignments",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "cluster:list_partition_reassignments",
     ApiKey.OFFSET_DELETE: "groups:offset_delete",
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "cluster:whole",
+    ApiKey.ALTER_CLIENT_QUOTAS: "cluster:alter_client_quotas",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "cluster:whole",
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "cluster:alter_user_scram_credentials",
     ApiKey.DESCRIBE_QUORUM: "cluster:whole",

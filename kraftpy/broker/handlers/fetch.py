@@ -87,6 +87,10 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     await _confirm_ends(reader, answers)
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    if context.quota is not None and context.quota.must_wait_to_fetch(
+        sum(len(each.records or b"") for _, each in answers)
+    ):
+        return FetchResponse(session_id=broker.fetch_sessions.keep_unanswered(fetched))
     answers.sort(key=lambda each: each[1].error_code in _UNKNOWN)  # these come last, as in Kafka
     if len(answers) > 2 * _LONG:
         return await respond_long(broker, fetched, answers, context)
@@ -120,6 +124,8 @@ class _Reader:
         self.rights = None if context.rights.are_unlimited else context.rights
         self._refused: set[str] = set()
         """The topics that may not be read: each is written to the audit log once."""
+        if context.quota is not None and (most_bytes := context.quota.most_fetch_bytes()) is not None:
+            self.budget = min(self.budget, most_bytes)
         self.racks: dict[BrokerId, str] | None = None
         """The racks of the brokers; None if this reader is not sent to the nearest replica."""
         if request.rack_id and broker.config.replica_selector_class == RACK_AWARE_SELECTOR:

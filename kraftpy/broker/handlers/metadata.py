@@ -17,7 +17,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.encoded_answers import Encoded
-from kraftpy.broker.metadata.auto_creation import auto_create_topics
+from kraftpy.broker.metadata.auto_creation import MOST_AT_ONCE, auto_create_topics
 from kraftpy.broker.rights import OPERATIONS_NOT_ASKED, Rights
 from kraftpy.broker.slicing import PIECE
 from kraftpy.broker.view import View
@@ -85,7 +85,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         if not rights.are_unlimited:
             asked, hidden = await _visible(broker, request, rights, asked)
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-            refused = await _create_missing(broker, asked)
+            refused = await _create_missing(broker, asked, context)
     image = broker.image
     if asked is None and image.partition_count > _LARGE_CLUSTER and rights.are_unlimited:
         return await _all_topics(broker, request, context)
@@ -206,12 +206,16 @@ def cluster_operations(rights: Rights) -> int:
     return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-async def _create_missing(broker: Broker, asked: list[MetadataRequestTopic]) -> dict[str, ErrorCode]:
+async def _create_missing(
+    broker: Broker, asked: list[MetadataRequestTopic], context: RequestContext
+) -> dict[str, ErrorCode]:
     """Create the named topics that are missing; return an error for each that is not created in time."""
     names = [topic.name for topic in asked if topic.name is not None and not _is_by_id(topic)]
     missing = [name for name in names if broker.image.topic(name) is None]
     if not missing:
         return {}
+    if context.quota is not None:  # created all the same; the client waits for it afterwards
+        context.quota.may_mutate(len(missing[:MOST_AT_ONCE]) * broker.config.num_partitions, strict=False)
     try:
         async with asyncio.timeout(CREATION_SECONDS):
             return await auto_create_topics(missing, broker.metadata, broker.config, broker.clock)

@@ -11,11 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kraftpy.broker.metadata.auto_creation import new_topic_id
 from kraftpy.broker.metadata.config_changes import topic_problem
 from kraftpy.broker.metadata.topic_changes import change_topics
+from kraftpy.broker.quotas.mutations import (
+    FIRST_STRICT_CREATE_PARTITIONS,
+    FIRST_STRICT_CREATE_TOPICS,
+    FIRST_STRICT_DELETE_TOPICS,
+    Mutations,
+    cost_of_creation,
+    cost_of_deletion,
+    cost_of_growth,
+    exceeded,
+)
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
     ConfigValue,
@@ -87,6 +98,11 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
             topics.append(_new_topic(topic))
         else:
             answers.append(_refusal(topic.name, ErrorCode.INVALID_CONFIG, problem))
+    mutations = Mutations(
+        context, FIRST_STRICT_CREATE_TOPICS, topics, lambda topic: _cost_of_creation(topic, times, broker)
+    )
+    topics = mutations.allowed
+    answers += [_refusal(topic.name, exceeded().code, exceeded().message) for topic in mutations.refused]
     if not topics:
         return CreateTopicsResponse(topics=answers)
     command = CreateTopics(
@@ -107,6 +123,7 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
     except KafkaError as error:
         answers += [_refusal(topic.name, error.code, error.message) for topic in command.topics]
         return CreateTopicsResponse(topics=answers)
+    mutations.decided(results)
     overrides = {
         topic.name: tuple((c.name, c.value) for c in topic.configs if c.value is not None) for topic in request.topics
     }
@@ -131,6 +148,13 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
                 answer.configs = described[key]
         answers.append(answer)
     return CreateTopicsResponse(topics=_once(answers, lambda answer: answer.name))
+
+
+def _cost_of_creation(topic: NewTopic, times: Counter[str], broker: Broker) -> int:
+    """Return the partitions that count for a topic: none for one that exists, or is named twice."""
+    if times[topic.name] > 1 or broker.image.topic(topic.name) is not None:
+        return 0
+    return cost_of_creation(topic, broker.config.num_partitions)
 
 
 def _once(answers: Sequence[T], key: Callable[[T], Hashable]) -> list[T]:
@@ -192,9 +216,22 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
                 for reference in references
             ]
         )
+    mutations = Mutations(
+        context, FIRST_STRICT_DELETE_TOPICS, references, lambda reference: cost_of_deletion(reference, broker.image)
+    )
+    references = mutations.allowed
     command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
-    answers: dict[Hashable, DeletableTopicResult] = {}
+    mutations.decided(results)
+    answers: dict[Hashable, DeletableTopicResult] = {
+        (each.name, each.topic_id): DeletableTopicResult(
+            name=each.name,
+            topic_id=each.topic_id,
+            error_code=exceeded().code,
+            error_message=exceeded().message,
+        )
+        for each in mutations.refused
+    }
     for place, (reference, result) in enumerate(zip(references, results, strict=True)):
         key = (result.name, result.topic_id) if reference.is_sound else place  # others are all answered, as in Kafka
         answers[key] = DeletableTopicResult(
@@ -226,8 +263,17 @@ async def create_partitions(
         time_ms=broker.clock.now(),
         validate_only=request.validate_only,
     )
+    mutations = Mutations(
+        context, FIRST_STRICT_CREATE_PARTITIONS, command.topics, lambda topic: cost_of_growth(topic, broker.image)
+    )
+    command = replace(command, topics=tuple(mutations.allowed))
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
+    mutations.decided(results)
     answers = [
+        CreatePartitionsTopicResult(name=topic.name, error_code=exceeded().code, error_message=exceeded().message)
+        for topic in mutations.refused
+    ]
+    answers += [
         CreatePartitionsTopicResult(
             name=result.name or "", error_code=result.error, error_message=shortened(result.message)
         )

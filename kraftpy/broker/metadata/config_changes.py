@@ -19,7 +19,7 @@ from kraftpy.config.dynamic import CLUSTER_SETTINGS, DYNAMIC_SETTINGS, check_set
 from kraftpy.config.group import check_group_settings
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
-from kraftpy.metadata.commands import ConfigChange, ConfigOperationType, ConfigResourceType
+from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType
 from kraftpy.metadata.decision import ConfigResult
 from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, Image, config_bytes
 from kraftpy.metadata.topics import topic_name_problem
@@ -28,6 +28,8 @@ from kraftpy.types import BrokerId
 
 _LONGEST_NAME: Final = 249
 _OF_A_LISTENER: Final = "listener.name."
+_CREATION_RATE: Final = "max.connection.creation.rate"
+_MOST_RATE: Final = 2**31 - 1
 MAX_SETTINGS_PER_RESOURCE: Final = 1_000
 """More than any resource has: a request with more settings contains unknown or duplicate names."""
 
@@ -40,7 +42,7 @@ def number_problem(count: int) -> str | None:
 
 
 class ConfigRoom:
-    """The memory limit for settings, credentials, ACLs and delegation tokens; requests reserve what they may need."""
+    """The memory limit for settings, credentials, ACLs, tokens and quotas; requests reserve what they may need."""
 
     def __init__(self, most_bytes: int, image: Callable[[], Image]) -> None:
         self._most_bytes = most_bytes
@@ -55,7 +57,8 @@ class ConfigRoom:
         """
         added_bytes = max(added_bytes, 0)
         image = self._image()
-        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes + image.delegation_tokens.bytes
+        kept = image.configs_bytes + image.credentials.bytes + image.acls.bytes + image.quotas.bytes
+        kept += image.delegation_tokens.bytes
         if added_bytes and kept + self._held_bytes + added_bytes > self._most_bytes:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -188,6 +191,15 @@ def _check_lengths(change: ConfigChange) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
+def _rate_problem(operation: ConfigOperation) -> str | None:
+    """Return an error message if a change gives a listener a rate of connections that is no positive number."""
+    is_rate = operation.name.startswith(_OF_A_LISTENER) and operation.name.endswith(f".{_CREATION_RATE}")
+    if not is_rate or operation.operation is not ConfigOperationType.SET or operation.value is None:
+        return None
+    is_sound = 0 < whole_number(operation.value, 0) <= _MOST_RATE
+    return None if is_sound else f"Invalid {_CREATION_RATE} {shortened(operation.value)}"
+
+
 def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerConfig, static: BrokerConfig) -> None:
     """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka)."""
     allowed = DYNAMIC_SETTINGS - CLUSTER_SETTINGS if change.resource_name else DYNAMIC_SETTINGS
@@ -206,6 +218,8 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
             check_length(operation.value or "")
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if (rate_problem := _rate_problem(operation)) is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, rate_problem)
         if not change.resource_name and operation.name.startswith(_OF_A_LISTENER):
             problem = "Cannot update these configs at default cluster level, broker id must be specified: "
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}[{shortened(operation.name)}]")

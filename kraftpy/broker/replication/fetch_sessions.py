@@ -189,6 +189,16 @@ class FetchSessions:
             )
         return self._continue(request, asked, uses_topic_ids, now, follower_id)
 
+    def keep_unanswered(self, fetched: FetchContext) -> int:
+        """Return the session to name in an empty answer, by which a client is throttled (KIP-219).
+
+        A session that has just begun ends with it: the client has to ask for all partitions again.
+        """
+        if fetched.session is not None and not fetched.incremental:
+            self._drop(fetched.session.id)
+            return NO_SESSION
+        return fetched.session_id
+
     def _continue(
         self,
         request: FetchRequest,

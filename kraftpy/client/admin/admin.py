@@ -2,9 +2,7 @@
 
 Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
 about the cluster as a whole, `transactions` those about transactions, `share` those about share groups, `users` those
-about users, `tokens` those about delegation tokens.
-
-Left out: ACLs, quotas.
+about users, `acls` those about ACLs, `tokens` those about delegation tokens, `quotas` those about client quotas.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from kraftpy.client.admin.model import (
     GroupListing,
     LogDir,
 )
+from kraftpy.client.admin.quotas import QuotaAdmin
 from kraftpy.client.admin.share import ShareAdmin
 from kraftpy.client.admin.tokens import TokenAdmin
 from kraftpy.client.admin.transactions import TransactionAdmin
@@ -70,7 +69,7 @@ from kraftpy.protocol.messages import (
 from kraftpy.types import TopicPartition
 
 
-class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, TokenAdmin):
+class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, TokenAdmin, QuotaAdmin):
     """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options: `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------

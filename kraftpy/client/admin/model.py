@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -26,6 +27,14 @@ class ConfigSource(IntEnum):
     @classmethod
     def _missing_(cls, value: object) -> ConfigSource:
         return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuota:
+    """An entity's quotas: the names of the entity by type, with None for the default, and the values by key."""
+
+    entity: Mapping[str, str | None]
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

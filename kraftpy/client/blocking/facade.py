@@ -15,6 +15,7 @@ from typing import Any, Self
 from kraftpy.client.admin.admin import Admin
 from kraftpy.client.admin.model import (
     ActiveProducer,
+    ClientQuota,
     ClusterDescription,
     ConfigEntry,
     FeatureDescription,
@@ -457,6 +458,18 @@ class BlockingAdmin:
     def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
         """Let a delegation token expire sooner, or remove it; return when it expires."""
         return self._loop.run(self._admin.expire_delegation_token(hmac, period_ms))
+
+    def describe_client_quotas(
+        self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False
+    ) -> list[ClientQuota]:
+        """Return the entities that have quotas, and match: all by default."""
+        return self._loop.run(self._admin.describe_client_quotas(entity, types=types, strict=strict))
+
+    def alter_client_quotas(
+        self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, validate_only: bool = False
+    ) -> None:
+        """Set an entity's quotas by key; None removes one. Other quotas of it stay."""
+        self._loop.run(self._admin.alter_client_quotas(entity, values, validate_only=validate_only))
 
     def abort_transaction(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0

@@ -1,0 +1,312 @@
+"""Counts what each request uses, and makes the connections of clients above their quotas wait (KIP-13, 124, 219, 599).
+
+A request's answer goes out at once and says how long the client should wait; for that long, its connection is neither
+read nor served (`Connection.mute`). Nobody else waits. If several quotas are exceeded, the longest wait counts.
+
+    producer_byte_rate        bytes of Produce requests, when they are answered
+    consumer_byte_rate        bytes of records in answers to Fetch; an answer above the limit is replaced by an empty
+                              one, and does not count. Those of ShareFetch count, but are sent: they are acquired
+    request_percentage        time on the event loop, in percent of one second for each second, apart from waiting and
+                              from work in other threads; a wait lasts at most one sample. Encoding the answer counts
+                              towards later ones. Produce with acks=0 is exempt, as its client cannot be told
+    controller_mutation_rate  partitions created and deleted: tokens of a bucket (`quotas.buckets`)
+
+Exempt: requests on connections that have proved to be another broker's, and those a broker sends to itself.
+
+Limits: at most `MOST_COUNTERS` counters of each kind. The ones that are as good as new go first, then the ones that
+were not used for the longest time. Without quotas of users and client ids, a request costs one check, and nothing is
+counted.
+
+Left out: metrics of quotas; one count for several brokers (as in Kafka, each broker counts by itself; here that is also
+true of mutations, which Kafka's controller counts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from time import perf_counter_ns
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from kraftpy.broker.encoded_answers import Encoded
+from kraftpy.broker.request import RequestContext
+from kraftpy.config import BrokerConfig
+from kraftpy.ports import Clock
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.quotas.buckets import TokenBucket
+from kraftpy.quotas.entities import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+from kraftpy.quotas.limits import Limit, Limits
+from kraftpy.quotas.rates import Rate
+
+MOST_COUNTERS: Final = 10_000
+"""The most counters of each kind: some 15 MB."""
+_MOST_FOUND: Final = 10_000
+_PERCENT_OF_NS: Final = 100 / 1e9
+_FIRST_METADATA_WITH_THROTTLE: Final = 3
+
+T = TypeVar("T")
+C = TypeVar("C", bound="_Forgettable")
+_Key = tuple[str, str | None, str | None]
+
+
+class _Forgettable(Protocol):
+    def is_as_new(self, now: float) -> bool:
+        """Return whether forgetting this changes nothing."""
+
+
+class _Counters(Generic[C]):
+    """Counters by key, user and client id; the ones used last are at the end."""
+
+    def __init__(self, make: Callable[[], C], now: Callable[[], int], most: int) -> None:
+        self._make = make
+        self._now = now
+        self._most = most
+        self._counters: dict[_Key, C] = {}
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def of(self, key: _Key) -> C:
+        """Return a counter; a new one if there is none."""
+        counters = self._counters
+        found = counters.pop(key, None)
+        if found is None:
+            found = self._make()
+            if len(counters) >= self._most:
+                self._make_room()
+        counters[key] = found
+        return found
+
+    def _make_room(self) -> None:
+        """Drop what is as good as new, and the oldest quarter of the rest if that is too little.
+
+        Clients may invent client ids: this takes time only once for many of them.
+        """
+        now = self._now()
+        kept = {key: counter for key, counter in self._counters.items() if not counter.is_as_new(now)}
+        most_kept = self._most * 3 // 4
+        for key in list(kept)[: max(0, len(kept) - most_kept)]:
+            del kept[key]
+        self._counters = kept
+
+
+class ClientQuotaManager:
+    """The quotas of users and client ids on one broker."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, limits: Callable[[], Limits], *, most_counters: int = MOST_COUNTERS
+    ) -> None:
+        """`limits` returns the quotas of now."""
+        self._limits = limits
+        self._clock = clock
+        self._samples, self._sample_ms = config.quota_window_num, config.quota_window_size_seconds * 1000
+        bucket_samples, bucket_ms = (
+            config.controller_quota_window_num,
+            config.controller_quota_window_size_seconds * 1000,
+        )
+        self._rates: _Counters[Rate] = _Counters(lambda: Rate(self._samples, self._sample_ms), self._now, most_counters)
+        self._buckets: _Counters[TokenBucket] = _Counters(
+            lambda: TokenBucket(bucket_samples, bucket_ms), self._now, most_counters
+        )
+        self._found: dict[tuple[str, str, str], Limit | None] = {}
+        self._found_in: tuple[Limits | None, int] = (None, 0)
+
+    @property
+    def in_use(self) -> bool:
+        """There are quotas of users or client ids."""
+        return self._limits().of_clients
+
+    def meter(self) -> Meter:
+        """Return what measures a request that has just arrived."""
+        return Meter(self)
+
+    def limit(self, user: str, client_id: str, key: str) -> Limit | None:
+        """Return a client's limit for a key; None if it has none."""
+        limits = self._limits()
+        if self._found_in != (limits, limits.changes) or len(self._found) >= _MOST_FOUND:
+            self._found.clear()
+            self._found_in = limits, limits.changes
+        place = user, client_id, key
+        if place not in self._found:
+            self._found[place] = limits.of_client(user, client_id, key)
+        return self._found[place]
+
+    def record(self, limit: Limit | None, key: str, amount: float) -> int:
+        """Count a use; return how many milliseconds to wait for it."""
+        if limit is None:
+            return 0
+        rate, now = self._rates.of((key, limit.user, limit.client_id)), self._now()
+        rate.record(amount, now)
+        wait_ms = rate.wait_ms(limit.value, now)
+        return min(wait_ms, self._sample_ms) if key == REQUEST_PERCENTAGE else wait_ms
+
+    def is_first(self, limit: Limit | None, key: str) -> bool:
+        """Return whether nothing else counts now."""
+        return limit is None or self._rates.of((key, limit.user, limit.client_id)).is_as_new(self._now())
+
+    def most_in_window(self, limit: Limit | None) -> int | None:
+        """Return the most bytes that one answer may have without a wait, if nothing was used before; None if any."""
+        if limit is None:
+            return None
+        return max(1, int(limit.value * max(1, self._samples - 1) * self._sample_ms / 1000))
+
+    def take(self, limit: Limit | None, count: float, *, strict: bool) -> tuple[bool, int]:
+        """Take tokens for a change of partitions; return whether it is allowed, and how many milliseconds to wait.
+
+        With `strict`, nothing is allowed or taken while the bucket is overdrawn.
+        """
+        if limit is None:
+            return True, 0
+        bucket, now = self._buckets.of((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id)), self._now()
+        if strict:
+            wait_ms = bucket.wait_ms(limit.value, now)
+            if wait_ms > 0:
+                return False, wait_ms
+            bucket.take(count, limit.value, now)
+            return True, 0
+        bucket.take(count, limit.value, now)
+        return True, bucket.wait_ms(limit.value, now)
+
+    def _now(self) -> int:
+        return self._clock.monotonic_ms()
+
+
+class Meter:
+    """What one request uses. Runs the request, and measures its time on the event loop."""
+
+    __slots__ = ("_began_ns", "_context", "_manager", "_recorded_ns", "_spent_ns", "_wait_ms")
+
+    def __init__(self, manager: ClientQuotaManager) -> None:
+        self._manager = manager
+        self._context: RequestContext | None = None
+        self._spent_ns = self._recorded_ns = 0
+        self._began_ns = 0
+        self._wait_ms = 0
+
+    # --- time --------------------------------------------------------------------------------
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the whole of a request. What it spends after its answer is known counts without a wait."""
+        try:
+            return cast("T", await _Timed(work, self))
+        finally:
+            if self._context is not None and self._recorded_ns:
+                self._record_time()
+
+    def begin(self) -> None:
+        """Note that the request runs from now on."""
+        self._began_ns = perf_counter_ns()
+
+    def end(self) -> None:
+        """Note that the request waits, or is over."""
+        self._spent_ns += perf_counter_ns() - self._began_ns
+        self._began_ns = 0
+
+    def _record_time(self) -> int:
+        spent_ns = self._spent_ns + (perf_counter_ns() - self._began_ns if self._began_ns else 0)
+        unrecorded_ns, self._recorded_ns = spent_ns - self._recorded_ns, spent_ns
+        return self._manager.record(self._limit(REQUEST_PERCENTAGE), REQUEST_PERCENTAGE, unrecorded_ns * _PERCENT_OF_NS)
+
+    # --- what handlers ask -------------------------------------------------------------------
+
+    def most_fetch_bytes(self) -> int | None:
+        """Return the most bytes of records that an answer to Fetch should have; None if there is no such limit."""
+        return self._manager.most_in_window(self._limit(CONSUMER_BYTE_RATE))
+
+    def must_wait_to_fetch(self, count: int) -> bool:
+        """Count the bytes of an answer to Fetch; if they are too many, uncount them and return True.
+
+        The answer must then be empty. The client's use of time is also judged now, and has the same effect. A batch
+        that is larger than what the quota allows in a whole window is sent if nothing else was in the window: else it
+        could never be read.
+        """
+        limit = self._limit(CONSUMER_BYTE_RATE)
+        is_first = self._manager.is_first(limit, CONSUMER_BYTE_RATE)
+        time_ms, bytes_ms = self._record_time(), self._manager.record(limit, CONSUMER_BYTE_RATE, count)
+        self._wait_ms = max(self._wait_ms, time_ms, bytes_ms)
+        must_wait = time_ms > 0 or (bytes_ms > 0 and not is_first)
+        if must_wait:
+            self._manager.record(limit, CONSUMER_BYTE_RATE, -count)
+        return must_wait
+
+    def may_mutate(self, partitions: int, *, strict: bool) -> bool:
+        """Count partitions that are to be created or deleted; return False if they must not be.
+
+        Without `strict` they always may be.
+        """
+        may, wait_ms = self._manager.take(self._limit(CONTROLLER_MUTATION_RATE), partitions, strict=strict)
+        self._wait_ms = max(self._wait_ms, wait_ms)
+        return may
+
+    def did_not_mutate(self, partitions: int) -> None:
+        """Uncount partitions that were not created or deleted after all."""
+        self._manager.take(self._limit(CONTROLLER_MUTATION_RATE), -partitions, strict=False)
+
+    # --- the end of a request ----------------------------------------------------------------
+
+    def of(self, context: RequestContext) -> Meter | None:
+        """Begin to count for the client of a request; None if it is exempt."""
+        if context.connection is None or context.connection.proved_broker is not None:
+            return None
+        self._context = context
+        return self
+
+    def settle(self, response: Any, frame_bytes: int) -> Any:
+        """Put the time to wait into the answer, and let the connection wait; return the answer to send."""
+        context = self._context
+        if context is None or context.connection is None:
+            return response
+        key = context.api_key
+        wait_ms = self._wait_ms
+        if key == ApiKey.PRODUCE:
+            wait_ms = self._manager.record(self._limit(PRODUCER_BYTE_RATE), PRODUCER_BYTE_RATE, frame_bytes)
+        elif key == ApiKey.SHARE_FETCH:
+            count = sum(len(partition.records or b"") for topic in response.responses for partition in topic.partitions)
+            wait_ms = self._manager.record(self._limit(CONSUMER_BYTE_RATE), CONSUMER_BYTE_RATE, count)
+        if response is not None and not self._recorded_ns:
+            wait_ms = max(wait_ms, self._record_time())
+        if wait_ms <= 0:
+            return response
+        context.connection.mute(wait_ms / 1000)
+        if isinstance(response, Encoded):
+            if context.api_version >= _FIRST_METADATA_WITH_THROTTLE:  # then the time comes first
+                return Encoded(wait_ms.to_bytes(4, "big") + response.body[4:])
+        elif response is not None and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = wait_ms
+        return response
+
+    def _limit(self, key: str) -> Limit | None:
+        context = self._context
+        assert context is not None
+        return self._manager.limit(context.principal.name, context.client_id, key)
+
+
+class _Timed:
+    """Awaits a coroutine, and tells a meter when it runs and when it waits."""
+
+    __slots__ = ("_meter", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, Any], meter: Meter) -> None:
+        self._work = work
+        self._meter = meter
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        meter, work = self._meter, self._work
+        thrown: BaseException | None = None
+        while True:
+            meter.begin()
+            try:
+                waits_for = work.send(None) if thrown is None else work.throw(thrown)
+            except StopIteration as done:
+                return done.value
+            finally:
+                meter.end()
+            thrown = None
+            try:
+                yield waits_for
+            except BaseException as error:  # a cancellation goes on to what is awaited
+                thrown = error
