@@ -132,9 +132,11 @@ SEED ?= 1
 NODES ?= 1
 compat-kafka: $(VENV)/.dev  ## Apache Kafka and kraftpy asked the same, answers compared: make compat-kafka SEED=1 NODES=3 (JDK, Maven)
 	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --nodes $(NODES)
+	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --world rights
 
 compat-kafka-record: $(VENV)/.dev  ## keep what Apache Kafka answers, for the tests, wherever nothing differs (JDK, Maven)
 	$(BIN)/python tests/compat/differential/differential.py --record
+	$(BIN)/python tests/compat/differential/differential.py --world rights --record
 
 # One class: CLASS=GetOffsetShellTest. With all below it: PACKAGE=org.apache.kafka.tools. Both take several, after commas.
 comma := ,

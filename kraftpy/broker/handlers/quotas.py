@@ -55,7 +55,7 @@ async def describe_client_quotas(
         return _not_described(ErrorCode.UNSUPPORTED_VERSION, error)
     except InvalidQuota as error:
         return _not_described(ErrorCode.INVALID_REQUEST, error)
-    response = describing.DescribeClientQuotasResponse(entries=[])
+    response = describing.DescribeClientQuotasResponse(error_message="", entries=[])  # as in Kafka
     quotas = broker.image.quotas
     assert response.entries is not None
     async for entities in broker.slices.pieces(quotas.entities()):
