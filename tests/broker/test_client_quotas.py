@@ -260,6 +260,22 @@ async def test_time_counts_for_every_request(tmp_path: Path, key: ApiKey) -> Non
             assert answered.brokers[0].port == broker.advertised[0].port
 
 
+async def test_an_answer_that_is_kept_for_all_clients_tells_each_its_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kraftpy.broker.handlers.metadata._LARGE_CLUSTER", 0)
+    async with limited(tmp_path) as (broker, _):
+        async with administering(broker) as admin:
+            await admin.alter_client_quotas({"client-id": "greedy"}, {"request_percentage": 1e-9})
+        for version in (12, 2):
+            for client_id, wait_ms in (("greedy", 1_000), ("modest", 0), ("greedy", 1_000)):
+                async with connected(broker, client_id) as client:
+                    answered = await client.ask(ApiKey.METADATA, version, MetadataRequest(topics=None))
+                    assert answered.throttle_time_ms == (wait_ms if version >= 3 else 0)
+                    assert [topic.name for topic in answered.topics] == ["t"]
+                    assert broker.metadata_answers.held > 0
+
+
 async def test_versions_without_a_throttle_time_are_muted_all_the_same(tmp_path: Path) -> None:
     async with limited(tmp_path, request_percentage=1e-9) as (broker, _), connected(broker) as client:
         assert (await client.ask(ApiKey.METADATA, 0, MetadataRequest(topics=[]))).brokers

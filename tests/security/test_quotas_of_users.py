@@ -1,4 +1,7 @@
-"""Quotas of users that have proved who they are, over SASL and TLS; and replication, which no quota slows."""
+"""Quotas of users that have proved who they are, over SASL and TLS; and replication, which no quota slows.
+
+Its own cluster has quotas for everybody.
+"""
 
 from __future__ import annotations
 
