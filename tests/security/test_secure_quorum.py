@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import subprocess
@@ -352,6 +353,9 @@ async def knock(cluster: Cluster, certificates: Certificates, mechanism: str, na
         return str(error)
     finally:
         writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(BOUND_SECONDS):
+                await writer.wait_closed()
     return None
 
 
