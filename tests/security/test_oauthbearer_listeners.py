@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiokafka
@@ -23,7 +24,6 @@ from kraftpy.broker.startup import StartupError
 from kraftpy.client import Admin, BlockingAdmin, Consumer, ErrorCode, KafkaError, OffsetSpec, Producer, RangeReader
 from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.config.sources import load
-from kraftpy.metadata.image import Image
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from kraftpy.security.oauthbearer import first_message, last_message
@@ -470,9 +470,10 @@ def test_a_broker_starts_without_its_keys_and_accepts_tokens_once_it_has_them(tm
 @pytest.mark.parametrize("absent", ["jwt", "cryptography"])
 def test_a_broker_without_the_libraries_does_not_start(monkeypatch: pytest.MonkeyPatch, absent: str) -> None:
     monkeypatch.setattr(listeners, "find_spec", lambda name: None if name == absent else name)
-    config = BrokerConfig.of(SETTINGS)
+    parts: Any = {"clock": SystemClock(), "complaints": Complaints(), "links": None, "authorizer": None}
+    broker: Any = SimpleNamespace(config=BrokerConfig.of(SETTINGS), metadata=None, **parts)
     with pytest.raises(StartupError, match=r"OAUTHBEARER needs PyJWT: install kraftpy\[security\]"):
-        listeners.SecureListeners(config, SystemClock(), Complaints(), Image)
+        listeners.SecureListeners(broker)
 
 
 def test_brokers_do_not_log_in_by_tokens() -> None:
