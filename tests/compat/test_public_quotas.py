@@ -16,7 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kraftpy.client import BlockingAdmin
 from kraftpy.testing.cluster import EmbeddedBroker
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+    pytest.mark.usefixtures("sockets_collected"),
+]
 
 BOUND_SECONDS = 30
 VALUE = bytes(20_000)

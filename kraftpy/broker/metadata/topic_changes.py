@@ -9,7 +9,7 @@ several parts alternate: only one of them has a part in progress at a time. A to
 decision must not depend on a broker's settings; brokers that get requests at the same moment may exceed the limit by
 one part each. Internal topics (`internal_topics`) are exempt, since otherwise groups could not work in a full cluster.
 
-Left out: a rate (KIP-599).
+Left out: a rate (KIP-599), which the handlers ask for (`quotas.mutations`).
 """
 
 from __future__ import annotations
