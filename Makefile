@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-failover bench-groups sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -107,6 +107,9 @@ fuzz: $(VENV)/.dev   ## a million requests of every kind, legal and hostile, aga
 	$(BIN)/python tests/fuzz/fuzz.py --requests 250000 --nodes 1 --seed $(FUZZ_SEED) --judge-latency --flush-before-ack
 	$(BIN)/python tests/fuzz/fuzz.py --requests 250000 --nodes 3 --seed $(FUZZ_SEED) --judge-latency
 	$(BIN)/python tests/fuzz/fuzz.py --requests 150000 --nodes 3 --seed $(FUZZ_SEED) --judge-latency --flush-before-ack
+
+fuzz-strangers: $(VENV)/.dev  ## 100,000 inputs each before a TLS handshake, before SASL and in SASL: nobody gets in
+	$(BIN)/python tests/fuzz/strangers.py --seed $(FUZZ_SEED)
 
 fuzz-guided: $(VENV)/.dev  ## atheris on one target: make fuzz-guided TARGET=regexes SECONDS=3600 (names: tests/fuzz/targets)
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'

@@ -177,17 +177,21 @@ class Verdict(Enum):
     """No binding covers the resource, whoever asks."""
 
 
-class AclIndex:
-    """The bindings of a cluster, found by what they cover.
+_OfPattern = dict[str, dict[AclBinding, None]]
+"""The bindings of one pattern, by their principals."""
 
-    A lookup costs one dictionary access for the name, one for the wildcard, and one for each length that a prefix of
-    that resource type has.
+
+class AclIndex:
+    """The bindings of a cluster, found by what they cover and by whom they are about.
+
+    A lookup costs an access for the name, one for the wildcard, and one for each length that a prefix of that resource
+    type has, however many other principals have bindings there.
     """
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
         self._bindings: dict[AclBinding, None] = {}
-        self._literal: dict[tuple[int, str], dict[AclBinding, None]] = {}
-        self._prefixed: dict[tuple[int, str], dict[AclBinding, None]] = {}
+        self._literal: dict[tuple[int, str], _OfPattern] = {}
+        self._prefixed: dict[tuple[int, str], _OfPattern] = {}
         self._lengths: dict[int, dict[int, int]] = {}
         """How many prefixes there are of each length, by resource type."""
         for binding in bindings:
@@ -208,13 +212,12 @@ class AclIndex:
             return False
         self._bindings[binding] = None
         key = (binding.resource_type, binding.name)
-        if binding.pattern_type == PatternType.PREFIXED:
-            if key not in self._prefixed:
-                lengths = self._lengths.setdefault(binding.resource_type, {})
-                lengths[len(binding.name)] = lengths.get(len(binding.name), 0) + 1
-            self._prefixed.setdefault(key, {})[binding] = None
-        else:
-            self._literal.setdefault(key, {})[binding] = None
+        is_prefixed = binding.pattern_type == PatternType.PREFIXED
+        if is_prefixed and key not in self._prefixed:
+            lengths = self._lengths.setdefault(binding.resource_type, {})
+            lengths[len(binding.name)] = lengths.get(len(binding.name), 0) + 1
+        of_pattern = (self._prefixed if is_prefixed else self._literal).setdefault(key, {})
+        of_pattern.setdefault(binding.principal, {})[binding] = None
         return True
 
     def remove(self, binding: AclBinding) -> bool:
@@ -224,10 +227,13 @@ class AclIndex:
         del self._bindings[binding]
         key = (binding.resource_type, binding.name)
         is_prefixed = binding.pattern_type == PatternType.PREFIXED
-        of_pattern = (self._prefixed if is_prefixed else self._literal)[key]
-        del of_pattern[binding]
-        if not of_pattern:
-            del (self._prefixed if is_prefixed else self._literal)[key]
+        patterns = self._prefixed if is_prefixed else self._literal
+        of_principal = patterns[key][binding.principal]
+        del of_principal[binding]
+        if not of_principal:
+            del patterns[key][binding.principal]
+        if not patterns[key]:
+            del patterns[key]
             if is_prefixed:
                 lengths = self._lengths[binding.resource_type]
                 lengths[len(binding.name)] -= 1
@@ -235,14 +241,16 @@ class AclIndex:
                     del lengths[len(binding.name)]
         return True
 
-    def covering(self, resource_type: int, name: str) -> Iterator[AclBinding]:
-        """Yield every binding whose pattern covers a resource."""
-        yield from self._literal.get((resource_type, name), ())
-        if name != WILDCARD:
-            yield from self._literal.get((resource_type, WILDCARD), ())
+    def _covering(self, resource_type: int, name: str) -> Iterator[_OfPattern]:
+        """Yield what is bound by each pattern that covers a resource."""
+        literal, prefixed = self._literal, self._prefixed
+        if (found := literal.get((resource_type, name))) is not None:
+            yield found
+        if name != WILDCARD and (found := literal.get((resource_type, WILDCARD))) is not None:
+            yield found
         for length in self._lengths.get(resource_type, ()):
-            if length <= len(name):
-                yield from self._prefixed.get((resource_type, name[:length]), ())
+            if length <= len(name) and (found := prefixed.get((resource_type, name[:length]))) is not None:
+                yield found
 
     def decide(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
@@ -252,16 +260,18 @@ class AclIndex:
         allowing = _ALLOWED_BY.get(operation) or (operation, Operation.ALL)
         denying = (operation, Operation.ALL)
         verdict = Verdict.NO_BINDING
-        for binding in self.covering(resource_type, name):
+        for of_pattern in self._covering(resource_type, name):
             if verdict is Verdict.NO_BINDING:
                 verdict = Verdict.DENIED
-            if binding.principal not in who or not _is_host(binding.host, host):
-                continue
-            if binding.permission == Permission.DENY:
-                if binding.operation in denying:
-                    return Verdict.DENIED
-            elif binding.operation in allowing:
-                verdict = Verdict.ALLOWED
+            for each in who:
+                for binding in of_pattern.get(each, ()):
+                    if not _is_host(binding.host, host):
+                        continue
+                    if binding.permission == Permission.DENY:
+                        if binding.operation in denying:
+                            return Verdict.DENIED
+                    elif binding.operation in allowing:
+                        verdict = Verdict.ALLOWED
         return verdict
 
     def allows_on_any(

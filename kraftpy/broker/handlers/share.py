@@ -282,7 +282,7 @@ class _Fetch:
         for partition in partitions:
             key = ShareKey(self._session.key.group_id, partition.topic_id, partition.partition)
             try:
-                _check_rights(self._broker, self._rights, partition)
+                _check_rights(self._broker, self._rights, partition, is_asked_for=partition not in self.taken)
                 held[partition] = self._broker.share_partitions.get(key)
             except KafkaError as error:
                 self.taken[partition] = _Taken(error)
@@ -471,12 +471,13 @@ async def _acknowledge(
     return said
 
 
-def _check_rights(broker: Broker, rights: Rights, partition: SharedPartition) -> None:
+def _check_rights(broker: Broker, rights: Rights, partition: SharedPartition, *, is_asked_for: bool = True) -> None:
     """Check that the topic may be read. Raises KafkaError. An id that no topic has is nobody's secret."""
     if rights.are_unlimited:
         return
     topic = broker.image.topic_by_id(partition.topic_id)
-    if topic is not None and not rights.allows(Operation.READ, ResourceType.TOPIC, topic.name):
+    read, kind = Operation.READ, ResourceType.TOPIC
+    if topic is not None and not rights.allows(read, kind, topic.name, is_asked_for=is_asked_for):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 

@@ -53,7 +53,8 @@ _ADMINISTRATIVE: Final = frozenset(
     }
 )
 
-_Question = tuple[Principal, str, Operation, ResourceType, str]
+_Question = tuple[Principal, str, Operation, ResourceType, str | None]
+"""Who, from where, does what, on which type of resource, and on which one; None stands for any of them."""
 
 
 def authorizer_of(config: BrokerConfig, acls: Callable[[], Acls]) -> Authorizer | None:
@@ -101,19 +102,14 @@ class Authorizer:
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
         """Decide whether a principal at an address (`address_of`) may do this."""
-        acls = self._acls()
-        if self._kept_of is None or self._kept_of[0] is not acls or self._kept_of[1] != acls.changes:
-            self._kept.clear()
-            self._kept_of = (acls, acls.changes)
         question = (principal, host, operation, resource_type, name)
-        known = self._kept.get(question)
+        kept = self._kept_now()
+        known = kept.get(question)
         if known is None:
-            verdict = acls.index.decide(principal, host, operation, resource_type, name)
+            verdict = self._acls().index.decide(principal, host, operation, resource_type, name)
             known = self._without_acl if verdict is Verdict.NO_BINDING else verdict is Verdict.ALLOWED
             if len(name) <= _LONGEST_KEPT:
-                if len(self._kept) >= _MOST_KEPT:
-                    self._kept.clear()
-                self._kept[question] = known
+                kept[question] = known
         return known
 
     def may_act_for_cluster(self, principal: Principal, host: str) -> bool:
@@ -136,8 +132,24 @@ class Authorizer:
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
         """Decide whether a principal may do this on some resource of the type."""
-        verdict = self._acls().index.allows_on_any(principal, host, operation, resource_type)
-        return self._without_acl if verdict is Verdict.NO_BINDING else verdict is Verdict.ALLOWED
+        question = (principal, host, operation, resource_type, None)
+        kept = self._kept_now()
+        known = kept.get(question)
+        if known is None:
+            verdict = self._acls().index.allows_on_any(principal, host, operation, resource_type)
+            known = self._without_acl if verdict is Verdict.NO_BINDING else verdict is Verdict.ALLOWED
+            kept[question] = known
+        return known
+
+    def _kept_now(self) -> dict[_Question, bool]:
+        """Return the decisions that still hold, and have room for one more."""
+        acls = self._acls()
+        if self._kept_of is None or self._kept_of[0] is not acls or self._kept_of[1] != acls.changes:
+            self._kept.clear()
+            self._kept_of = (acls, acls.changes)
+        elif len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        return self._kept
 
 
 class _OfTopics(NamedTuple):
