@@ -65,6 +65,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ({"resource_pattern_type": 2}, "Invalid patternType MATCH"),
         ({"operation": 1}, "Invalid operation ANY"),
         ({"permission_type": 1}, "Invalid permissionType ANY"),
+        ({"resource_type": 99}, "Invalid resourceType UNKNOWN"),
+        ({"resource_pattern_type": -1}, "Invalid patternType UNKNOWN"),
+        ({"operation": 99}, "Invalid operation UNKNOWN"),
+        ({"permission_type": -1}, "Invalid permissionType UNKNOWN"),
         ({"principal": "alice"}, "Could not parse principal from `alice`"),
         ({"host": "example.org"}, "Invalid host example.org"),
         ({"host": "10.0.0.0/8"}, "Invalid host"),
@@ -85,11 +89,10 @@ def test_a_binding_that_means_nothing_is_refused_and_others_are_made(
 
 
 @pytest.mark.parametrize("field", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
-@pytest.mark.parametrize("code", [0, 99, -1])
-def test_a_code_that_nobody_knows_ends_the_connection(world: World, field: str, code: int) -> None:
+def test_the_code_of_what_is_unknown_ends_the_connection(world: World, field: str) -> None:
     session = world.session("admin")
     with pytest.raises(Closed):
-        session.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[AclCreation(**{**GOOD, field: code})]))
+        session.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[AclCreation(**{**GOOD, field: 0})]))
     session.close()
 
 

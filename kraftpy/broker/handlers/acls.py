@@ -4,11 +4,12 @@ Bindings are in the metadata. Each of a request succeeds or fails on its own; ma
 the limit of all settings (`config_room`). Without an authorizer, all three are refused (SECURITY_DISABLED).
 
 A host must be an address or "*": unlike Kafka's, which stores any text, this broker refuses a binding that would never
-hold. Codes that nobody knows close the connection, as in Kafka.
+hold. A code of 0, for what is unknown, closes the connection, as in Kafka.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.slicing import PIECE
@@ -35,6 +36,7 @@ from kraftpy.protocol.messages.describe_acls import (
 )
 from kraftpy.security.acls import (
     CLUSTER_NAME,
+    OPERATIONS,
     WILDCARD,
     AclBinding,
     AclFilter,
@@ -99,7 +101,7 @@ async def describe_acls(broker: Broker, request: DescribeAclsRequest, context: R
 async def create_acls(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
     """Create bindings; one that is there already is a success."""
     for each in request.creations:
-        _check_known(each.resource_type, each.resource_pattern_type, each.operation, each.permission_type)
+        _check_not_unknown(each.resource_type, each.resource_pattern_type, each.operation, each.permission_type)
     if broker.authorizer is None:
         refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
         return CreateAclsResponse(results=[refused] * len(request.creations))
@@ -129,6 +131,7 @@ async def create_acls(broker: Broker, request: CreateAclsRequest, context: Reque
 async def delete_acls(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
     """Delete what each filter selects; many filters of many bindings in several steps."""
     filters = [_filter(each) for each in request.filters]
+    problems = [_problem_of(each) for each in filters]
     if broker.authorizer is None:
         refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
         return DeleteAclsResponse(filter_results=[refused] * len(filters))
@@ -154,7 +157,19 @@ async def delete_acls(broker: Broker, request: DeleteAclsRequest, context: Reque
     except KafkaError as error:
         failed = DeleteAclsFilterResult(error_code=error.code, error_message=shortened(error.message))
         results += [failed] * (len(filters) - len(results))
+    for place, why in enumerate(problems):
+        if why is not None:
+            results[place] = DeleteAclsFilterResult(error_code=ErrorCode.INVALID_REQUEST, error_message=why)
     return DeleteAclsResponse(filter_results=results)
+
+
+def _problem_of(wanted: AclFilter) -> str | None:
+    """Return what is wrong with a filter, in Kafka's words."""
+    pattern = (_word(ResourceType, wanted.resource_type), _word(PatternType, wanted.pattern_type))
+    if "UNKNOWN" in pattern:
+        return "Unknown patternFilter."
+    entry = (_word(Operation, wanted.operation), _word(Permission, wanted.permission))
+    return "Unknown entryFilter." if "UNKNOWN" in entry else None
 
 
 def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:
@@ -169,25 +184,20 @@ def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:
     )
 
 
-def _check_known(resource_type: int, pattern_type: int, operation: int, permission: int) -> None:
-    """Check that the codes have a meaning. Raises ProtocolError, which closes the connection, as in Kafka."""
-    known = (
-        resource_type in _CODES[ResourceType]
-        and pattern_type in _CODES[PatternType]
-        and operation in _CODES[Operation]
-        and permission in _CODES[Permission]
-    )
-    if not known:
+def _check_not_unknown(*codes: int) -> None:
+    """Check that no code is that of UNKNOWN. Raises ProtocolError, which closes the connection, as in Kafka."""
+    if 0 in codes:
         raise ProtocolError("ACLs contain unknown elements")
 
 
-_CODES = {
-    kind: frozenset(int(code) for code in kind if code) for kind in (ResourceType, PatternType, Operation, Permission)
-}
+def _word(kind: type[IntEnum], code: int) -> str:
+    """Return the name of a code; one that nobody knows is UNKNOWN."""
+    return kind(code).name if code in kind._value2member_map_ else "UNKNOWN"
 
 
 def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
-    _check_known(asked.resource_type_filter, asked.pattern_type_filter, asked.operation, asked.permission_type)
+    """Return the filter. One with a code that nobody knows selects nothing."""
+    _check_not_unknown(asked.resource_type_filter, asked.pattern_type_filter, asked.operation, asked.permission_type)
     return AclFilter(
         resource_type=asked.resource_type_filter,
         name=asked.resource_name_filter,
@@ -206,14 +216,14 @@ def _binding(asked: AclCreation) -> AclBinding:
         problem = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     elif not asked.resource_name:
         problem = "Invalid empty resource name"
-    elif asked.resource_type == ResourceType.ANY:
-        problem = "Invalid resourceType ANY"
+    elif asked.resource_type not in OPERATIONS:
+        problem = f"Invalid resourceType {_word(ResourceType, asked.resource_type)}"
     elif asked.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        problem = f"Invalid patternType {PatternType(asked.resource_pattern_type).name}"
-    elif asked.operation == Operation.ANY:
-        problem = "Invalid operation ANY"
-    elif asked.permission_type == Permission.ANY:
-        problem = "Invalid permissionType ANY"
+        problem = f"Invalid patternType {_word(PatternType, asked.resource_pattern_type)}"
+    elif not Operation.ANY < asked.operation <= max(Operation):
+        problem = f"Invalid operation {_word(Operation, asked.operation)}"
+    elif asked.permission_type not in (Permission.DENY, Permission.ALLOW):
+        problem = f"Invalid permissionType {_word(Permission, asked.permission_type)}"
     elif ":" not in asked.principal:
         problem = (
             f"Could not parse principal from `{shortened(asked.principal)}` (no colon is present separating the "

@@ -137,3 +137,51 @@ def ask_with_rights(key: ApiKey, differ: Differ) -> None:
 for each in sorted(ASKED):
     if each not in OF_KAFKA_4_4 and each not in NOT_ASKED:
         add_scenario(f"rights_{each.name.lower()}", partial(ask_with_rights, each), world=WORLD)
+
+
+GOOD_BINDING = {
+    "resource_type": 2,
+    "resource_name": "orders",
+    "resource_pattern_type": 3,
+    "principal": "User:bob",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+ODD_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "resource_type": (0, 1, 3, 4, 5, 6, 7, 8, -1),
+    "resource_name": ("", "*", "kafka-cluster"),
+    "resource_pattern_type": (0, 1, 2, 4, 5, -1),
+    "principal": ("", "bob", "User:", ":bob", "Group:bob", "User:*"),
+    "host": ("127.0.0.1", "::1"),
+    "operation": (0, 1, 2, 8, 12, 13, 15, 16, -1),
+    "permission_type": (0, 1, 2, 4, -1),
+}
+OF_FILTERS = {
+    "resource_type": "resource_type_filter",
+    "resource_name": "resource_name_filter",
+    "resource_pattern_type": "pattern_type_filter",
+    "principal": "principal_filter",
+    "host": "host_filter",
+}
+
+
+def odd_acls(differ: Differ) -> None:
+    """Ask the three APIs of ACLs with odd values, as somebody who may."""
+    of_cluster = [(RIGHTS[key][0], Permission.ALLOW) for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS)]
+    for side in differ.sides:
+        give(side, Named("", "", ""), of_cluster)
+    for field, values in ODD_VALUES.items():
+        for value in values:
+            note = f"{field} {value!r}"
+            creation = {**GOOD_BINDING, field: value}
+            wanted = {OF_FILTERS.get(name, name): each for name, each in creation.items()}
+            for version in (1, 3):
+                differ.ask("create_acls", {"creations": [creation, GOOD_BINDING]}, version, note=note, eventually=True)
+                differ.ask("describe_acls", wanted, version, note=note, eventually=True)
+                differ.ask("delete_acls", {"filters": [wanted]}, version, note=note, eventually=True)
+    for side in differ.sides:
+        give(side, Named("", "", ""), [])
+
+
+add_scenario("odd_acls", odd_acls, world=WORLD)
