@@ -15,7 +15,6 @@ from kraftpy.kerberos import KerberosError, initiator_of, load
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kraftpy.client.options import ClientOptions
     from kraftpy.security.gssapi import Context
     from kraftpy.security.jaas import Login as JaasLogin
 
@@ -46,8 +45,11 @@ class _Context:
         return _told(lambda: self._context.unwrap(token))
 
 
-def contexts_of(options: ClientOptions, jaas: JaasLogin | None) -> Callable[[str], Context]:
-    """Return what makes a context with the brokers' service on a host. Raises ValueError, which names the option."""
+def contexts_of(named: str | None, jaas: JaasLogin | None) -> Callable[[str], Context]:
+    """Return what makes a context with the brokers' service on a host; `named` is `sasl_kerberos_service_name`.
+
+    Raises ValueError, which names the option.
+    """
     try:
         load()
     except KerberosError as error:
@@ -55,7 +57,7 @@ def contexts_of(options: ClientOptions, jaas: JaasLogin | None) -> Callable[[str
     given = {} if jaas is None else jaas.options
     if jaas is not None and GSSAPI not in jaas.mechanisms:
         raise ValueError(f"sasl_jaas_config: {jaas.module} is not a login module of {GSSAPI}")
-    own, named = given.get("serviceName"), options.sasl_kerberos_service_name
+    own = given.get("serviceName")
     if own and named and own != named:
         raise ValueError(f"sasl_kerberos_service_name is {named}, and serviceName in sasl_jaas_config is {own}")
     service = named or own

@@ -170,7 +170,7 @@ def _login(options: ClientOptions) -> Login:
     if mechanism == GSSAPI:
         from kraftpy.client.kerberos import contexts_of
 
-        return Login(mechanism=mechanism, context=contexts_of(options, parsed))
+        return Login(mechanism=mechanism, context=contexts_of(options.sasl_kerberos_service_name, parsed))
     if not username or not password:
         raise ValueError("sasl_username and sasl_password must be given, or be in sasl_jaas_config")
     return Login(mechanism=mechanism, username=username, password=password, is_by_token=is_by_token)
