@@ -46,8 +46,11 @@ class Substitution:
 
     def apply(self, text: str, *, is_repeated: bool) -> str:
         """Return the text with its first match replaced, or with all of them."""
-        result, position = [], 0
+        result, position, last = [], 0, (-1, -1)
         for found in self.pattern.finditer(text):
+            if found.span() == last:  # it finds an empty match at the end twice
+                continue
+            last = found.span()
             result.append(text[position : found.start()])
             result += [part if isinstance(part, str) else found.group(part) or "" for part in self._parts]
             position = found.end()

@@ -1,6 +1,13 @@
-"""Rules that make short names of Kerberos principals: the cases of Kafka's documentation and tests, and odd ones."""
+"""Rules that make short names of Kerberos principals, against what Kafka 4.3.1 made of the same, and odd ones.
+
+`java_kerberos_names.tsv`: rules, a principal, and the name that `KerberosShortNamer` returned in the realm REALM (`=`),
+or whether it refused the principal (`!name`) or the rules (`!rule`).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,6 +15,7 @@ from hypothesis import strategies as st
 
 from kraftpy.security.kerberos_names import KerberosName, parse_kerberos_name, parse_kerberos_rules
 
+JAVA = (Path(__file__).parent / "java_kerberos_names.tsv").read_text(encoding="utf-8").splitlines()
 APPS = (r"RULE:[1:$1](App\..*)s/App\.(.*)/$1/g", r"RULE:[2:$1](App\..*)s/App\.(.*)/$1/g", "DEFAULT")
 LOWER = (
     "RULE:[1:$1]/L",
@@ -17,7 +25,31 @@ LOWER = (
     "RULE:[2:$1]/L",
     "DEFAULT",
 )
+WRONG_WHEN_APPLIED = ("RULE:[1:$2]", "RULE:[1:$]", "RULE:[1:$1]s/a/$9/", r"RULE:[1:$1]s/a/\//")
 UPPER = tuple(rule[:-1] + "U" if rule.endswith("/L") else rule for rule in LOWER)
+
+
+def by_rules() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    rows = [line.split("\t") for line in JAVA]
+    for rules in dict.fromkeys(row[0] for row in rows):
+        yield rules, [(principal, expected) for given, principal, expected in rows if given == rules]
+
+
+@pytest.mark.parametrize(("rules", "cases"), list(by_rules()))
+def test_a_principal_is_mapped_as_by_kafka(rules: str, cases: list[tuple[str, str]]) -> None:
+    """An empty name is refused here, and rules that Kafka finds wrong when it applies them are so at the start."""
+    assert cases
+    try:
+        parsed = parse_kerberos_rules(rules.split(",") if rules else [])
+    except ValueError:
+        assert {expected for _, expected in cases} <= {"!rule"} or rules in WRONG_WHEN_APPLIED
+        return
+    for principal, expected in cases:
+        try:
+            found = f"={parsed.apply(principal, 'REALM')}"
+        except ValueError:
+            found = "!name"
+        assert found == ("!name" if expected == "=" else expected), principal
 
 
 @pytest.mark.parametrize(
