@@ -31,7 +31,7 @@ demo: $(VENV)/.demo  ## real flights through three nodes, one killed meanwhile, 
 	$(BIN)/kraftpy demo
 
 test: $(VENV)/.dev   ## the tests, and chaos-sim beside them: its output follows theirs
-	@sh tests/system-packages.sh
+	@sh tests/system-packages.sh $(BIN)/python
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going tests-side-by-side chaos-sim-beside; \
 		status=$$?; cat build/chaos-sim.txt; exit $$status
 
