@@ -28,6 +28,7 @@ WORKLOADS: Final = (
     "KIP-848",
     "hostile",
     "pipelines",
+    "security",
 )
 """The workloads a seed may have in `Drawn.workloads`; only mutants also use "bundles"."""
 
@@ -62,6 +63,9 @@ class Drawn:
     """Two more clients keep several batches in flight to a partition, also while some of them fail."""
     with_hostile: bool = False
     """One more client attacks the nodes with requests that no honest client sends."""
+    with_security: bool = False
+    """The cluster has an authorizer and a second listener with a login; an administrator changes rights, and two users
+    try everything."""
     drifts: tuple[float, ...] = ()
     """The drift of each node's wall clock, in order: 0.01 gains a second in a hundred."""
     stalls: float = 0.0
@@ -90,6 +94,7 @@ class Drawn:
             "bundles": self.with_bundles,
             "hostile": self.with_hostile,
             "pipelines": self.with_pipelines,
+            "security": self.with_security,
             "KIP-848": self.group_protocol == "consumer" and (self.workload != "log" or self.with_transactions),
         }
         return (self.workload, *(name for name, is_there in others.items() if is_there))
@@ -125,6 +130,12 @@ _HOSTILE: Final = 0.35
 
 _PIPELINES: Final = 0.35
 """The share of seeds with clients that pipeline."""
+
+
+_SECURITY: Final = 0.12
+"""The share of seeds with rights that change."""
+_SECURITY_SALT: Final = 1_000
+"""A number with which none of the seeds draws them that were known, or had caught a mutant, before there were any."""
 
 
 def _kinds(chance: Random) -> tuple[Kind, ...]:
@@ -188,6 +199,7 @@ def draw(seed: int) -> Drawn:
         with_queue=with_queue,
         with_hostile=Random(f"drawn hostile {seed}").random() < _HOSTILE,
         with_pipelines=Random(f"drawn pipelines {seed}").random() < _PIPELINES,
+        with_security=Random(f"drawn security {_SECURITY_SALT} {seed}").random() < _SECURITY,
         fetch_max_wait_ms=fetch_max_wait_ms,
         stalls=stalls if workload == "groups" or with_transactions else 0.0,
         phantoms=chance.choice([0.0, 0.02, 0.2]),

@@ -38,7 +38,7 @@ from chaos.generator import (
 )
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
-from chaos.workloads import bundles, compacted, hostile, pipelines, sharing, transactions
+from chaos.workloads import bundles, compacted, hostile, pipelines, security, sharing, transactions
 from chaos.workloads.clients import Client, Setting, goes_on
 from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
@@ -46,7 +46,14 @@ from chaos.workloads.transactions import TransactionClient
 from chaos.worlds.breaking import GROUPS, TRANSACTIONS, SimulatedWorld
 from chaos.worlds.loop import Process, collect_quietly
 from chaos.worlds.readings import Readings
-from chaos.worlds.simulated import CLIENT_PORT, CONTROLLER_PORT, SimulatedCluster, SimulatedRuntime, simulated_cluster
+from chaos.worlds.simulated import (
+    CLIENT_PORT,
+    CONTROLLER_PORT,
+    SECURE_PORT,
+    SimulatedCluster,
+    SimulatedRuntime,
+    simulated_cluster,
+)
 from chaos.worlds.watching import Tell, Watch, told_log_lines
 from kraftpy.broker.containment import UNEXPECTED
 
@@ -110,7 +117,9 @@ def run(
     disabled = logging.root.manager.disable
     logging.disable()
     try:
-        options = {"brokers": drawn.brokers, "controllers": drawn.controllers, "settings": drawn.settings}
+        options: dict[str, Any] = {"brokers": drawn.brokers, "controllers": drawn.controllers}
+        own = security.broker_settings() if drawn.with_security else {}
+        options |= {"settings": {**drawn.settings, **own}, "is_secure": drawn.with_security}
         with simulated_cluster(seed, **options) as cluster, ExitStack() as stack:
             if drawn.with_pipelines:
                 stack.enter_context(pipelines.refusals())
@@ -166,6 +175,7 @@ class _Run:
         world_chance = Random(f"world {seed}")
         self.world = SimulatedWorld(cluster, world_chance, is_synced=drawn.is_synced, coordinated=self.coordinated)
         self.readings = Readings(cluster, self.recorder, self.now_ns)
+        self.estate = security.Estate()
         self.watch: Watch | None = None
         self.is_over = False
         """True once the clients must finish."""
@@ -238,6 +248,8 @@ class _Run:
             clients += self._pipelining_clients(lambda: self.is_over)
         if self.drawn.with_hostile:
             clients += self._hostile_client(lambda: self.is_over)
+        if self.drawn.with_security:
+            clients += self._security_clients(lambda: self.is_over)
         queue = sharing.calls(self.chance.randrange(1 << 30)) if self.drawn.with_queue else None
         members: list[Any] = []
         if queue is not None:
@@ -272,6 +284,11 @@ class _Run:
 
     def _compare(self) -> None:
         """Read everything that nodes hold once all is quiet."""
+        if self.drawn.with_security:
+            self.run_until(
+                lambda: not self.readings.differences() or self._spins_on(), at_most_seconds=_CONVERGE_SECONDS
+            )
+            self._audit()
         self.run_until(lambda: not self.readings.differences() or self._spins_on(), at_most_seconds=_CONVERGE_SECONDS)
         self.outcome.problems += [f"in the end: {difference}" for difference in self.readings.differences()]
         self.readings.end()
@@ -388,6 +405,39 @@ class _Run:
         )
         work = client.work(is_over, lambda: process.random.expovariate(1 / hostile.PAUSE_SECONDS))
         return [process.run(work, name=hostile.NAME)]
+
+    def _security_clients(self, is_over: Callable[[], bool]) -> list[Any]:
+        process, runtime = self.cluster.client(security.ADMINISTRATOR)
+        pause = process.random.expovariate
+        administrator = security.Administrator(self._setting(runtime), self.recorder, process.random, self.estate)
+        work = administrator.work(is_over, lambda pause=pause: pause(1 / security.ADMINISTRATOR_PAUSE_SECONDS))  # type: ignore[misc]
+        tasks = [process.run(work, name=security.ADMINISTRATOR)]
+        for user, first in security.FIRST_PROCESSES.items():
+            process, intruder = self._intruder(user, first)
+            pause = process.random.expovariate
+            work = intruder.work(is_over, lambda pause=pause: pause(1 / security.INTRUDER_PAUSE_SECONDS))  # type: ignore[misc]
+            tasks.append(process.run(work, name=user))
+        return tasks
+
+    def _intruder(self, user: str, first: int) -> tuple[Process, security.Intruder]:
+        process, runtime = self.cluster.client(user)
+        setting, brokers = self._setting(runtime), self._secure_listeners()
+        intruder = security.Intruder(
+            setting, self.recorder, process.random, self.estate, user=user, process=first, brokers=brokers
+        )
+        return process, intruder
+
+    def _audit(self) -> None:
+        process, runtime = self.cluster.client("auditor")
+        audit = security.audit(self._setting(runtime), self.recorder, self.estate)
+        self._wait([process.run(audit, name="audit")], "nobody can say who has which rights")
+        for user, first in security.LAST_PROCESSES.items():
+            process, intruder = self._intruder(user, first)
+            probes = security.probe(intruder, self.estate, self._secure_listeners())
+            self._wait([process.run(probes, name=f"{user} probes")], "brokers do not answer who asks for rights")
+
+    def _secure_listeners(self) -> list[tuple[str, int]]:
+        return [(f"node{number}", SECURE_PORT) for number in self.cluster.brokers]
 
     def _read_compacted(self) -> None:
         process, runtime = self.cluster.client("compacted")

@@ -20,10 +20,10 @@ from random import Random
 from typing import Any, Final
 
 from chaos.workloads.clients import Setting
-from kraftpy.protocol.apis import APIS, ApiKey
+from chaos.workloads.wire import ANSWER_SECONDS, Wire
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.compression import Compression, compress
-from kraftpy.protocol.errors import ProtocolError
-from kraftpy.protocol.frames import FrameDecoder, decode_response_header, encode_request
+from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages import (
     consumer_group_heartbeat,
     create_topics,
@@ -41,15 +41,12 @@ from kraftpy.protocol.messages import (
 )
 from kraftpy.protocol.primitives import uvarint
 from kraftpy.protocol.record_batch import encode_batch, encode_payload, split_batches
-from kraftpy.protocol.schema import decode
 
 NAME: Final = "hostile"
 PAUSE_SECONDS: Final = 0.5
 """The mean pause between two attacks."""
 _TOPICS: Final = tuple(f"{NAME}-{number}" for number in range(3))
 _CODECS: Final[tuple[dict[str, str], ...]] = ({"compression.type": "gzip"}, {"cleanup.policy": "compact"}, {})
-_ANSWER_SECONDS: Final = 2.0
-_MAX_ANSWER_BYTES: Final = 64 << 20
 _VICTIMS: Final = ("t0", "t1", "x0", "q0", "c0", "__consumer_offsets", "__transaction_state")
 """Topics of other clients, of which it claims to be a replica."""
 _PATTERNS: Final = (
@@ -72,43 +69,6 @@ _SIZES: Final = (0, 3, 8, 100, 100 << 20, (100 << 20) + 1, -1, -(2**31), 2**31 -
 _SIZE: Final = struct.Struct(">i")
 
 Attack = Callable[["HostileClient"], Awaitable[None]]
-
-
-class _Wire(asyncio.Protocol):
-    """One connection: the frames received, and how it ended."""
-
-    def __init__(self) -> None:
-        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
-        """Answers in order; None at the end."""
-        self.transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(_MAX_ANSWER_BYTES)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport to write to."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Split the bytes into answers; anything else ends the connection."""
-        try:
-            for frame in self._decoder.feed(data):
-                self.frames.put_nowait(bytes(frame))
-        except ProtocolError:
-            self.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Note that no more bytes follow."""
-        self.frames.put_nowait(None)
-
-    def write(self, data: bytes) -> None:
-        """Send, unless the connection is closed."""
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
-
-    def close(self) -> None:
-        """Close at once, without notice."""
-        if self.transport is not None:
-            self.transport.abort()
 
 
 class HostileClient:
@@ -146,24 +106,18 @@ class HostileClient:
 
     # --- what attacks are made of ---
 
-    async def connect(self, *, to_node: bool = False, number: int | None = None) -> _Wire:
+    async def connect(self, *, to_node: bool = False, number: int | None = None) -> Wire:
         """Connect to a broker, the given one or any, or to a node's own listener. Raises OSError."""
         host, port = self.chance.choice(self._voters if to_node else self._brokers)
         if number is not None:
             host, port = self._brokers[number]
-        return await self._setting.runtime.connect(_Wire, host, port)
+        return await self._setting.runtime.connect(Wire, host, port)
 
-    async def ask(self, key: ApiKey, version: int, request: Any, wire: _Wire | None = None) -> Any:
+    async def ask(self, key: ApiKey, version: int, request: Any, wire: Wire | None = None) -> Any:
         """Return the answer. Raises OSError, EOFError or TimeoutError if there is none."""
         connection = await self.connect() if wire is None else wire
         try:
-            connection.write(encode_request(key, version, 1, self.chance.choice((NAME, "a\nb\x1b[31m", None)), request))
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                frame = await connection.frames.get()
-            if frame is None:
-                raise EOFError
-            _, body = decode_response_header(key, version, frame)
-            return decode(APIS[key].response, body, version)
+            return await connection.ask(key, version, request, self.chance.choice((NAME, "a\nb\x1b[31m", None)))
         finally:
             if wire is None:
                 connection.close()
@@ -208,7 +162,7 @@ async def pose_as_follower(client: HostileClient) -> None:
     epoch = chance.choice((-1, -1, -1, -1, -1, 0, 2, 10))
     replica = fetch.ReplicaState(replica_id=chance.choice(client.ids), replica_epoch=epoch)
     next_offsets = {(topic_id, partition): 0 for topic_id in ids.values() for partition in (0, 1)}
-    wires: list[_Wire] = []
+    wires: list[Wire] = []
     try:
         for number in range(len(client.ids)):
             with contextlib.suppress(OSError):
@@ -222,7 +176,7 @@ async def pose_as_follower(client: HostileClient) -> None:
 
 
 async def _fetch_as(
-    client: HostileClient, replica: fetch.ReplicaState, wire: _Wire, next_offsets: dict[tuple[bytes, int], int]
+    client: HostileClient, replica: fetch.ReplicaState, wire: Wire, next_offsets: dict[tuple[bytes, int], int]
 ) -> None:
     topics = [
         fetch.FetchTopic(
@@ -405,7 +359,7 @@ async def mean_nothing(client: HostileClient) -> None:
     wire = await client.connect()
     wire.write(_SIZE.pack(len(frame)) + frame)
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await wire.frames.get()
     finally:
         wire.close()

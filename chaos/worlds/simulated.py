@@ -38,6 +38,8 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 EPOCH_MS: Final = 1_700_000_000_000
 CLIENT_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
+SECURE_PORT: Final = 9094
+"""Of the listener with a login, in a cluster that has one."""
 THREAD_SECONDS: Final = 0.0005
 NODE_CALLBACKS: Final = 6_000
 CLIENT_CALLBACKS: Final = 1_500
@@ -258,9 +260,18 @@ class SimulatedCluster:
     """The nodes, the network between them, and the processes of their clients."""
 
     def __init__(
-        self, seed: int, *, brokers: int = 3, controllers: int = 0, settings: Mapping[str, str] | None = None
+        self,
+        seed: int,
+        *,
+        brokers: int = 3,
+        controllers: int = 0,
+        settings: Mapping[str, str] | None = None,
+        is_secure: bool = False,
     ) -> None:
-        """`controllers` keep the metadata and nothing else; without them the first three brokers do that too."""
+        """`controllers` keep the metadata and nothing else; without them the first three brokers do that too.
+
+        In a cluster that `is_secure`, each broker has one more listener, `SECURE`; the rest is up to the settings.
+        """
         self.seed = seed
         self.loop = SimulatedLoop(seed)
         self.network = Network(self.loop, seed)
@@ -268,6 +279,7 @@ class SimulatedCluster:
         self.furthest: dict[int, tuple[PartitionReader, int]] = {}
         """The furthest offset that each reader has fetched to, by its `id`, which stays its own while it is kept."""
         self.nodes: dict[int, Node] = {}
+        self._is_secure = is_secure
         self.brokers = tuple(range(1, brokers + 1))
         self.voters = tuple(range(brokers + 1, brokers + controllers + 1)) or self.brokers[:_MOST_COMBINED_VOTERS]
         for number in sorted({*self.brokers, *self.voters}):
@@ -278,6 +290,8 @@ class SimulatedCluster:
         if number in self.brokers:
             roles.append("broker")
             listeners.append(f"PLAINTEXT://node{number}:{CLIENT_PORT}")
+            if self._is_secure:
+                listeners.append(f"SECURE://node{number}:{SECURE_PORT}")
         if number in self.voters:
             roles.append("controller")
             listeners.append(f"CONTROLLER://node{number}:{CONTROLLER_PORT}")
