@@ -124,6 +124,7 @@ format: $(VENV)/.dev ## rewrite the files as `check` wants them
 	$(BIN)/ruff check --fix .
 
 compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's classes, clients, Spark connector with it (JDK, Maven)
+	@sh tests/system-packages.sh $(BIN)/python
 	$(BIN)/python tests/compat/kafka_python_suite.py
 	$(BIN)/python tests/compat/java_suite.py
 	$(BIN)/python tests/compat/java_share.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import socket
@@ -23,6 +24,8 @@ def _missing() -> str | None:
     programs = [each for each in _PROGRAMS if shutil.which(each, path=_PATH) is None]
     if programs:
         return f"{', '.join(programs)} are not installed"
+    if not glob.glob("/usr/lib/*/sasl2/libgssapiv2.so*"):
+        return "Cyrus SASL's module of GSSAPI, which kcat needs, is not installed"
     return "the library gssapi is not installed" if find_spec("gssapi") is None else None
 
 
