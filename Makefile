@@ -31,7 +31,7 @@ demo: $(VENV)/.demo  ## real flights through three nodes, one killed meanwhile, 
 	$(BIN)/kraftpy demo
 
 test: $(VENV)/.dev   ## the tests, and chaos-sim beside them: its output follows theirs
-	@sh tests/system-packages.sh
+	@sh tests/system-packages.sh $(BIN)/python
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going tests-side-by-side chaos-sim-beside; \
 		status=$$?; cat build/chaos-sim.txt; exit $$status
 
@@ -124,6 +124,7 @@ format: $(VENV)/.dev ## rewrite the files as `check` wants them
 	$(BIN)/ruff check --fix .
 
 compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's classes, clients, Spark connector with it (JDK, Maven)
+	@sh tests/system-packages.sh $(BIN)/python
 	$(BIN)/python tests/compat/kafka_python_suite.py
 	$(BIN)/python tests/compat/java_suite.py
 	$(BIN)/python tests/compat/java_share.py

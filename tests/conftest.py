@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import kerberos_realm
 import leftover_sockets
 import pytest
 
@@ -19,6 +20,7 @@ from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from kraftpy.testing.server_process import ServerProcess
 
+collect_ignore = [] if kerberos_realm.WHY_NOT is None else ["security/test_kerberos_listeners.py"]
 BrokerFactory = Callable[..., EmbeddedBroker]
 
 LONGEST = (
@@ -164,6 +166,8 @@ def _untested() -> list[str]:
     namespacing = sys.modules.get("namespacing")
     if namespacing is not None and namespacing.WHY_NOT is not None:
         lines.append(f"No chaos run on real processes was tested: {namespacing.WHY_NOT}.")
+    if kerberos_realm.WHY_NOT is not None:
+        lines.append(f"No login by Kerberos was tested: {kerberos_realm.WHY_NOT}.")
     return lines
 
 

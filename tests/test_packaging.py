@@ -87,7 +87,7 @@ def test_its_metadata_is_the_project_s(wheel: Path) -> None:
 
 def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> None:
     """Else it works only where something else happens to have installed it."""
-    extras = ("", "security", "spark", "avro", "load", "delta", "iceberg", "pipelines", "demo")
+    extras = ("", "security", "kerberos", "spark", "avro", "load", "delta", "iceberg", "pipelines", "demo")
     required: dict[str, set[str]] = {extra: set() for extra in extras}
     for line in _metadata(wheel).get_all("Requires-Dist", []):
         match = re.match(r"([\w.-]+)", line)
@@ -100,6 +100,7 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
         "kraftpy/audit/counting.py": load,
         "kraftpy/certificates.py": base | required["security"],
         "kraftpy/audit/plot.py": base | required["demo"],
+        "kraftpy/kerberos.py": base | required["kerberos"],
         "kraftpy/demo/": spark | required["pipelines"] | required["demo"],
         "kraftpy/pipeline/": spark | required["pipelines"],
         "kraftpy/security/json_web_tokens.py": base | required["security"],

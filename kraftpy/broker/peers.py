@@ -19,8 +19,8 @@ from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
     from kraftpy.client.connection import Connection, ResponseLimit
-    from kraftpy.client.security import Security
-    from kraftpy.config.security import ListenerSecurity
+    from kraftpy.client.security import Login, Security
+    from kraftpy.config.security import ListenerSecurity, SaslSettings
 
 
 def security_between(config: BrokerConfig) -> Security:
@@ -39,20 +39,30 @@ def security_to_controllers(config: BrokerConfig) -> Security:
 
 def _security_to(listener: ListenerSecurity | None, mechanism: str) -> Security:
     from kraftpy.client.connection import BrokerUnreachable
-    from kraftpy.client.security import PLAINTEXT, Login, Security
+    from kraftpy.client.security import PLAINTEXT, Security
 
     if listener is None:
         return PLAINTEXT
     from kraftpy.tls import TlsError, client_context
 
-    login = None
-    if listener.sasl is not None:
-        own = listener.sasl.logins[mechanism]
-        login = Login(mechanism=mechanism, username=own.username or "", password=own.password or "")
+    login = None if listener.sasl is None else _login(listener.sasl, mechanism)
     try:
         return Security(tls=None if listener.tls is None else client_context(listener.tls), login=login)
     except TlsError as error:
         raise BrokerUnreachable(str(error)) from error
+
+
+def _login(sasl: SaslSettings, mechanism: str) -> Login:
+    """Return this node's own login on a listener."""
+    from kraftpy.client.security import Login
+
+    if sasl.gssapi is not None and mechanism == "GSSAPI":
+        from kraftpy.client.kerberos import contexts_with
+
+        contexts = contexts_with(sasl.gssapi.service, sasl.gssapi.principal, sasl.gssapi.keytab)
+        return Login(mechanism=mechanism, context=contexts)
+    own = sasl.logins[mechanism]
+    return Login(mechanism=mechanism, username=own.username or "", password=own.password or "")
 
 
 def response_limit(config: BrokerConfig) -> ResponseLimit:

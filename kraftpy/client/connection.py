@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
     async def _log_in(self, login: Login) -> None:
         from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections need none
 
-        exchange = log_in(login)
+        exchange = log_in(login, self.name.rpartition(":")[0])
         answer: Any = None
         try:
             while True:

@@ -1,29 +1,29 @@
-"""How a client secures its connections: TLS, and SASL with PLAIN, SCRAM or OAUTHBEARER.
+"""How a client secures its connections: TLS, and SASL with PLAIN, SCRAM, OAUTHBEARER or GSSAPI.
 
 A client checks the broker's certificate, and that it is for the host it connects to, before it sends anything; with
-SCRAM, the broker has to prove that it knows the password as well.
+SCRAM and GSSAPI, the broker has to prove who it is as well.
 
 A session that ends is renewed on its connection by the same exchange, before the first request that is sent in the last
 part of its life (KIP-368); a connection that is not used lets its session end.
-
-Left out: GSSAPI.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import ssl
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.client.security import Login, Security
-from kraftpy.config.security import OAUTHBEARER, Store, TlsSettings
+from kraftpy.config.security import GSSAPI, OAUTHBEARER, Store, TlsSettings
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from kraftpy.security.failures import AuthenticationFailed
+from kraftpy.security.gssapi import Context, choice_of
 from kraftpy.security.jaas import JaasError, parse_jaas
 from kraftpy.security.mapping_rules import parse_ssl_rules
 from kraftpy.security.oauthbearer import first_message, last_message, refusal_of
@@ -38,7 +38,7 @@ Exchange = Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, int]
 """Yields requests to send and slow computations to run, and is sent their results. Returns the session's lifetime in
 milliseconds; 0 means that it does not end."""
 
-CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS, OAUTHBEARER)
+CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS, OAUTHBEARER, GSSAPI)
 _RENEWED_AFTER = (0.85, 0.95)
 """The share of its life after which a session is renewed: at random in between, as in Kafka."""
 _LEAST_BETWEEN_RENEWALS_MS = 1_000
@@ -54,8 +54,8 @@ def renewed_after_ms(lifetime_ms: int, random: float) -> float | None:
     return after_ms if after_ms > _LEAST_BETWEEN_RENEWALS_MS else None
 
 
-def log_in(login: Login) -> Exchange:
-    """Prove the name on a connection that has agreed on versions. Raises KafkaError."""
+def log_in(login: Login, host: str) -> Exchange:
+    """Prove the name on a connection with a host that has agreed on versions. Raises KafkaError."""
     answer = yield ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=login.mechanism)
     if answer.error_code:
         raise KafkaError(
@@ -67,6 +67,8 @@ def log_in(login: Login) -> Exchange:
             return (yield from _token(plain_message(login.username, login.password)))[1]
         if login.token is not None:
             return (yield from _oauthbearer(login.token))
+        if login.context is not None:
+            return (yield from _gssapi(login.context, host))
         return (yield from _scram(login))
     except AuthenticationFailed as failure:
         raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from failure
@@ -95,6 +97,18 @@ def _oauthbearer(get: Callable[[], str]) -> Exchange:
         with contextlib.suppress(KafkaError):  # the broker's last answer is one
             yield from _token(last_message())
         raise AuthenticationFailed(f"the broker refused the token: {status}")
+    return lifetime_ms
+
+
+def _gssapi(make: Callable[[str], Context], host: str) -> Exchange:
+    context: Context = yield lambda: make(host)
+    token: bytes = yield lambda: context.step(b"")
+    while not context.is_established:
+        answer, _ = yield from _token(token)
+        token = yield functools.partial(context.step, answer)
+    answer, _ = yield from _token(token)
+    choice = choice_of((yield lambda: context.unwrap(answer)))
+    _, lifetime_ms = yield from _token((yield lambda: context.wrap(choice)))
     return lifetime_ms
 
 
@@ -153,6 +167,10 @@ def _login(options: ClientOptions) -> Login:
         from kraftpy.client.oauthbearer import tokens_of
 
         return Login(mechanism=mechanism, token=tokens_of(options, parsed).token)
+    if mechanism == GSSAPI:
+        from kraftpy.client.kerberos import contexts_of
+
+        return Login(mechanism=mechanism, context=contexts_of(options.sasl_kerberos_service_name, parsed))
     if not username or not password:
         raise ValueError("sasl_username and sasl_password must be given, or be in sasl_jaas_config")
     return Login(mechanism=mechanism, username=username, password=password, is_by_token=is_by_token)

@@ -8,7 +8,8 @@ Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client mo
 
 Keys and certificates are PEM (KIP-651), in files or in the options themselves. `sasl_username` and `sasl_password` are
 librdkafka's; Kafka's `sasl_jaas_config` holds the same. `sasl_oauthbearer_token_provider` is a function that returns a
-token (it is called in a thread). Secrets are not shown.
+token (it is called in a thread). With GSSAPI, `sasl_jaas_config` says where the tickets or the keytab are; without it,
+the user's tickets are taken. Secrets are not shown.
 
 Left out: metrics reporters.
 """
@@ -106,6 +107,7 @@ class ClientOptions:
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
     sasl_jaas_config: str | None = field(default=None, repr=False)
+    sasl_kerberos_service_name: str | None = None
     sasl_oauthbearer_token_provider: Callable[[], str] | None = field(default=None, repr=False)
     sasl_oauthbearer_token_endpoint_url: str | None = None
     sasl_oauthbearer_client_credentials_client_id: str | None = None

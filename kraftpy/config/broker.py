@@ -550,7 +550,9 @@ def _check_login(listener: ListenerSecurity | None, setting: str, mechanism: str
         return
     if mechanism not in listener.sasl.mechanisms:
         raise ConfigError(f"{setting}={mechanism} is not a mechanism of {listener.listener}")
-    if mechanism == "OAUTHBEARER":
+    if mechanism == "GSSAPI" and setting == "sasl.mechanism.inter.broker.protocol":
+        return  # by the keytab, which the listener has
+    if mechanism in ("OAUTHBEARER", "GSSAPI"):
         raise ConfigError(f"{setting}={mechanism}: nodes do not log in so at each other")
     own = listener.sasl.logins.get(mechanism)
     if own is None or not own.username or not own.password:

@@ -25,10 +25,6 @@ sasl.kerberos.kinit.cmd                          string   /usr/bin/kinit
     Path of the kinit program.
 sasl.kerberos.min.time.before.relogin            long     60000
     Shortest pause between two Kerberos logins.
-sasl.kerberos.principal.to.local.rules           list     DEFAULT
-    Rules that make a short name of a Kerberos principal.
-sasl.kerberos.service.name                       string   null
-    Kerberos principal the brokers run as.
 sasl.kerberos.ticket.renew.jitter                double   0.05
     Random share added to the time of renewal.
 sasl.kerberos.ticket.renew.window.factor         double   0.8

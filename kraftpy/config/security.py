@@ -9,8 +9,10 @@ Stores of keys and certificates are PEM (KIP-651): in the settings themselves, o
 OAUTHBEARER needs to know whose tokens it may accept: a listener that does not say where their keys are, or names no
 issuer or no audience, is refused, as is any class that Kafka would load to check them.
 
-Left out: stores in the formats of Java (JKS) and PKCS#12, which are refused with the command that converts them; the
-mechanism GSSAPI; `sasl.jaas.config` without a listener and a mechanism in front, as in Kafka.
+GSSAPI needs a keytab: no listener takes a user's tickets.
+
+Left out: stores in the formats of Java (JKS) and PKCS#12, which are refused with the command that converts them;
+`sasl.jaas.config` without a listener and a mechanism in front, as in Kafka.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
 from kraftpy.security.jaas import JaasError, Login, parse_jaas
 from kraftpy.security.json_web_tokens import TokenRules
+from kraftpy.security.kerberos_names import KerberosRules, parse_kerberos_rules
 from kraftpy.security.mapping_rules import parse_ssl_rules
 
 if TYPE_CHECKING:
@@ -32,9 +35,10 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "listener.name."
 OAUTHBEARER: Final = "OAUTHBEARER"
+GSSAPI: Final = "GSSAPI"
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
-SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
+SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER, GSSAPI)
 ENABLED_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _OAUTHBEARER_CLASS: Final = "org.apache.kafka.common.security.oauthbearer."
 _VALIDATORS: Final = (f"{_OAUTHBEARER_CLASS}DefaultJwtValidator", f"{_OAUTHBEARER_CLASS}BrokerJwtValidator")
@@ -101,6 +105,17 @@ class OauthbearerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GssapiSettings:
+    """The keys of a service of Kerberos, and the short names of those who log in there."""
+
+    keytab: str
+    principal: str
+    service: str
+    """The first part of the principals of all brokers."""
+    rules: KerberosRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
     """SASL of one listener. Mappings are by the names of mechanisms."""
 
@@ -114,6 +129,7 @@ class SaslSettings:
     failure_delay_ms: int
     """How long a failed client waits for its answer."""
     oauthbearer: OauthbearerSettings | None = None
+    gssapi: GssapiSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +241,10 @@ def _sasl(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bo
                 raise ConfigError(f"{where}: {logins[mechanism].module} is not a login module of {mechanism}")
         elif mechanism == "PLAIN" and not is_elsewhere:
             raise ConfigError(f"{where} is not set: {listener} has the mechanism PLAIN, whose users are there")
+        elif mechanism == GSSAPI and not is_elsewhere:
+            raise ConfigError(
+                f"{where} is not set: {listener} has the mechanism {GSSAPI} ({name}), whose keytab is there"
+            )
     return SaslSettings(
         mechanisms=mechanisms,
         logins=logins,
@@ -232,6 +252,7 @@ def _sasl(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bo
         most_receive_bytes=settings.value("sasl.server.max.receive.size"),
         failure_delay_ms=settings.value("connection.failed.authentication.delay.ms", is_listeners=False),
         oauthbearer=_oauthbearer(settings, listener, logins) if OAUTHBEARER in mechanisms else None,
+        gssapi=_gssapi(settings, logins[GSSAPI]) if GSSAPI in logins else None,
     )
 
 
@@ -240,6 +261,28 @@ def _check_handler(settings: _Settings, mechanism: str) -> None:
     handler, where = settings.of_mechanism("sasl.server.callback.handler.class", mechanism)
     if handler and not (mechanism == OAUTHBEARER and handler in _HANDLERS):
         raise ConfigError(f"{where}={handler} is not supported: no class is loaded to check credentials")
+
+
+def _gssapi(settings: _Settings, login: Login) -> GssapiSettings:
+    where = f"{settings.prefix}{GSSAPI.lower()}.sasl.jaas.config"
+    principal = login.options.get("principal")
+    if not login.keytab or not principal:
+        raise ConfigError(f"{where} has no useKeyTab=true with keyTab and principal")
+    own, named = login.options.get("serviceName"), settings.value("sasl.kerberos.service.name")
+    if own and named and own != named:
+        raise ConfigError(
+            f"Conflicting serviceName values found in JAAS and Kafka configs value in JAAS file {own}, value in Kafka "
+            f"config {named}"
+        )
+    service = named or own
+    if not service:
+        raise ConfigError("No serviceName defined in either JAAS or Kafka config: set sasl.kerberos.service.name")
+    name = settings.written("sasl.kerberos.principal.to.local.rules")
+    try:
+        rules = parse_kerberos_rules(settings.value("sasl.kerberos.principal.to.local.rules"))
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    return GssapiSettings(keytab=login.keytab, principal=principal, service=service, rules=rules)
 
 
 def _oauthbearer(settings: _Settings, listener: str, logins: Mapping[str, Login]) -> OauthbearerSettings:

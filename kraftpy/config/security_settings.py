@@ -55,6 +55,10 @@ sasl.enabled.mechanisms                          list     GSSAPI
     SASL mechanisms clients may use.
 sasl.jaas.config                                 password null
     Login settings of a SASL mechanism.
+sasl.kerberos.principal.to.local.rules           list     DEFAULT
+    Rules that make a short name of a Kerberos principal.
+sasl.kerberos.service.name                       string   null
+    Kerberos principal the brokers run as.
 sasl.mechanism.controller.protocol               string   GSSAPI
     SASL mechanism by which nodes log in at controllers.
 sasl.mechanism.inter.broker.protocol             string   GSSAPI

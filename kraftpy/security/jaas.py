@@ -18,6 +18,7 @@ MODULES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
     "org.apache.kafka.common.security.scram.ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": ("OAUTHBEARER",),
+    "com.sun.security.auth.module.Krb5LoginModule": ("GSSAPI",),
 }
 """The mechanisms that each module is of."""
 _USER: Final = "user_"
@@ -61,6 +62,11 @@ class Login:
     def is_by_token(self) -> bool:
         """Whether name and password are a delegation token's id and HMAC: the option `tokenauth`."""
         return self.options.get("tokenauth", "").lower() == "true"
+
+    @property
+    def keytab(self) -> str | None:
+        """The file with Kerberos's keys, if they are to be used."""
+        return self.options.get("keyTab") if self.options.get("useKeyTab", "").lower() == "true" else None
 
     @property
     def users(self) -> dict[str, str]:

@@ -20,34 +20,66 @@ _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(?:,\s*|$)")
 _PARSER: Final = re.compile(_RULE)
 
 
+class PatternError(ValueError):
+    """An expression is none of RE2's. The message is RE2's."""
+
+
+def compile_pattern(expression: str) -> Any:
+    """Compile an expression. Raises PatternError."""
+    import re2  # here: most brokers have no such rule
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(expression, options=options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else error.args[0]
+        raise PatternError(reason) from None
+
+
+class Substitution:
+    """An expression and what replaces its matches, in Java's notation. Raises ValueError."""
+
+    def __init__(self, expression: str, replacement: str) -> None:
+        self.pattern = compile_pattern(expression)
+        self._parts = _replacement(replacement, self.pattern.groups, self.pattern.groupindex)
+
+    def apply(self, text: str, *, is_repeated: bool) -> str:
+        """Return the text with its first match replaced, or with all of them."""
+        result, position, last = [], 0, (-1, -1)
+        for found in self.pattern.finditer(text):
+            if found.span() == last:  # it finds an empty match at the end twice
+                continue
+            last = found.span()
+            result.append(text[position : found.start()])
+            result += [part if isinstance(part, str) else found.group(part) or "" for part in self._parts]
+            position = found.end()
+            if not is_repeated:
+                break
+        return "".join([*result, text[position:]])
+
+
+def changed_case(name: str, case: str) -> str:
+    """Return the name in lower (`L`) or upper case (`U`), or as it is."""
+    return name.lower() if case == "L" else name.upper() if case == "U" else name
+
+
 class _Rule:
     """One rule with an expression."""
 
     def __init__(self, expression: str, replacement: str, case: str) -> None:
-        import re2  # here: most brokers have no such rule
-
-        options = re2.Options()
-        options.log_errors = False
         try:
-            self._pattern: Any = re2.compile(expression, options=options)
-        except re2.error as error:
-            reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else error.args[0]
-            raise ValueError(f"Invalid rule: `RULE:{expression}/{replacement}/{case}`, {reason}") from None
-        self._parts = _replacement(replacement, self._pattern.groups, self._pattern.groupindex)
+            self._substitution = Substitution(expression, replacement)
+        except PatternError as error:
+            raise ValueError(f"Invalid rule: `RULE:{expression}/{replacement}/{case}`, {error}") from None
         self._case = case
 
     def apply(self, name: str) -> str | None:
         """Return the short name, or None if the expression does not match the whole name."""
-        if self._pattern.fullmatch(name) is None:
+        if self._substitution.pattern.fullmatch(name) is None:
             return None
         # The rest of the name is replaced as well if the expression matches there once more, as in Java.
-        result, position = [], 0
-        for found in self._pattern.finditer(name):
-            result.append(name[position : found.start()])
-            result += [part if isinstance(part, str) else found.group(part) or "" for part in self._parts]
-            position = found.end()
-        short = "".join([*result, name[position:]])
-        return short.lower() if self._case == "L" else short.upper() if self._case == "U" else short
+        return changed_case(self._substitution.apply(name, is_repeated=True), self._case)
 
 
 class SslRules:

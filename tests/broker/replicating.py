@@ -22,6 +22,7 @@ from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
+from kraftpy.broker.quotas.clients import ClientQuotaManager
 from kraftpy.broker.replication.fetch_sessions import FetchSessions
 from kraftpy.broker.replication.fetchers import Fetchers
 from kraftpy.broker.replication.isr import IsrProposals
@@ -253,6 +254,7 @@ class Node:
             self.directories = _MemoryDirectories(self.config, cluster.disks[number])
         self.broker_epoch = -1
         self.authorizer = None
+        self.client_quotas = ClientQuotaManager(self.config, self.clock, lambda: cluster.image.quotas.limits)
         self.complaints = Complaints()
         self.incidents = incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, incidents)

@@ -28,7 +28,7 @@ from share_wire import Member, acquired, begin, set_group
 
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.storage.directories import METADATA_DIRECTORY
-from kraftpy.config import TOPIC_SETTINGS
+from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS
 from kraftpy.config.settings import ConfigType
@@ -307,6 +307,27 @@ def test_any_value_of_a_brokers_setting(busy: EmbeddedBroker, setting: str) -> N
                 use_topic(connection, topic)
             change(connection, BROKER, resource, setting, None, DELETE)
     serves(busy.bootstrap)
+
+
+def test_the_shortest_intervals_leave_clients_their_turn(start_broker: StartBroker) -> None:
+    """An interval of 0 is legal in most settings; a loop that never pauses would answer nobody again."""
+    least = {}
+    for name, setting in BROKER_SETTINGS.items():
+        if name.endswith((".interval.ms", ".backoff.ms", ".delay.ms", ".idle.ms")) and "heartbeat" not in name:
+            floor = setting.allowed.partition("..")[0]
+            least[name] = floor if floor and ".." in setting.allowed else "0"
+    assert {"log.cleaner.backoff.ms", "log.flush.scheduler.interval.ms", "connections.max.idle.ms"} <= least.keys()
+    del least["connections.max.idle.ms"]  # closes what this test talks through
+    broker = start_broker(settings={**BUSY, **least})
+    with connect(broker.bootstrap) as connection:
+        create_topic(connection, "clean", cleanup_policy="compact")
+        use_topic(connection, "clean")
+    serves(broker.bootstrap)
+
+
+def test_idle_connections_that_may_not_idle_leave_others_their_turn(start_broker: StartBroker) -> None:
+    broker = start_broker(settings={"connections.max.idle.ms": "0"})
+    assert broker.stop() == 0
 
 
 def test_a_list_grows_to_the_longest_value_and_no_further(busy: EmbeddedBroker) -> None:

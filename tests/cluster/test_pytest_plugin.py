@@ -88,7 +88,7 @@ def test_where_a_test_fails_the_report_has_the_nodes_logs(project: pytest.Pytest
 
         @pytest.fixture(scope="session")
         def kraftpy_cluster_options():
-            return {"brokers": 1, "settings": {"quota.window.num": "7"}}
+            return {"brokers": 1, "settings": {"remote.log.manager.thread.pool.size": "7"}}
         """
     )
     project.makepyfile(
@@ -100,7 +100,7 @@ def test_where_a_test_fails_the_report_has_the_nodes_logs(project: pytest.Pytest
     )
     result = project.runpytest_subprocess(*OURS, "--kraftpy-keep", timeout=60)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*kraftpy node 1*", "*quota.window.num is ignored*"])
+    result.stdout.fnmatch_lines(["*kraftpy node 1*", "*remote.log.manager.thread.pool.size is ignored*"])
     result.stdout.fnmatch_lines(["*data and logs are in *"])
     (line,) = [line for line in result.outlines if line.startswith("directory: ")]
     assert (Path(line.removeprefix("directory: ")) / "node-1" / "data").is_dir()

@@ -1,14 +1,16 @@
-"""Delegation tokens (KIP-48) and OAUTHBEARER in the hands of Apache Kafka's own tools. Part of `make compat`.
+"""Delegation tokens (KIP-48), OAUTHBEARER and GSSAPI in the hands of Apache Kafka's own tools. Part of `make compat`.
 
     python tests/compat/java_security.py       exit status 1 if anything is not as it should be
 
 Needs a JDK, Maven and a repository that has Apache Kafka. `kafka-delegation-tokens` has a token made, shown, renewed
 and removed by its owner and by a renewer; in between, the console producer and consumer log in with it, by both
-mechanisms. By OAUTHBEARER they log in with tokens that Kafka's client gets from a token endpoint (KIP-768).
+mechanisms. By OAUTHBEARER they log in with tokens that Kafka's client gets from a token endpoint (KIP-768), and by
+GSSAPI with tickets of a KDC (`kerberos_realm` says what that needs).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent)]
 
 from compat.maven import JavaProject  # noqa: E402
+from kerberos_realm import REALM, Realm, realm  # noqa: E402
 
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
 from kraftpy.testing.ports import HOST, ReservedPorts  # noqa: E402
@@ -29,6 +32,9 @@ TOOLS = "org.apache.kafka.tools."
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer."
 ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+KERBEROS = "com.sun.security.auth.module.Krb5LoginModule"
+SERVICE = "kafka/localhost"
+"""The broker's principal: Java's client asks what name the broker's address has."""
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 BOUND_SECONDS = 120.0
 LIGHT = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -37,9 +43,9 @@ LIGHT = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 class Tools:
     """Kafka's tools, run against one broker, and the files they get."""
 
-    def __init__(self, scratch: Path, address: str, allowed_url: str) -> None:
+    def __init__(self, scratch: Path, address: str, allowed_url: str, krb5_conf: str) -> None:
         self._scratch = scratch
-        self._java = ["java", *LIGHT, f"-D{ALLOWED}={allowed_url}"]
+        self._java = ["java", *LIGHT, f"-D{ALLOWED}={allowed_url}", f"-Djava.security.krb5.conf={krb5_conf}"]
         self._address = address
         self._path = JavaProject(scratch / "jars", HERE / "tools" / "pom.xml").path()
         self.found: list[str] = []
@@ -137,14 +143,39 @@ def check_oauthbearer(tools: Tools, provider: IdentityProvider) -> None:
     tools.check("a forged token is refused", "SaslAuthenticationException" in refused, refused)
 
 
+def by_keytab(kerberos: Realm, principal: str) -> str:
+    """Return the login module of a principal with its keytab."""
+    keytab = kerberos.keytab(principal)
+    return f'{KERBEROS} required useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}@{REALM}";'
+
+
+def check_gssapi(tools: Tools, kerberos: Realm) -> None:
+    """Kafka's client gets tickets, and what it may do is its principal's short name's."""
+    more = {"sasl.kerberos.service.name": "kafka"}
+    config = tools.properties("carol", "GSSAPI", by_keytab(kerberos, "carol/host"), more)
+    check_bearer(tools, config, "GSSAPI")
+    created = tools.tokens(config, "--create", "--max-life-time-period", "-1")
+    tools.check("its name is its principal's short one", "User:carol" in created, created)
+
+
 def main() -> int:
     """Run everything against one broker."""
-    with ReservedPorts() as ports, tempfile.TemporaryDirectory() as scratch, IdentityProvider(Issuer()) as provider:
+    with (
+        ReservedPorts() as ports,
+        tempfile.TemporaryDirectory() as scratch,
+        IdentityProvider(Issuer()) as provider,
+        tempfile.TemporaryDirectory() as directory,
+        realm(Path(directory)) as kerberos,
+    ):
+        os.environ.update(kerberos.environment)
+        kerberos.add(SERVICE, "carol/host")
         address = f"{HOST}:{ports.reserve()}"
         users = f'{PLAIN} required user_alice="a" user_bob="b" user_mallory="m";'
         settings = {
             "listeners": f"SASL_PLAINTEXT://{address}",
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER,GSSAPI",
+            "listener.name.sasl_plaintext.gssapi.sasl.jaas.config": by_keytab(kerberos, SERVICE),
+            "sasl.kerberos.service.name": "kafka",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": users,
             "delegation.token.secret.key": "secret",
             "sasl.oauthbearer.jwks.endpoint.url": f"{provider.url}/keys",
@@ -153,8 +184,10 @@ def main() -> int:
             "sasl.oauthbearer.expected.audience": AUDIENCE,
         }
         with EmbeddedBroker(settings=settings):
-            tools = Tools(Path(scratch), address, f"{provider.url}/token")
+            krb5_conf = kerberos.environment["KRB5_CONFIG"]
+            tools = Tools(Path(scratch), address, f"{provider.url}/token", krb5_conf)
             check_tokens(tools)
+            check_gssapi(tools, kerberos)
             check_oauthbearer(tools, provider)
     for each in tools.found:
         print(each, file=sys.stderr)

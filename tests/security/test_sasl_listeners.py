@@ -568,7 +568,8 @@ def test_brokers_log_in_at_each_other(certificates: Certificates, mechanism: str
             {"listener.name.sasl_ssl.plain.sasl.jaas.config": f"{PLAIN_MODULE} required a=b c=d"},
             "the login module does not end with ';'",
         ),
-        ({"sasl.enabled.mechanisms": "GSSAPI"}, "GSSAPI is not supported on SASL_SSL"),
+        ({"sasl.enabled.mechanisms": "DIGEST-MD5"}, "DIGEST-MD5 is not supported on SASL_SSL"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "listener.name.sasl_ssl.gssapi.sasl.jaas.config is not set"),
         ({"sasl.enabled.mechanisms": ""}, "SASL_SSL is SASL_SSL, and has no mechanism"),
     ],
 )

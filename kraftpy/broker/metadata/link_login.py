@@ -7,7 +7,7 @@ The mechanisms and their rules are those of clients (`kraftpy.security.sasl`, `k
 frames of a link, because there is nothing else of Kafka's protocol on it. A refusal is sent, and the connection closed,
 after `connection.failed.authentication.delay.ms`. A client of Kafka's on the same listener logs in by Kafka's requests.
 
-Left out: authenticating again on a link whose session ends (KIP-368): a link that is up stays so.
+Left out: OAUTHBEARER and GSSAPI; authenticating again on a link whose session ends (KIP-368), as it stays up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LoginServer:
 
 async def prove(login: Login, ask: Callable[[bytes], Awaitable[bytes]]) -> None:
     """Log in at the called side; `ask` sends a frame and returns the next one. Raises LinkError."""
-    exchange = log_in(login)
+    exchange = log_in(login, "")
     answer: Any = None
     try:
         while True:

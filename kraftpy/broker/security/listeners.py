@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from kraftpy.broker.security.jwks import Jwks
 from kraftpy.broker.security.tls import Handshakes, Inner, TlsLayer
 from kraftpy.broker.security.token_logins import TokenCredentials
 from kraftpy.broker.startup import StartupError
-from kraftpy.config.security import OAUTHBEARER, OauthbearerSettings, SaslSettings, TlsSettings
+from kraftpy.config.security import GSSAPI, OAUTHBEARER, OauthbearerSettings, SaslSettings, TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import subject_of
 from kraftpy.security.json_web_tokens import InvalidToken, Verified, verify, verify_unsecured
@@ -34,6 +34,7 @@ from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
+    from kraftpy.broker.security.kerberos import Kerberos
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
     from kraftpy.ports import Clock
@@ -96,6 +97,7 @@ class SecureListeners:
         }
         if self._jwks and not all(map(find_spec, ("jwt", "cryptography"))):
             raise StartupError("sasl.enabled.mechanisms: OAUTHBEARER needs PyJWT: install kraftpy[security]")
+        self._kerberos = _kerberos_of(self._sasl)
         self._complaints = broker.complaints
         self._handshakes = Handshakes()
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
@@ -180,8 +182,8 @@ class SecureListeners:
         return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
 
     def sasl_of_node(self, listener: str, sasl: SaslSettings) -> SaslServer:
-        """Return the server's side of SASL for a link: a node has a password, and no token of somebody else."""
-        mechanisms = [each for each in sasl.mechanisms if each != OAUTHBEARER]
+        """Return the server's side of SASL for a link: a node has a password, no token of somebody else."""
+        mechanisms = [each for each in sasl.mechanisms if each not in (OAUTHBEARER, GSSAPI)]
         return SaslServer(mechanisms, functools.partial(self._exchange, listener, sasl, None), {})
 
     def _exchange(
@@ -192,6 +194,9 @@ class SecureListeners:
             return PlainServer(sasl.logins[mechanism].users)
         if sasl.oauthbearer is not None and mechanism == OAUTHBEARER:
             return self._oauthbearer(listener, sasl.oauthbearer)
+        if mechanism == GSSAPI:
+            assert self._kerberos is not None
+            return self._kerberos.exchange(listener)
         metadata, scram = self._metadata, MECHANISMS[mechanism]
         early = listener in self._controllers
         return ScramExchange(
@@ -232,6 +237,16 @@ class SecureListeners:
     def failed_from(self, host: str, reason: str, kind: str = "SASL") -> None:
         """Log that somebody has failed to authenticate."""
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
+
+
+def _kerberos_of(listeners: Mapping[str, SaslSettings]) -> Kerberos | None:
+    """Return the Kerberos of the listeners that have it; None if there are none. Raises StartupError."""
+    settings = {name: sasl.gssapi for name, sasl in listeners.items() if sasl.gssapi is not None}
+    if not settings:
+        return None
+    from kraftpy.broker.security.kerberos import Kerberos  # here: most brokers need none
+
+    return Kerberos(settings)
 
 
 def principal_of(certificate: bytes | None, tls: TlsSettings) -> Principal:

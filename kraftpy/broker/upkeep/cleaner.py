@@ -34,6 +34,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 60.0
+_SHORTEST_PAUSE_SECONDS = 0.01  # clients are served even with a backoff of 0
 _LOOK_AT_ONCE = 50
 _LONGEST_PAUSE_SECONDS = 86_400.0
 
@@ -80,7 +81,7 @@ class Cleaner:
         try:
             last_used = 0.0
             while not self._changed.is_set():
-                remaining = self._backoff_seconds
+                remaining = max(self._backoff_seconds, _SHORTEST_PAUSE_SECONDS)
                 while remaining > 0 and not self._changed.is_set():
                     pause = min(remaining, _IDLE_SECONDS if process.is_running else _LONGEST_PAUSE_SECONDS)
                     with contextlib.suppress(TimeoutError):

@@ -224,8 +224,9 @@ class Maintenance:
 
 
 async def _pause(milliseconds: Millis | int) -> None:
+    # A loop whose interval is 0 must not keep the event loop to itself.
     # asyncio cannot sleep for Kafka's "never" (2^63 - 1 ms); a day at a time does the same.
-    remaining = milliseconds / 1000
+    remaining = max(1, milliseconds) / 1000
     while remaining > 0:
         await asyncio.sleep(min(remaining, 86_400.0))
         remaining -= 86_400.0

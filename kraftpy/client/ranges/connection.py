@@ -152,7 +152,7 @@ class BlockingConnection:
     def _log_in(self, login: Login) -> None:
         from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections need none
 
-        exchange = log_in(login)
+        exchange = log_in(login, self.address[0])
         answer: Any = None
         self._renew_at = None
         try:

@@ -1,0 +1,428 @@
+"""Listeners with GSSAPI, in a realm of Kerberos with a KDC: clients that are not ours, and ours; who is refused.
+
+These are run where there is a KDC and the library gssapi (`kerberos_realm`). Brokers that log in at each other have
+their own cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kerberos_realm import REALM, Realm, realm
+
+from kraftpy.broker.containment import Complaints
+from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.security import listeners
+from kraftpy.broker.startup import StartupError
+from kraftpy.client import (
+    Admin,
+    BlockingAdmin,
+    Consumer,
+    ErrorCode,
+    KafkaError,
+    OffsetSpec,
+    Producer,
+    RangeReader,
+    TopicPartition,
+)
+from kraftpy.client.connection import Connection
+from kraftpy.client.kerberos import contexts_with
+from kraftpy.client.properties import options_of
+from kraftpy.client.runtime import RealRuntime
+from kraftpy.client.security import Login, Security
+from kraftpy.config import BrokerConfig
+from kraftpy.kerberos import Acceptor, Initiator, KerberosError
+from kraftpy.metadata.image import Image
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.messages.metadata import MetadataRequest
+from kraftpy.testing import BrokerDied, Cluster, EmbeddedBroker
+from kraftpy.testing.ports import HOST, ReservedPorts
+from tests.security.test_sasl_listeners import BOUND_SECONDS, PLAIN_MODULE, Wire
+
+MODULE = "com.sun.security.auth.module.Krb5LoginModule"
+SERVICE = f"kafka/{HOST}"
+SESSION_MS = 1_300
+RULES = "RULE:[2:$1;$2](.*;Admin)s/;Admin//L,DEFAULT"
+
+
+def keytab_module(realm: Realm, owner: str, **more: str) -> str:
+    options = {"useKeyTab": "true", "storeKey": "true", "keyTab": str(realm.keytab(owner)), "principal": owner}
+    return f"{MODULE} required " + " ".join(f'{name}="{value}"' for name, value in {**options, **more}.items()) + ";"
+
+
+class Served:
+    """A broker whose clients have tickets: with rules, with one rule that few names fit, and with short sessions."""
+
+    def __init__(self, realm: Realm, ports: ReservedPorts) -> None:
+        self.realm = realm
+        self.port = {name: ports.reserve() for name in ("sasl", "strict", "short")}
+        module = keytab_module(realm, SERVICE, principal=f"{SERVICE}@{REALM}")
+        self.settings = {
+            "listeners": ",".join(f"{name.upper()}://{HOST}:{port}" for name, port in self.port.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:SASL_PLAINTEXT" for name in self.port),
+            "inter.broker.listener.name": "SASL",
+            "sasl.enabled.mechanisms": "GSSAPI,PLAIN",
+            "sasl.kerberos.service.name": "kafka",
+            "sasl.kerberos.principal.to.local.rules": RULES,
+            **{f"listener.name.{name}.gssapi.sasl.jaas.config": module for name in self.port},
+            **{
+                f"listener.name.{name}.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_bob="b";'
+                for name in self.port
+            },
+            "listener.name.strict.sasl.kerberos.principal.to.local.rules": "RULE:[1:$1](b.*)",
+            "listener.name.short.gssapi.connections.max.reauth.ms": str(SESSION_MS),
+            "connection.failed.authentication.delay.ms": "0",
+            "delegation.token.secret.key": "secret",
+        }
+        self.broker = EmbeddedBroker(settings=self.settings)
+
+    def python(self) -> dict[str, Any]:
+        """The options of kafka-python's and aiokafka's clients."""
+        return {
+            "bootstrap_servers": f"{HOST}:{self.port['sasl']}",
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "GSSAPI",
+            "sasl_kerberos_service_name": "kafka",
+        }
+
+    def ours(self, name: str = "sasl", principal: str | None = None, **more: Any) -> dict[str, Any]:
+        """Our client's, with the user's tickets or those of a keytab."""
+        keytab = {} if principal is None else {"sasl_jaas_config": keytab_module(self.realm, principal)}
+        return {**self.python(), "bootstrap_servers": f"{HOST}:{self.port[name]}", **keytab, **more}
+
+
+@pytest.fixture(scope="module")
+def running_realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
+    with realm(tmp_path_factory.mktemp("realm")) as made, pytest.MonkeyPatch.context() as patch:
+        for name, value in made.environment.items():
+            patch.setenv(name, value)
+        made.add(SERVICE, "alice", "bob", "Carol/Admin", "other/host")
+        made.log_in("alice", "cache")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def served(running_realm: Realm) -> Iterator[Served]:
+    with ReservedPorts() as ports:
+        made = Served(running_realm, ports)
+        with made.broker as running:
+            yield made
+            assert "Traceback" not in running.log_text
+
+
+def test_kafka_python_gets_in(served: Served) -> None:
+    producer = kafka.KafkaProducer(**served.python())
+    producer.send("kafka-python", b"value").get(BOUND_SECONDS)
+    producer.close()
+    consumer = kafka.KafkaConsumer("kafka-python", auto_offset_reset="earliest", **served.python())
+    deadline = time.monotonic() + BOUND_SECONDS
+    found: list[bytes] = []
+    while not found:
+        assert time.monotonic() < deadline
+        found = [record.value for batch in consumer.poll(100).values() for record in batch]
+    assert found == [b"value"]
+    consumer.close()
+
+
+async def test_aiokafka_gets_in(served: Served) -> None:
+    async with aiokafka.AIOKafkaProducer(**served.python()) as producer:
+        await producer.send_and_wait("aiokafka", b"value")
+    async with aiokafka.AIOKafkaConsumer("aiokafka", auto_offset_reset="earliest", **served.python()) as consumer:
+        async with asyncio.timeout(BOUND_SECONDS):
+            assert (await consumer.getone()).value == b"value"
+
+
+def test_kcat_gets_in(served: Served) -> None:
+    """librdkafka, by Cyrus SASL."""
+    kcat = ["kcat", "-b", f"{HOST}:{served.port['sasl']}", "-t", "kcat"]
+    for option in (
+        "security.protocol=sasl_plaintext", "sasl.mechanism=GSSAPI", "sasl.kerberos.service.name=kafka",
+        "sasl.kerberos.kinit.cmd=true",
+    ):  # fmt: skip
+        kcat += ["-X", option]
+    subprocess.run([*kcat, "-P"], input=b"value", check=True, timeout=BOUND_SECONDS, stderr=subprocess.PIPE)
+    found = subprocess.run(
+        [*kcat, "-C", "-o", "beginning", "-c", "1", "-q"], check=True, timeout=BOUND_SECONDS, stdout=subprocess.PIPE
+    )
+    assert found.stdout == b"value\n"
+
+
+@pytest.mark.parametrize("principal", [None, "bob"])
+async def test_our_client_gets_in(served: Served, principal: str | None) -> None:
+    options, topic = served.ours(principal=principal), f"ours-{principal}"
+    async with Producer(**options) as producer:
+        await (await producer.send(topic, b"value"))
+    async with Consumer(topic, group_id=topic, auto_offset_reset="earliest", **options) as consumer:
+        async with asyncio.timeout(BOUND_SECONDS):
+            assert (await anext(consumer)).value == b"value"
+    partition = TopicPartition(topic, 0)
+    with RangeReader(**options) as reader:
+        found = reader.offsets({partition: OffsetSpec.LATEST})[partition]
+        assert found is not None
+        assert found.offset == 1
+
+
+@pytest.mark.parametrize(
+    ("principal", "name"), [(None, "alice"), ("bob", "bob"), ("Carol/Admin", "carol"), ("other/host", "other")]
+)
+def test_the_principal_is_the_short_name(served: Served, principal: str | None, name: str) -> None:
+    with BlockingAdmin(**served.ours(principal=principal)) as admin:
+        assert admin.create_delegation_token().owner == f"User:{name}"
+
+
+def test_our_client_takes_the_tickets_of_a_cache(served: Served) -> None:
+    cache = served.realm.log_in("bob", "bobs")
+    options, ignored = options_of(
+        {
+            "bootstrap.servers": f"{HOST}:{served.port['sasl']}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "GSSAPI",
+            "sasl.kerberos.kinit.cmd": "/usr/bin/kinit",
+            "sasl.jaas.config": f'{MODULE} required useTicketCache=true ticketCache="{cache}" serviceName="kafka";',
+        }
+    )
+    assert ignored == ["sasl.kerberos.kinit.cmd"]
+    with BlockingAdmin(**options) as admin:
+        assert admin.create_delegation_token().owner == "User:bob"
+
+
+async def test_a_session_is_renewed(served: Served) -> None:
+    login = Login(mechanism="GSSAPI", context=contexts_with("kafka", None, None))
+    connection = await Connection.open(
+        RealRuntime(),
+        HOST,
+        served.port["short"],
+        client_id="renewing",
+        request_timeout_ms=20_000,
+        setup_timeout_ms=20_000,
+        security=Security(login=login),
+    )
+    ends_at = time.monotonic() + 2.1 * SESSION_MS / 1000
+    while time.monotonic() < ends_at:
+        await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+    assert not connection.closed
+    connection.close()
+
+
+def refused(served: Served, name: str, principal: str | None, **more: Any) -> KafkaError:
+    with pytest.raises(KafkaError) as failed, BlockingAdmin(**served.ours(name, principal, **more)) as admin:
+        admin.list_topics()
+    return failed.value
+
+
+def test_a_principal_that_no_rule_fits_is_refused(served: Served) -> None:
+    with BlockingAdmin(**served.ours("strict", "bob")) as admin:
+        admin.list_topics()
+    for principal in ("alice", "other/host"):
+        failed = refused(served, "strict", principal)
+        assert failed.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert "invalid credentials with SASL mechanism GSSAPI" in str(failed)
+
+
+def initiated(served: Served) -> Any:
+    return Initiator(principal=None, keytab=None, cache=None).context("kafka", HOST)
+
+
+def test_a_token_counts_once(served: Served) -> None:
+    token = initiated(served).step(b"")
+    with Wire(served.port["sasl"]) as first, Wire(served.port["sasl"]) as second:
+        for wire, error in ((first, 0), (second, ErrorCode.SASL_AUTHENTICATION_FAILED)):
+            assert wire.handshake("GSSAPI").error_code == 0
+            answer = wire.token(token)
+            assert answer.error_code == error
+        assert "invalid credentials with SASL mechanism GSSAPI" in answer.error_message
+        assert second.is_closed()
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_layer_is_chosen_by_hand(served: Served, version: int) -> None:
+    """In both forms of SASL, with tokens bare and in requests."""
+    context = initiated(served)
+    with Wire(served.port["sasl"]) as wire:
+        assert wire.handshake("GSSAPI", version).error_code == 0
+
+        def say(token: bytes) -> bytes:
+            if version:
+                answer = wire.token(token)
+                assert answer.error_code == 0
+                return bytes(answer.auth_bytes)
+            wire.socket.sendall(len(token).to_bytes(4, "big") + token)
+            frame = wire.receive()
+            assert frame is not None
+            return frame
+
+        token = context.step(say(context.step(b"")))
+        assert token == b""
+        assert context.unwrap(say(token)) == b"\x01\0\0\0"
+        assert say(context.wrap(b"\x01\0\0\0" + f"alice@{REALM}".encode())) == b""
+        assert wire.is_served()
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        (b"\x02\0\xff\xff", "invalid credentials"),
+        (b"\x01\0\0\0bob", "authorization id that is different"),
+        (b"", "invalid credentials"),
+    ],
+)
+def test_a_wrong_choice_is_refused(served: Served, choice: bytes, reason: str) -> None:
+    context = initiated(served)
+    with Wire(served.port["sasl"]) as wire:
+        assert wire.handshake("GSSAPI").error_code == 0
+        context.step(wire.token(context.step(b"")).auth_bytes)
+        wire.token(b"")
+        answer = wire.token(context.wrap(choice))
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert reason in answer.error_message
+        assert wire.is_closed()
+
+
+@pytest.mark.parametrize("token", [b"", b"\0", b"alice\0alice\0secret", b"\x60\x82\x02" + b"x" * 500, b"x" * 200_000])
+def test_what_is_no_token_is_refused(served: Served, token: bytes) -> None:
+    with Wire(served.port["sasl"]) as wire:
+        assert wire.handshake("GSSAPI").error_code == 0
+        answer = wire.token(token)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert "invalid credentials with SASL mechanism GSSAPI" in answer.error_message
+        assert wire.is_closed()
+
+
+def test_our_client_is_told_what_is_wrong(served: Served) -> None:
+    no_service = refused(served, "sasl", "bob", sasl_kerberos_service_name="absent")
+    assert no_service.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "absent" in str(no_service)
+    no_tickets = f'{MODULE} required useTicketCache=true ticketCache="FILE:/nowhere";'
+    failed = refused(served, "sasl", None, sasl_jaas_config=no_tickets)
+    assert failed.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "GSSAPI: " in str(failed)
+
+
+def test_a_broker_with_other_keys_is_found_out(served: Served, tmp_path: Path) -> None:
+    """A ticket is for one service, and who has not its key reads nothing of it."""
+    keys = Realm.keytab(served.realm, "other/host")
+    token = initiated(served).step(b"")
+    with pytest.raises(KerberosError):
+        Acceptor(str(keys), f"{SERVICE}@{REALM}")
+    with pytest.raises(KerberosError):
+        Acceptor(str(keys), "other/host").context().step(token)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"sasl_kerberos_service_name": None}, "sasl_kerberos_service_name must be given"),
+        ({"sasl_jaas_config": f'{MODULE} required serviceName="other";'}, "sasl_kerberos_service_name is kafka, and"),
+        ({"sasl_jaas_config": f'{MODULE} required useKeyTab=true keyTab="k";'}, "keyTab needs a principal"),
+        ({"sasl_jaas_config": f'{PLAIN_MODULE} required username="a";'}, "is not a login module of GSSAPI"),
+    ],
+)
+def test_wrong_options_are_named(more: dict[str, Any], message: str) -> None:
+    options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI", "sasl_kerberos_service_name": "kafka"}
+    with pytest.raises(ValueError, match=message):
+        Admin(**{**options, **more})
+
+
+SASL = "listener.name.sasl.gssapi.sasl.jaas.config"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({SASL: f'{MODULE} required useKeyTab=true keyTab="/nowhere" principal="kafka/host@{REALM}";'}, "/nowhere"),
+        ({SASL: f"{MODULE} required useTicketCache=true;"}, "no useKeyTab=true with keyTab and principal"),
+        ({SASL: f'{PLAIN_MODULE} required username="a";'}, "is not a login module of GSSAPI"),
+        ({"sasl.kerberos.service.name": ""}, "No serviceName defined in either JAAS or Kafka config"),
+        ({"sasl.kerberos.principal.to.local.rules": "RULE:[1:$2]"}, "outside of the valid range 0 to 1"),
+    ],
+)
+def test_what_cannot_be_used_ends_the_start(served: Served, settings: dict[str, str], message: str) -> None:
+    with ReservedPorts() as ports:
+        listener = f"SASL://{HOST}:{ports.reserve()}"
+        kept = {name: value for name, value in served.settings.items() if not name.startswith("listener.name.s")}
+        given = {**kept, "listeners": listener, SASL: served.settings[SASL], "sasl.enabled.mechanisms": "GSSAPI"}
+        with pytest.raises(BrokerDied) as died, EmbeddedBroker(settings={**given, **settings}):
+            pass
+    assert message in str(died.value)
+
+
+def test_neither_end_starts_without_the_library(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    config = BrokerConfig.of(served.settings)
+    with pytest.raises(StartupError, match=r"GSSAPI needs the library gssapi: install kraftpy\[kerberos\]"):
+        listeners.SecureListeners(
+            SimpleNamespace(
+                config=config,
+                clock=SystemClock(),
+                complaints=Complaints(),
+                metadata=SimpleNamespace(image=Image()),
+                links=None,
+                authorizer=None,
+            )
+        )
+    with pytest.raises(ValueError, match=r"GSSAPI needs the library gssapi: install kraftpy\[kerberos\]"):
+        Admin(**served.ours())
+
+
+def test_brokers_log_in_at_each_other(running_realm: Realm) -> None:
+    module = keytab_module(running_realm, SERVICE, serviceName="kafka")
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,REPLICATION:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "GSSAPI",
+        "listener.name.replication.gssapi.sasl.jaas.config": module,
+    }
+    with Cluster(3, settings=settings) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "3"})
+        admin.create_topics([topic])["replicated"].result(BOUND_SECONDS)
+        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+        errors: list[object] = []
+        for number in range(30):
+            producer.produce(
+                "replicated", b"x", partition=number % 3, on_delivery=lambda error, _: errors.append(error)
+            )
+        assert producer.flush(2 * BOUND_SECONDS) == 0
+        assert errors == [None] * 30
+
+
+def test_nodes_do_not_log_in_by_tickets_at_controllers(served: Served) -> None:
+    with ReservedPorts() as ports:
+        port, other = ports.reserve(), ports.reserve()
+        more = {
+            "listeners": f"SASL://{HOST}:{port},CONTROLLER://{HOST}:{other}",
+            "listener.security.protocol.map": "SASL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+            "listener.name.controller.gssapi.sasl.jaas.config": served.settings[SASL],
+            "listener.name.controller.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_bob="b";',
+            "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+            "sasl.mechanism.controller.protocol": "GSSAPI",
+            "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
+        }
+        broker = EmbeddedBroker(settings={**served.settings, **more})
+        with pytest.raises(BrokerDied, match="nodes do not log in so at each other"), broker:
+            pass
+
+
+def test_a_kdc_that_does_not_answer_is_waited_for(
+    running_realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error can be retried, unlike that of a login that is refused."""
+    with ReservedPorts() as ports:
+        text = Path(running_realm.environment["KRB5_CONFIG"]).read_text()
+        (tmp_path / "krb5.conf").write_text(text.replace(str(running_realm.port), str(ports.reserve())))
+        monkeypatch.setenv("KRB5_CONFIG", str(tmp_path / "krb5.conf"))
+        keytab = str(running_realm.keytab("alice"))
+        with pytest.raises(KerberosError) as failed:
+            Initiator(principal="alice", keytab=keytab, cache=None).context("kafka", HOST)
+    assert failed.value.is_transient
