@@ -51,7 +51,7 @@ _NEVER: Final = 1 << 62
 
 @dataclass(slots=True)
 class _Binding:
-    """What was asked about one binding, in order: the index of the request, that of its answer, and of which kind."""
+    """The requests about one binding, in order: the index of each, the index of its answer, and its kind."""
 
     what: Mapping[str, str]
     grants: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class _Binding:
         return False
 
     def must_be_there(self, index: int) -> bool:
-        """Return whether it is there at this place of the history, whatever became of unanswered requests."""
+        """Return whether it is there at this place of the history, with or without the unanswered requests."""
         if any(asked <= index and not is_sure for asked, _, is_sure in self.revokes):
             return False
         granted = max((asked for asked, answered, is_sure in self.grants if is_sure and answered <= index), default=-1)

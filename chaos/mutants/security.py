@@ -21,7 +21,7 @@ _always_the_same_questions = (
     set_to(security, "INTRUSIONS", PROBES),
     set_to(security, "INTRUDER_PAUSE_SECONDS", 0.05),
 )
-"""What was not decided before cannot have been kept."""
+"""The intruders repeat the same few questions, because only an earlier decision can have been kept."""
 
 
 def _without_one(guard_of: Any) -> Any:

@@ -106,7 +106,7 @@ _RATES: Final = (20_000.0, 100_000.0, 1_000_000.0, None)
 
 @dataclass(slots=True)
 class Estate:
-    """What there is to protect."""
+    """All that is there to be protected, as the workload has made it."""
 
     ids: dict[str, bytes] = field(default_factory=dict)
     """The topics' ids."""

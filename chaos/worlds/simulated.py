@@ -39,7 +39,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 CLIENT_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 SECURE_PORT: Final = 9094
-"""Of the listener with a login, in a cluster that has one."""
+"""The port of the listener that asks for a login, in a cluster with security."""
 THREAD_SECONDS: Final = 0.0005
 NODE_CALLBACKS: Final = 6_000
 CLIENT_CALLBACKS: Final = 1_500

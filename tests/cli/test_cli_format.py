@@ -16,6 +16,7 @@ from kraftpy.cli.format import parse_scram
 from kraftpy.config import ConfigError
 from kraftpy.log.layout import read_meta_properties
 from kraftpy.metadata.credentials import Credentials
+from kraftpy.security.failures import AuthenticationFailed
 from kraftpy.security.scram import MECHANISMS, ScramClient, ScramServer, salted_password
 
 CLUSTER_ID = "7mHQeQOJRqGJbGzBfx3-tw"
@@ -49,7 +50,7 @@ def lets_in(credentials: Credentials, mechanism: str, name: str, password: str) 
     salt, iterations = client.challenged(server.first(client.first()))
     try:
         client.verify(server.final(client.final(salted_password(chosen, password, salt, iterations))))
-    except Exception:
+    except AuthenticationFailed:
         return False
     return True
 
