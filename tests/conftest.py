@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import kafka_python_sockets
 import kerberos_realm
-import leftover_sockets
 import pytest
 
 import kraftpy.metadata.raft.library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
@@ -273,11 +273,7 @@ def start_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
         broker.close()
 
 
-@pytest.fixture
-def sockets_collected() -> Iterator[None]:
-    """kafka-python forgets to close sockets that could not connect: closed here, so that no later test is blamed.
-
-    Only those: who listens or is connected is left alone, and so is what was there before the test.
-    """
-    with leftover_sockets.unconnected_closed():
+@pytest.fixture(scope="session", autouse=True)
+def _sockets_of_kafka_python_closed() -> Iterator[None]:
+    with kafka_python_sockets.unconnected_closed():
         yield

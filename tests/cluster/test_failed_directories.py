@@ -21,7 +21,6 @@ BOUND_SECONDS = 40.0
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
     pytest.mark.timeout(300),
-    pytest.mark.usefixtures("sockets_collected"),
 ]
 
 

@@ -23,7 +23,6 @@ from kraftpy.testing import Cluster
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
     pytest.mark.timeout(300),
-    pytest.mark.usefixtures("sockets_collected"),
 ]
 
 ROUNDS = int(os.environ.get("KRAFTPY_CLUSTER_ROUNDS", "3"))

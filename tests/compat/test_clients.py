@@ -118,7 +118,6 @@ def test_a_message_that_is_too_large_is_refused(kraftpy_server: EmbeddedBroker, 
         )
 
 
-@pytest.mark.usefixtures("sockets_collected")
 @pytest.mark.parametrize("client", LIBRARIES, ids=_id)
 def test_restart_in_between_keeps_records_and_positions(tmp_path: Path, topic: str, client: Client) -> None:
     settings = {"offsets.topic.num.partitions": "4"}

@@ -18,7 +18,6 @@ from kraftpy.testing.cluster import EmbeddedBroker
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
-    pytest.mark.usefixtures("sockets_collected"),
 ]
 
 BOUND_SECONDS = 30

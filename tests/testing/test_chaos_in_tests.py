@@ -20,7 +20,7 @@ from kraftpy.client import BlockingAdmin, NewTopic
 from kraftpy.testing import BrokerDied, Cluster
 from kraftpy.testing.chaos import KINDS, Step, schedule
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("sockets_collected")]
+pytestmark = pytest.mark.timeout(300)
 
 BOUND_SECONDS = 60.0
 MANY = 400

@@ -24,8 +24,6 @@ from kraftpy.testing import Cluster
 from kraftpy.testing.asking import ask
 from kraftpy.testing.nodes import CLIENTS
 
-pytestmark = pytest.mark.usefixtures("sockets_collected")
-
 BOUND_SECONDS = 30.0
 QUICK = {
     "broker.heartbeat.interval.ms": "200",

@@ -30,8 +30,6 @@ from kraftpy.testing.asking import ask
 from kraftpy.testing.bad_answers import can_fail, failed
 from kraftpy.testing.rules import Hit, Rule, claim
 
-pytestmark = pytest.mark.usefixtures("sockets_collected")
-
 BOUND_SECONDS = 20.0
 
 
