@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from kraftpy.protocol.messages.offset_commit import (
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.testing.server_process import ServerProcess
+from tests.waiting import eventually
 
 BOUND_SECONDS = 60.0
 FILES = 256
@@ -94,13 +95,6 @@ def running(directory: Path, open_files: int | None = FILES, *settings: str) -> 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def commit(connection: socket.socket, group: str, offset: int) -> None:

@@ -15,15 +15,10 @@ from kraftpy.client import BlockingAdmin
 from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates
+from tests.security.listeners import PLAIN_MODULE
 
 BOUND_SECONDS = 30.0
 PASSWORD = "secret"
-MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
@@ -35,7 +30,7 @@ def servers(request: pytest.FixtureRequest, certificates: Certificates) -> Itera
             "listeners": f"PLAINTEXT://{HOST}:{plain},{request.param}://{HOST}:{sasl}",
             "sasl.enabled.mechanisms": "PLAIN",
             f"listener.name.{request.param.lower()}.plain.sasl.jaas.config": (
-                f'{MODULE} required user_alice="{PASSWORD}" user_bob="{PASSWORD}";'
+                f'{PLAIN_MODULE} required user_alice="{PASSWORD}" user_bob="{PASSWORD}";'
             ),
         }
         if request.param == "SASL_SSL":

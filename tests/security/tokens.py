@@ -9,8 +9,8 @@ import json
 import time
 from typing import Any
 
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
@@ -88,7 +88,3 @@ def hmac_token(secret: bytes, header: dict[str, Any], **claims: Any) -> str:
 
 def unsecured_token(algorithm: str = "none", signature: str = "", **claims: Any) -> str:
     return f"{encoded({'alg': algorithm})}.{encoded(claims_of(**claims))}.{signature}"
-
-
-def short_rsa_signature(key: rsa.RSAPrivateKey, signed: bytes) -> bytes:
-    return key.sign(signed, padding.PKCS1v15(), hashes.SHA256())

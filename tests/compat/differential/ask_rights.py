@@ -24,7 +24,7 @@ from kraftpy.security.acls import CLUSTER_NAME, Permission, ResourceType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.security.asked import ASKED, VERSIONS, Named
+from tests.security.asked import ASKED, EVERY_ACL, VERSIONS, Named
 
 NOT_ASKED = frozenset(
     {
@@ -34,15 +34,6 @@ NOT_ASKED = frozenset(
         ApiKey.JOIN_GROUP,  # a member that is admitted waits for others, and blocks the group
     }
 )
-EVERYTHING = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 Grants = Iterable[tuple[Need, Permission]]
 
 
@@ -70,7 +61,7 @@ def cases(key: ApiKey) -> Mapping[str, Grants]:
 
 def give(side: Side, named: Named, grants: Grants) -> None:
     """Have these ACLs, and no others."""
-    side.quiet("delete_acls", {"filters": [EVERYTHING]}, 3)
+    side.quiet("delete_acls", {"filters": [EVERY_ACL]}, 3)
     names = {
         ResourceType.TOPIC: named.topic,
         ResourceType.GROUP: named.group,
@@ -95,7 +86,7 @@ def give(side: Side, named: Named, grants: Grants) -> None:
 
 
 def _held(side: Side) -> set[tuple[int, int, int]]:
-    answer = side.quiet("describe_acls", EVERYTHING, 3)
+    answer = side.quiet("describe_acls", EVERY_ACL, 3)
     return {
         (resource.resource_type, acl.operation, acl.permission_type)
         for resource in answer.resources
