@@ -12,7 +12,6 @@ from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.protocol.schema import Array, Field, Fixed, Nested, Sized, fields
 
 BATCH = encode_batch([(1_700_000_000_000, b"k", b"v" * 20, ())])
-COMPRESSED_GARBAGE = b"\x01\x02\x03"
 
 LONG = "x" * 32_767
 NAMES = ("", "odd", "odd-compacted", "no-such-topic", "odd", "..", "a b", "żółw-🎉", "x" * 249, "x" * 250, LONG)
