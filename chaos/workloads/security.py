@@ -29,6 +29,7 @@ from typing import Any, Final
 from chaos.history import Recorder, Type
 from chaos.workloads.clients import Setting
 from chaos.workloads.intrusions import INTRUDER, INTRUSIONS, PROBES, Intrusion, Target
+from chaos.workloads.single_requests import SingleRequests
 from chaos.workloads.wire import Wire
 from kraftpy.client import Admin, NewTopic, Producer, ResourceType, TopicPartition
 from kraftpy.client.admin.acls import AclBinding, AclFilter, AclOperation, AclPattern, AclPermission, AclResource
@@ -60,7 +61,6 @@ _GROUPS: Final = ("vault-group", "lent-group-a", "lent-group-b", "lent-group-den
 _RECORDS: Final = 5
 _COMMITTED: Final = 2
 _SETTINGS: Final = {"retention.ms": "3600000000"}
-_TIMEOUT_MS: Final = 3_000
 _SETTLE_SECONDS: Final = 3.0
 _WAIT_SECONDS: Final = 0.5
 _PROBE_PAUSE_SECONDS: Final = 0.05
@@ -163,7 +163,7 @@ class Administrator:
         self._protected = protected
         self._bindings: dict[AclBinding, bool] = {}
         self._has_password = False
-        self._admin: Admin | None = None
+        self._requests = SingleRequests(setting)
 
     async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
         """Create the protected resources, then change rights until `is_over`."""
@@ -178,7 +178,7 @@ class Administrator:
                 await self._chance.choices(changes, (8, 1, 1))[0]()
                 await asyncio.sleep(pause())
         finally:
-            await self._throw_away()
+            await self._requests.close()
 
     async def _set_up(self) -> None:
         async with Admin(bootstrap_servers=self._setting.bootstrap_servers, runtime=self._setting.runtime) as admin:
@@ -218,7 +218,7 @@ class Administrator:
                 operation=self._chance.choice(_OPERATIONS[kind]),
                 permission=AclPermission.DENY if is_denied else AclPermission.ALLOW,
             )
-        admin, value = await self._have_admin(), _binding_value(binding)
+        admin, value = await self._requests.admin(self.process), _binding_value(binding)
         if self._bindings.get(binding):
             await self._recorded("revoke", value, lambda: admin.delete_acls(_exactly(binding)))
             self._bindings[binding] = False
@@ -227,7 +227,7 @@ class Administrator:
             self._bindings[binding] = True
 
     async def _change_password(self) -> None:
-        admin = await self._have_admin()
+        admin = await self._requests.admin(self.process)
         if self._has_password and self._chance.random() < 0.3:
             value: dict[str, Any] = {"user": ROTATING, "password": None}
             await self._recorded("password", value, lambda: admin.delete_scram_passwords(ROTATING, [SCRAM]))
@@ -240,7 +240,7 @@ class Administrator:
         self._has_password = True
 
     async def _change_quota(self) -> None:
-        admin = await self._have_admin()
+        admin = await self._requests.admin(self.process)
         key, rate = self._chance.choice(("producer_byte_rate", "consumer_byte_rate")), self._chance.choice(_RATES)
         value = {"user": LIMITED, "key": key, "value": rate}
         await self._recorded("quota", value, lambda: admin.alter_client_quotas({"user": LIMITED}, {key: rate}))
@@ -254,29 +254,10 @@ class Administrator:
             said = error.code.name
             self._recorder.complete(self._setting.now_ns(), self.process, Type.INFO, value, error=said)
             self.process += 1
-            await self._throw_away()
+            await self._requests.close()
             return False
         self._recorder.complete(self._setting.now_ns(), self.process, Type.OK, value)
         return True
-
-    async def _have_admin(self) -> Admin:
-        if self._admin is None:
-            self._admin = Admin(
-                bootstrap_servers=self._setting.bootstrap_servers,
-                client_id=f"process-{self.process}",
-                runtime=self._setting.runtime,
-                request_timeout_ms=_TIMEOUT_MS,
-                default_api_timeout_ms=_TIMEOUT_MS,
-                retry_backoff_ms=2 * _TIMEOUT_MS,  # too late: nothing is ever requested twice
-                retry_backoff_max_ms=2 * _TIMEOUT_MS,
-            )
-            await self._admin.start()
-        return self._admin
-
-    async def _throw_away(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            await admin.close()
 
 
 class Intruder:

@@ -1,4 +1,4 @@
-"""A request of every API that needs rights, about resources that exist or do not, for the tests of who may do what."""
+"""A request of every API that needs rights, about resources that may or may not exist, for the tests of rights."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ from kraftpy.protocol.messages.update_features import UpdateFeaturesRequest
 from kraftpy.protocol.record_batch import encode_batch
 
 _NOWHERE = 77
-"""A broker, a voter and a producer that there is not."""
+"""The id of a broker, a voter and a producer that do not exist."""
 
 
 class Named(NamedTuple):

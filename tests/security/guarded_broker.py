@@ -24,7 +24,7 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 class GuardedBroker:
-    """A broker with an authorizer; a super user, a user who is given rights, and one who has none."""
+    """A broker with an authorizer; a super user, a user with the rights that a test grants, and one without any."""
 
     def __init__(self, ports: ReservedPorts, directory: Path) -> None:
         self.audit = directory / "audit.log"
@@ -58,7 +58,7 @@ class GuardedBroker:
         self.broker.stop()
 
     def new(self, *, exists: bool = True) -> Named:
-        """Resources with names of one length; if they exist, the topic does, and the transactional id."""
+        """New names of one length. If they exist, the topic and the transactional id are created."""
         number = f"{next(self._numbers):04d}"
         named = Named(f"topic-{number}", f"group-{number}", f"transaction-{number}")
         if exists:

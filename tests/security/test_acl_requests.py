@@ -1,4 +1,4 @@
-"""CreateAcls, DescribeAcls and DeleteAcls: what is refused, what is selected; groups see by their members' rights."""
+"""CreateAcls, DescribeAcls and DeleteAcls: refusals and filters; groups see topics by their members' rights."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_without_an_authorizer_nobody_is_left_to_believe_in_acls() -> None:
 
 
 def test_a_prefix_is_no_expression(guarded: GuardedBroker) -> None:
-    """A name with signs that mean something in a regular expression is taken as it is (RabbitMQ CVE-2026-44838)."""
+    """Signs that have a meaning in regular expressions have none in a name (RabbitMQ CVE-2026-44838)."""
     guarded.forget()
     named = guarded.new()
     session = guarded.session("alice")
@@ -136,7 +136,7 @@ def heartbeat(session: Session, group: str, member: str, regex: str | None, epoc
 
 
 def test_an_expression_matches_only_what_its_member_may_see(guarded: GuardedBroker) -> None:
-    """Also after an ACL has changed, and after more topics have come."""
+    """Also after an ACL has changed, and after more topics were created."""
     guarded.forget()
     seen, hidden = guarded.new(), guarded.new()
     group = f"regex-{seen.group}"
@@ -194,7 +194,7 @@ def options(guarded: GuardedBroker, user: str) -> dict[str, Any]:
 
 
 def test_with_clients_that_are_not_ours(guarded: GuardedBroker) -> None:
-    """A producer and a consumer of librdkafka get in with exactly the ACLs that its admin client has made."""
+    """librdkafka's producer and consumer work once its admin client has created the ACLs that they need."""
     guarded.forget()
     named = guarded.new()
     admin = confluent.AdminClient(options(guarded, "admin"))

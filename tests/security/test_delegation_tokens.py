@@ -1,4 +1,4 @@
-"""Delegation tokens: who gets one on which listener, and what its bearer may do until it ends (KIP-48).
+"""Delegation tokens: which clients get one on which listener, and what its bearer may do until it expires (KIP-48).
 
 The broker without a secret, and the one that is restarted, have their own clusters.
 """
@@ -123,7 +123,7 @@ async def test_a_token_gets_its_bearer_in(served: Served, mechanism: str) -> Non
 
 
 async def test_a_bearer_gets_no_tokens(served: Served) -> None:
-    """Else whoever steals one has them for ever."""
+    """Otherwise a stolen token could be replaced by new ones before it expires, without end."""
     async with Admin(**served.options()) as admin:
         token = await admin.create_delegation_token()
     async with Admin(**served.by_token(token)) as bearer:
@@ -221,7 +221,7 @@ CREATE = ApiKey.CREATE_DELEGATION_TOKEN
 
 
 def test_what_refusals_carry(served: Served) -> None:
-    """The times that an answer has are -1 if the broker refuses the request, and 0 if the controller would."""
+    """The times in a refusal are -1 if the broker refuses, and 0 if the controller does."""
     renewers = [CreatableRenewers(principal_type="Group", principal_name="g")]
     wanted = CreateDelegationTokenRequest(renewers=renewers, max_lifetime_ms=-1)
     with Wire.to(served.port["sasl"]) as wire:

@@ -1,6 +1,6 @@
-"""Listeners with GSSAPI, in a realm of Kerberos with a KDC: clients that are not ours, and ours; who is refused.
+"""Listeners with GSSAPI, in a Kerberos realm with a KDC: logins of other clients and ours, and refusals.
 
-These are run where there is a KDC and the library gssapi (`kerberos_realm`). Brokers that log in at each other have
+These tests run if a KDC and the library gssapi are installed (`kerberos_realm`). Brokers that log in to each other have
 their own cluster.
 """
 
@@ -91,7 +91,7 @@ class Served:
         }
 
     def ours(self, name: str = "sasl", principal: str | None = None, **more: Any) -> dict[str, Any]:
-        """Our client's, with the user's tickets or those of a keytab."""
+        """The options of our clients, with the user's tickets or those of a keytab."""
         keytab = {} if principal is None else {"sasl_jaas_config": keytab_module(self.realm, principal)}
         return {**self.python(), "bootstrap_servers": f"{HOST}:{self.port[name]}", **keytab, **more}
 
@@ -124,7 +124,7 @@ async def test_aiokafka_gets_in(served: Served) -> None:
 
 
 def test_kcat_gets_in(served: Served) -> None:
-    """librdkafka, by Cyrus SASL."""
+    """kcat is librdkafka with Cyrus SASL."""
     kcat = ["kcat", "-b", f"{HOST}:{served.port['sasl']}", "-t", "kcat"]
     for option in (
         "security.protocol=sasl_plaintext", "sasl.mechanism=GSSAPI", "sasl.kerberos.service.name=kafka",
@@ -209,7 +209,7 @@ def test_a_token_counts_once(served: Served) -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_the_layer_is_chosen_by_hand(served: Served, version: int) -> None:
-    """In both forms of SASL, with tokens bare and in requests."""
+    """In both forms of SASL: bare tokens, and tokens in requests."""
     context = initiated(served)
     with Wire.to(served.port["sasl"]) as wire:
         assert wire.handshake("GSSAPI", version).error_code == 0
@@ -252,7 +252,7 @@ def test_a_wrong_choice_is_refused(served: Served, choice: bytes, reason: str) -
 
 
 @pytest.mark.parametrize("token", [b"", b"\0", b"alice\0alice\0secret", b"\x60\x82\x02" + b"x" * 500, b"x" * 200_000])
-def test_what_is_no_token_is_refused(served: Served, token: bytes) -> None:
+def test_bytes_that_are_no_token_are_refused(served: Served, token: bytes) -> None:
     with Wire.to(served.port["sasl"]) as wire:
         assert wire.handshake("GSSAPI").error_code == 0
         answer = wire.token(token)
@@ -272,7 +272,7 @@ def test_our_client_is_told_what_is_wrong(served: Served) -> None:
 
 
 def test_a_broker_with_other_keys_is_found_out(served: Served, tmp_path: Path) -> None:
-    """A ticket is for one service, and who has not its key reads nothing of it."""
+    """A ticket is for one service, and cannot be read without that service's key."""
     keys = Realm.keytab(served.realm, "other/host")
     token = initiated(served).step(b"")
     with pytest.raises(KerberosError):
@@ -355,7 +355,7 @@ def test_nodes_do_not_log_in_by_tickets_at_controllers(served: Served) -> None:
 def test_a_kdc_that_does_not_answer_is_waited_for(
     running_realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error can be retried, unlike that of a login that is refused."""
+    """The error is retriable, unlike that of a refused login."""
     with ReservedPorts() as ports:
         text = Path(running_realm.environment["KRB5_CONFIG"]).read_text()
         (tmp_path / "krb5.conf").write_text(text.replace(str(running_realm.port), str(ports.reserve())))

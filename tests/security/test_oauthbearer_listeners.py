@@ -1,4 +1,4 @@
-"""Listeners with OAUTHBEARER: clients that are not ours, and ours; keys that change or are not to be had."""
+"""Listeners with OAUTHBEARER: logins of other clients and ours; keys that change or cannot be fetched."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
 class Served:
-    """A broker whose keys are at an identity provider with TLS; a second listener has them from a file."""
+    """A broker that fetches keys from an identity provider with TLS; a second listener reads them from a file."""
 
     def __init__(self, directory: Path, ports: ReservedPorts) -> None:
         self.certificates = certificates = Certificates(directory)
@@ -108,7 +108,7 @@ class Served:
         }
 
     def granted(self, **more: Any) -> dict[str, Any]:
-        """Our client, with tokens from the endpoint."""
+        """The options of our clients, with tokens from the endpoint."""
         return self.ours(
             sasl_oauthbearer_token_endpoint_url=f"{self.provider.url}/token",
             sasl_oauthbearer_client_credentials_client_id=CLIENT_ID,
@@ -134,7 +134,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def provider(served: Served) -> Iterator[IdentityProvider]:
-    """The identity provider, which is as it was afterwards."""
+    """The identity provider; its answers are reset after the test."""
     yield served.provider
     served.provider.answers.clear()
     served.provider.headers.clear()
@@ -184,7 +184,7 @@ async def test_the_principal_is_the_subject_of_the_token(served: Served) -> None
 
 
 def log_in(served: Served, token: str, name: str = "sasl") -> tuple[bool, str | None, int]:
-    """Return whether a token gets in, what the broker says of it, and how long the session lasts."""
+    """Return whether the broker accepts a token, its error message, and how long the session lasts."""
     with Wire.to(served.port[name]) as wire:
         assert wire.handshake("OAUTHBEARER").error_code == 0
         answer = wire.token(first_message(token, {}))

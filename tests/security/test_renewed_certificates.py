@@ -1,4 +1,4 @@
-"""Certificates that change while a broker runs. They have their own cluster, whose files the tests change."""
+"""Certificates that change while a broker runs. Each test has its own broker, whose files it changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Renewing:
         self.broker = EmbeddedBroker(settings=settings)
 
     def put(self, keys: Path) -> None:
-        """Replace the file in one step, as whoever renews certificates should."""
+        """Replace the file in one step, as a tool that renews certificates should."""
         aside = self.file.with_suffix(".new")
         aside.write_bytes(keys.read_bytes())
         aside.replace(self.file)

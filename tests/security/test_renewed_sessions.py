@@ -1,4 +1,4 @@
-"""Our clients renew sessions that end, on the connections that they have (KIP-368)."""
+"""Our clients renew sessions before they end, on their connections (KIP-368)."""
 
 from __future__ import annotations
 

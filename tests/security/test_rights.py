@@ -1,4 +1,4 @@
-"""Who may do what: every API without rights, with exactly those it needs, and with each of them denied."""
+"""Rights: every API without any, with exactly those it needs, and with each of them denied."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def version_of(key: ApiKey) -> int:
 
 
 def needed(key: ApiKey) -> list[Need]:
-    """The needs that the request of a client in `ASKED` has, of those that make up for each other the first."""
+    """The needs of an API's request in `ASKED`; of those that can replace each other, the first."""
     needs = [each for each in RIGHTS[key] if not each.instead_of and "proved" not in each.when]
     if key is ApiKey.FIND_COORDINATOR:
         return needs[:1]
@@ -81,17 +81,17 @@ SETUPS = {
     ApiKey.SHARE_ACKNOWLEDGE: ApiKey.SHARE_FETCH,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiKey.SHARE_GROUP_HEARTBEAT,
 }
-"""What the super user asks first, so that there is something to refuse."""
+"""The requests that the super user sends first, so that there is something to refuse."""
 
 
 def error_of(key: ApiKey, need: Need) -> ErrorCode:
-    """The error if this need is not met: that of the last one that could make up for it, except for an id."""
+    """The error if this need is not met: that of the last need that can replace it, except for an id."""
     others = [each for each in RIGHTS[key] if each.instead_of and RIGHTS[key][each.instead_of - 1] == need]
     return others[-1].error if others else need.error
 
 
 def asked(guarded: GuardedBroker, session: Session, key: ApiKey, named: Named) -> set[int]:
-    """Ask, after what has to be there, and return the error codes."""
+    """Ask, after the requests that have to precede it, and return the error codes."""
     if key in SETUPS:
         before = SETUPS[key]
         codes = codes_in(guarded.admin.ask(before, ASKED[before](named), version_of(before)))
@@ -126,7 +126,7 @@ def test_every_api_that_is_served_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("key", CLIENTS, ids=lambda key: key.name.lower())
 def test_an_outsider_is_refused_and_learns_nothing(guarded: GuardedBroker, key: ApiKey) -> None:
-    """What is answered about resources that exist differs in nothing from what is answered about others."""
+    """Answers about resources that exist are the same as answers about others."""
     there, nowhere = guarded.new(), guarded.new(exists=False)
     session = guarded.session("mallory")
     answers = []

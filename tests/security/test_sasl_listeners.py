@@ -1,6 +1,6 @@
-"""Listeners with SASL: clients that are not ours, and ours, with every mechanism; who is refused, and when.
+"""Listeners with SASL: logins of other clients and ours with every mechanism, sessions, and refusals.
 
-Brokers that log in at each other, and one that is stopped or cannot start, have their own cluster.
+Brokers that log in to each other, and one that is stopped or cannot start, have their own cluster.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ async def test_our_client_is_told_why_it_is_refused(secured: Secured, mechanism:
 async def test_our_client_trusts_no_other_authority_and_no_other_host(
     secured: Secured, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Before it sends a password."""
+    """It is refused before a password is sent."""
     other = Certificates(tmp_path_factory.mktemp("other"))
     elsewhere = secured.our_options("tls", "PLAIN")
     elsewhere["bootstrap_servers"] = elsewhere["bootstrap_servers"].replace(HOST, "localhost")
@@ -405,7 +405,7 @@ def test_credentials_survive_a_restart_and_a_snapshot(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_brokers_log_in_at_each_other(certificates: Certificates, mechanism: str) -> None:
-    """Credentials of SCRAM are in the metadata, which brokers get over their links, before they log in anywhere."""
+    """SCRAM credentials are in the metadata, which brokers get over their links before they log in to each other."""
     own = 'username="broker" password="b"'
     module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
     users = 'user_broker="b"' if mechanism == "PLAIN" else ""

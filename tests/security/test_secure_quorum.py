@@ -1,4 +1,4 @@
-"""Quorums whose links have TLS and SASL: they form, lose nodes, and let no stranger in. Each has its own cluster."""
+"""Quorums whose links have TLS and SASL: they form, lose nodes, and refuse strangers. Each has its own cluster."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_an_administrator_with_a_certificate_gets_in(mutual: Cluster, certificat
 def test_a_stranger_gets_nothing(
     mutual: Cluster, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory, who: str
 ) -> None:
-    """Neither as a node nor as an administrator; the names that may get in are those that a rule is for."""
+    """It gets in neither as a node nor as an administrator: only names that a rule maps are accepted."""
     hello = pack({"version": 2, "node": 9, "nonce": bytes(32), "knocks": False})
     node_hello = len(hello).to_bytes(4, "big") + hello
     request = encode_request(ApiKey.DESCRIBE_CLUSTER, 1, 1, "wire", DescribeClusterRequest(endpoint_type=2))
@@ -162,7 +162,7 @@ def test_a_stranger_gets_nothing(
 def test_a_node_that_does_not_belong_here_finds_no_quorum(
     mutual: Cluster, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Brokers: of another authority; that trust another one; that find another host's name; that have no right."""
+    """Brokers with another authority's certificate, that trust another one, find another host name, or lack rights."""
     other = Certificates(tmp_path_factory.mktemp("others"))
     directory = tmp_path_factory.mktemp("strangers")
     keys = certificates.issue("without", HOST, common_name="node-7")
@@ -197,7 +197,7 @@ def test_a_node_that_does_not_belong_here_finds_no_quorum(
 
 
 async def test_renewed_certificates_are_used_without_a_restart(mutual: Cluster, certificates: Certificates) -> None:
-    """On the listener, and by a node that connects: the trusted authority is the same, the key another."""
+    """By the listener, and by a node that connects. The trusted authority is the same; the keys are new."""
     keys: Path = mutual.keys  # type: ignore[attr-defined]
     context = certificates.client(certificates.issue("looker", "looker", common_name="node-8"))
     before = shown(mutual, 2, context)
@@ -230,7 +230,7 @@ def plain_settings(certificates: Certificates) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def by_scram(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers and controllers that know each other by SCRAM alone, also between brokers."""
+    """Three brokers and controllers that log in to each other by SCRAM, also between brokers."""
     directory = tmp_path_factory.mktemp("scram")
     secret = directory / "secret"
     secret.write_text(f"{SECRET}\n", encoding="utf-8")
@@ -288,7 +288,7 @@ async def test_nodes_with_scram_survive_a_loss_and_a_restart_of_all(by_scram: Cl
 
 
 async def test_a_changed_password_holds_from_then_on(by_scram: Cluster, certificates: Certificates) -> None:
-    """What `format` wrote is not a second way in."""
+    """The password that `format` wrote is no longer accepted."""
     async with Admin(bootstrap_servers=by_scram.bootstrap_servers) as admin:
         await admin.set_scram_password("admin", "another one")
     by_scram.kill(3)
@@ -305,7 +305,7 @@ async def test_a_changed_password_holds_from_then_on(by_scram: Cluster, certific
 
 
 async def knock(cluster: Cluster, certificates: Certificates, mechanism: str, name: str, password: str) -> str | None:
-    """Log in as a node does, at node 3; return why it was refused, or None after its hello."""
+    """Log in as a node does, at node 3; return the reason of a refusal, or None after its hello."""
     reader, writer = await asyncio.open_connection(HOST, port_of(cluster, 3), ssl=certificates.client())
 
     async def receive() -> bytes:
@@ -441,7 +441,7 @@ def test_mistakes_in_settings_are_named(certificates: Certificates) -> None:
 
 
 def test_links_to_other_machines_need_a_proof() -> None:
-    """A secret, or a listener on which everybody proves a name."""
+    """Nodes need a secret, or a listener on which every client proves its name."""
     quorum = {
         "process.roles": "broker,controller",
         "node.id": "1",

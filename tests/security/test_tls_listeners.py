@@ -1,4 +1,4 @@
-"""Listeners with TLS: who gets in, with which versions and certificates, and who is kept waiting by it.
+"""Listeners with TLS: versions, certificates and refusals, and peers that keep others waiting.
 
 A test with other settings has its own cluster.
 """
@@ -105,7 +105,7 @@ def test_a_certificate_is_asked_for_as_the_listener_says(secured: Secured, certi
 
 
 def test_a_certificate_of_another_authority_is_refused(secured: Secured, certificates: Certificates) -> None:
-    """Where one is only requested, too: who shows one must be the one it names."""
+    """Also if one is only requested: a client that shows one must prove that it is its own."""
     mallory = certificates.issue("mallory", "m@example.org", authority=trustme.CA())
     for name in ("requested", "required"):
         assert refused(secured.port[name], certificates.client(mallory)), name
@@ -163,7 +163,7 @@ def test_a_handshake_in_single_bytes_is_served(secured: Secured, certificates: C
 
 @pytest.mark.parametrize(("version", "sent"), [("-tls1_2", "R"), ("-tls1_3", "K")])
 def test_a_renegotiation_is_refused_and_new_keys_are_not(secured: Secured, version: str, sent: str) -> None:
-    """TLS 1.3 has no renegotiation; there the client changes its keys, asks for new ones, and goes on."""
+    """TLS 1.3 has no renegotiation; there the client changes its keys, asks for new ones, and is served."""
     command = ["openssl", "s_client", "-connect", f"{HOST}:{secured.port['none']}", version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
         assert client.stdin is not None
@@ -195,7 +195,7 @@ def read_until_closed(descriptor: int) -> bytes:
 
 
 def test_records_of_many_sizes_arrive_unchanged(secured: Secured, certificates: Certificates) -> None:
-    """Clients that are not ours write to one listener and read from the others, plain bytes included."""
+    """Other clients write to one listener and read from the others, including the plain one."""
     values = [os.urandom(size) for size in (0, 1, 100, 16_383, 16_384, 16_385, 300_000, 900_000)] * 3
     trust = {"security.protocol": "SSL", "ssl.ca.location": str(certificates.trusted)}
     producer = confluent_kafka.Producer({"bootstrap.servers": secured.address("none"), **trust})
@@ -372,7 +372,7 @@ def test_what_cannot_be_used_ends_the_start(
 
 
 def test_peers_that_vanish_in_the_middle_keep_nobody_out(secured: Secured, certificates: Certificates) -> None:
-    """With a reset, the socket is gone when its turn comes."""
+    """After a reset, the socket is closed before its handshake is taken up."""
     hello = client_hello(certificates)
     for number in range(100):
         with socket.create_connection((HOST, secured.port["none"]), BOUND_SECONDS) as connection:
@@ -383,7 +383,7 @@ def test_peers_that_vanish_in_the_middle_keep_nobody_out(secured: Secured, certi
 
 
 async def test_a_step_that_fails_costs_its_own_connection() -> None:
-    """Were the queue of handshakes left standing, no client would get in any more."""
+    """If the queue of handshakes stopped, no client could connect any more."""
     handshakes = Handshakes()
     done: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Delegation tokens on a broker with an authorizer: what a bearer may do, and who sees whose tokens (KIP-373)."""
+"""Delegation tokens on a broker with an authorizer: the rights of bearers, and rights to tokens (KIP-373)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class TokenBroker:
-    """A broker with an authorizer and delegation tokens; a super user, and users who are given rights."""
+    """A broker with an authorizer and delegation tokens; a super user, and users with the rights that a test grants."""
 
     def __init__(self, port: int) -> None:
         self.port = port

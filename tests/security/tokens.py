@@ -1,4 +1,4 @@
-"""Makes JSON Web Tokens by hand, right and wrong ones, and the JWKS documents of their keys."""
+"""Makes JSON Web Tokens by hand, valid and invalid ones, and the JWKS documents of their keys."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Issuer:
 
 
 def claims_of(now: float | None = None, **claims: Any) -> dict[str, Any]:
-    """Claims that are right now, apart from those given."""
+    """Claims that are valid now, apart from those given."""
     at = time.time() if now is None else now
     usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": int(at), "exp": int(at) + 600}
     return {name: value for name, value in {**usual, **claims}.items() if value is not ABSENT}

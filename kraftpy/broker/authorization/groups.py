@@ -9,6 +9,7 @@ from kraftpy.broker.authorization.guards import (
     Handler,
     all_allowed,
     allows,
+    commit_allowed,
     divided,
     needs,
     put_operations,
@@ -215,14 +216,9 @@ async def offset_commit(
     of_group, of_topic = needs(context)
     if not allows(context, of_group, request.group_id):
         return refuse_commit(request, of_group.error)
-    allowed, refused = await divided(broker, context, of_topic, request.topics, lambda topic: topic_name(broker, topic))
-    request.topics = refused
-    refusal = refuse_commit(request, _NO_TOPIC)
-    request.topics = allowed
-    answer = OffsetCommitResponse()
-    if allowed or not refused:
-        answer = await handler(broker, request, context)
-    answer.topics += refusal.topics
+    answer: OffsetCommitResponse = await commit_allowed(
+        broker, request, context, handler, of_topic, lambda topic: topic_name(broker, topic), refuse_commit
+    )
     return answer
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from kraftpy.broker.authorization.policy import RIGHTS, Need
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.security.acls import CLUSTER_NAME, ResourceType
 
 T = TypeVar("T")
@@ -143,6 +144,30 @@ async def divided(
                 decided[name] = allows(context, need, name)
             (allowed if decided[name] else refused).append(item)
     return allowed, refused
+
+
+async def commit_allowed(
+    broker: Any,
+    request: Any,
+    context: RequestContext,
+    handler: Handler,
+    need: Need,
+    name_of: Callable[[Any], str | None],
+    refuse: Callable[[Any, ErrorCode], Any],
+) -> Any:
+    """Let the handler commit the offsets of topics for which a need is met, and add the refusals of the others.
+
+    `refuse` answers a whole request with an error.
+    """
+    allowed, refused = await divided(broker, context, need, request.topics, name_of)
+    request.topics = refused
+    refusal = refuse(request, need.error)
+    request.topics = allowed
+    if refused and not allowed:
+        return refusal
+    answer = await handler(broker, request, context)
+    answer.topics += refusal.topics
+    return answer
 
 
 async def visible(

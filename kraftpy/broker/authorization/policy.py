@@ -1,7 +1,7 @@
 """The rights that each API needs, and how a refusal is reported: the table that guards, documentation and tests share.
 
-Every API that is served has a row. A row without needs is open to every authenticated client; a delegation token is
-renewed and expired only by its owner and its renewers, whatever the table says. Rights are asked for before anything is
+Every API that is served has a row. A row without needs is open to every authenticated client; the handlers that renew
+and expire a delegation token check that the client is its owner or a renewer. Rights are asked for before anything is
 looked up, so that a refusal does not reveal what exists. Forwarded requests are judged once, by the broker that the
 client is connected to.
 

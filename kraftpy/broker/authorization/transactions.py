@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kraftpy.broker.authorization.guards import Handler, allows, divided, needs, visible
+from kraftpy.broker.authorization.guards import Handler, allows, commit_allowed, divided, needs, visible
 from kraftpy.broker.request import RequestContext
 from kraftpy.groups.transactional_offsets import refuse
-from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kraftpy.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -25,7 +24,6 @@ from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from kraftpy.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from kraftpy.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
 from kraftpy.protocol.messages.write_txn_markers import (
@@ -137,15 +135,9 @@ async def txn_offset_commit(
         return refuse(request, of_transaction.error)
     if not allows(context, of_group, request.group_id):
         return refuse(request, of_group.error)
-    asked: list[TxnOffsetCommitRequestTopic] = request.topics
-    allowed, refused = await divided(broker, context, of_topic, asked, lambda topic: topic.name)
-    request.topics = refused
-    refusal = refuse(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    request.topics = allowed
-    answer = TxnOffsetCommitResponse()
-    if allowed or not refused:
-        answer = await handler(broker, request, context)
-    answer.topics += refusal.topics
+    answer: TxnOffsetCommitResponse = await commit_allowed(
+        broker, request, context, handler, of_topic, lambda topic: topic.name, refuse
+    )
     return answer
 
 
