@@ -154,7 +154,7 @@ def work(connection: socket.socket, *, rounds: int = 2) -> None:
         assert produced(connection, "table", 0, b"%d" % number + b" " * 50, key=b"k", acks=-1) == ErrorCode.NONE
 
 
-def is_whole(bootstrap: str, *, rounds: int = 2) -> None:
+def check_whole(bootstrap: str, *, rounds: int = 2) -> None:
     """Everything that `work` had acknowledged is there."""
     for partition in range(PARTITIONS):
         assert [value for _, value in read_all(bootstrap, "many", partition=partition)] == [b"0", b"1"][:rounds]
@@ -187,12 +187,12 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
             assert "open files leaves" in node.log_text, node.log_text
         eventually(lambda: node.descriptors < most, "connections are closed")
         serves(node.bootstrap)
-        is_whole(node.bootstrap)
+        check_whole(node.bootstrap)
         assert node.end() == 0
         assert len(node.log_text) < LOG_BYTES, node.log_text
         assert "system resource" not in node.log_text
     with running(tmp_path) as node:
-        is_whole(node.bootstrap)
+        check_whole(node.bootstrap)
         assert node.end() == 0
 
 

@@ -89,7 +89,7 @@ class Group:
     def has_all(self) -> bool:
         return len(self.seen) == self.sent
 
-    def is_done_with(self) -> int:
+    def finished_records(self) -> int:
         """Count the records that the group will not be given again."""
         offsets = rows(self.bootstrap, "group", "describe", "g")
         return sum(each["start_offset"] for each in offsets if each["end_offset"])
@@ -276,6 +276,6 @@ def test_a_group_lives_through_the_deaths_of_brokers(closing: list[Group]) -> No
         group.wait(lambda: group.is_read_by(2, 6))
         group.send("t", 300)
         # Acknowledgements to a broker that died are lost: such records are delivered again by the next leader.
-        group.wait(lambda: group.has_all() and group.is_done_with() == group.sent)
+        group.wait(lambda: group.has_all() and group.finished_records() == group.sent)
         group.close()
         assert_all_is_done_with(rows(cluster.bootstrap_servers, "group", "describe", "g"), group.sent)

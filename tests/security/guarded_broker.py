@@ -15,7 +15,7 @@ from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
 from kraftpy.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
 from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
-from tests.security.asked import EVERY_ACL, Named
+from tests.security.api_requests import EVERY_ACL, Named
 from tests.security.certificates import HOST
 from tests.security.listeners import PLAIN_MODULE
 from tests.security.wire import Session

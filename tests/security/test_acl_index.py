@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kraftpy.metadata.acl_changes import create_acls, delete_acls
+from kraftpy.metadata.acl_decisions import create_acls, delete_acls
 from kraftpy.metadata.acls import CreateAcls, DeleteAcls
 from kraftpy.metadata.commands import decode_command, encode_command
 from kraftpy.metadata.image import Image

@@ -20,7 +20,7 @@ from kraftpy.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRe
 from kraftpy.protocol.messages.describe_acls import DescribeAclsRequest
 from kraftpy.security.acls import Operation, PatternType, Permission, ResourceType
 from kraftpy.testing import EmbeddedBroker
-from tests.security.asked import ASKED, EVERY_ACL
+from tests.security.api_requests import EVERY_ACL, REQUESTS
 from tests.security.guarded_broker import GuardedBroker
 from tests.security.wire import BOUND_SECONDS, Closed, Session
 from tests.waiting import eventually
@@ -112,10 +112,10 @@ def test_a_prefix_is_no_expression(guarded: GuardedBroker) -> None:
     for name in ("topic.*", "t?", ".*", "topic-[0-9]", "%", "topi_"):
         guarded.add(ResourceType.TOPIC, name, Operation.ALL, pattern=PatternType.PREFIXED)
         guarded.add(ResourceType.TOPIC, name, Operation.ALL)
-    (topic,) = session.ask(ApiKey.METADATA, ASKED[ApiKey.METADATA](named)).topics
+    (topic,) = session.ask(ApiKey.METADATA, REQUESTS[ApiKey.METADATA](named)).topics
     assert topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     guarded.add(ResourceType.TOPIC, "topic-", Operation.DESCRIBE, pattern=PatternType.PREFIXED)
-    (topic,) = session.ask(ApiKey.METADATA, ASKED[ApiKey.METADATA](named)).topics
+    (topic,) = session.ask(ApiKey.METADATA, REQUESTS[ApiKey.METADATA](named)).topics
     assert topic.error_code == ErrorCode.NONE
     session.close()
 
@@ -166,7 +166,7 @@ def test_internal_topics_are_created_for_those_who_may_create_them(guarded: Guar
     guarded.add(ResourceType.GROUP, group, Operation.READ)
     guarded.add(ResourceType.TOPIC, named.topic, Operation.READ)
     guarded.add(ResourceType.TOPIC, changelog, Operation.DESCRIBE)
-    request = ASKED[ApiKey.STREAMS_GROUP_HEARTBEAT](named._replace(group=group))
+    request = REQUESTS[ApiKey.STREAMS_GROUP_HEARTBEAT](named._replace(group=group))
     request.topology.subtopologies[0].state_changelog_topics = [streams.TopicInfo(name=changelog)]
 
     def details() -> list[str]:
@@ -256,9 +256,9 @@ def test_refusals_and_administrative_operations_are_noted(guarded: GuardedBroker
     session = guarded.session("mallory")
     before = len(guarded.audit.read_text())
     forged = named._replace(topic='x", "decision": "ALLOWED\nforged')
-    session.ask(ApiKey.DELETE_TOPICS, ASKED[ApiKey.DELETE_TOPICS](forged))
-    session.ask(ApiKey.LIST_GROUPS, ASKED[ApiKey.LIST_GROUPS](named))
-    guarded.admin.ask(ApiKey.DELETE_TOPICS, ASKED[ApiKey.DELETE_TOPICS](named))
+    session.ask(ApiKey.DELETE_TOPICS, REQUESTS[ApiKey.DELETE_TOPICS](forged))
+    session.ask(ApiKey.LIST_GROUPS, REQUESTS[ApiKey.LIST_GROUPS](named))
+    guarded.admin.ask(ApiKey.DELETE_TOPICS, REQUESTS[ApiKey.DELETE_TOPICS](named))
 
     def noted() -> list[Any]:
         return [json.loads(line) for line in guarded.audit.read_text()[before:].splitlines()]

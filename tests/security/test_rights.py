@@ -22,7 +22,7 @@ from kraftpy.security.acls import (
     ResourceType,
     operation_bits,
 )
-from tests.security.asked import ASKED, VERSIONS, Named
+from tests.security.api_requests import REQUESTS, VERSIONS, Named
 from tests.security.guarded_broker import GuardedBroker
 from tests.security.wire import Session
 from tests.waiting import eventually
@@ -60,7 +60,7 @@ def version_of(key: ApiKey) -> int:
 
 
 def needed(key: ApiKey) -> list[Need]:
-    """The needs of an API's request in `ASKED`; of those that can replace each other, the first."""
+    """The needs of an API's request in `REQUESTS`; of those that can replace each other, the first."""
     needs = [each for each in RIGHTS[key] if not each.instead_of and "proved" not in each.when]
     if key is ApiKey.FIND_COORDINATOR:
         return needs[:1]
@@ -94,25 +94,25 @@ def asked(guarded: GuardedBroker, session: Session, key: ApiKey, named: Named) -
     """Ask, after the requests that have to precede it, and return the error codes."""
     if key in SETUPS:
         before = SETUPS[key]
-        codes = codes_in(guarded.admin.ask(before, ASKED[before](named), version_of(before)))
+        codes = codes_in(guarded.admin.ask(before, REQUESTS[before](named), version_of(before)))
         assert not codes, codes
     if key is ApiKey.DELETE_SHARE_GROUP_OFFSETS:  # of a group without members
-        leaving = ASKED[ApiKey.SHARE_GROUP_HEARTBEAT](named)
+        leaving = REQUESTS[ApiKey.SHARE_GROUP_HEARTBEAT](named)
         leaving.member_epoch = -1
         assert not codes_in(guarded.admin.ask(ApiKey.SHARE_GROUP_HEARTBEAT, leaving))
     if key is ApiKey.SHARE_GROUP_DESCRIBE:  # its members are assigned partitions once these have a state
         eventually(lambda: _is_assigned(guarded, named), "the member is assigned partitions")
-    return codes_in(session.ask(key, ASKED[key](named), version_of(key)))
+    return codes_in(session.ask(key, REQUESTS[key](named), version_of(key)))
 
 
 def _is_assigned(guarded: GuardedBroker, named: Named) -> bool:
-    guarded.admin.ask(ApiKey.SHARE_GROUP_HEARTBEAT, ASKED[ApiKey.SHARE_GROUP_HEARTBEAT](named))
-    (group,) = guarded.admin.ask(ApiKey.SHARE_GROUP_DESCRIBE, ASKED[ApiKey.SHARE_GROUP_DESCRIBE](named)).groups
+    guarded.admin.ask(ApiKey.SHARE_GROUP_HEARTBEAT, REQUESTS[ApiKey.SHARE_GROUP_HEARTBEAT](named))
+    (group,) = guarded.admin.ask(ApiKey.SHARE_GROUP_DESCRIBE, REQUESTS[ApiKey.SHARE_GROUP_DESCRIBE](named)).groups
     (member,) = group.members
     return bool(member.assignment.topic_partitions)
 
 
-CLIENTS = sorted(set(ASKED) - BROKERS_ONLY)
+CLIENTS = sorted(set(REQUESTS) - BROKERS_ONLY)
 
 
 def test_every_api_that_is_served_is_in_the_table() -> None:
@@ -121,7 +121,7 @@ def test_every_api_that_is_served_is_in_the_table() -> None:
     asking = {key for key, needs in RIGHTS.items() if needs}
     assert set(GUARDS) | ASKED_BY_HANDLERS == asking
     assert not set(GUARDS) & ASKED_BY_HANDLERS
-    assert set(ASKED) == asking - BROKERS_ONLY
+    assert set(REQUESTS) == asking - BROKERS_ONLY
 
 
 @pytest.mark.parametrize("key", CLIENTS, ids=lambda key: key.name.lower())
@@ -131,13 +131,13 @@ def test_an_outsider_is_refused_and_learns_nothing(guarded: GuardedBroker, key: 
     session = guarded.session("mallory")
     answers = []
     for named in (there, nowhere):
-        body = session.ask_bytes(key, ASKED[key](named), version_of(key))
+        body = session.ask_bytes(key, REQUESTS[key](named), version_of(key))
         for name, other in zip(named[:3], there[:3], strict=True):
             body = body.replace(name.encode(), other.encode())
         answers.append(body)
     if key not in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):  # these name topics by their ids
         assert answers[0] == answers[1]
-    found = codes_in(session.ask(key, ASKED[key](there), version_of(key)))
+    found = codes_in(session.ask(key, REQUESTS[key](there), version_of(key)))
     needs = needed(key)
     if needs:
         assert found & REFUSALS, found
@@ -195,7 +195,7 @@ def _partition_of(kind: type[Any]) -> Any:
     return next(field.struct for field in fields(_topic_of(kind)) if field.name == "partitions")
 
 
-ALTERNATIVES = [(key, need) for key, needs in RIGHTS.items() if key in ASKED for need in needs if need.instead_of]
+ALTERNATIVES = [(key, need) for key, needs in RIGHTS.items() if key in REQUESTS for need in needs if need.instead_of]
 
 
 @pytest.mark.parametrize(("key", "need"), ALTERNATIVES, ids=lambda each: getattr(each, "name", ""))
@@ -208,7 +208,7 @@ def test_one_right_makes_up_for_another(guarded: GuardedBroker, key: ApiKey, nee
         if each is not first and each.refusal is not Refusal.LEFT_OUT:
             guarded.grant(each, named)
     guarded.grant(need, named)
-    request = ASKED[key](named)
+    request = REQUESTS[key](named)
     if key is ApiKey.INIT_PRODUCER_ID:
         request.transactional_id = None
     assert not codes_in(session.ask(key, request, version_of(key))) & REFUSALS
@@ -223,7 +223,7 @@ def test_lists_leave_out_what_may_not_be_seen(guarded: GuardedBroker) -> None:
     guarded.add(ResourceType.TRANSACTIONAL_ID, seen.transaction, Operation.WRITE)
     everything = metadata.MetadataRequest(topics=None)
     assert [topic.name for topic in session.ask(ApiKey.METADATA, everything).topics] == [seen.topic]
-    listed = session.ask(ApiKey.LIST_TRANSACTIONS, ASKED[ApiKey.LIST_TRANSACTIONS](seen)).transaction_states
+    listed = session.ask(ApiKey.LIST_TRANSACTIONS, REQUESTS[ApiKey.LIST_TRANSACTIONS](seen)).transaction_states
     assert [each.transactional_id for each in listed] == [seen.transaction]
     pages = APIS[ApiKey.DESCRIBE_TOPIC_PARTITIONS].request(topics=[])
     described = session.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, pages).topics
@@ -238,15 +238,15 @@ def test_authorized_operations_are_those_allowed(guarded: GuardedBroker) -> None
     session = guarded.session("alice")
     guarded.add(ResourceType.TOPIC, named.topic, Operation.ALL)
     guarded.add(ResourceType.TOPIC, named.topic, Operation.DELETE, Permission.DENY)
-    (topic,) = session.ask(ApiKey.METADATA, ASKED[ApiKey.METADATA](named)).topics
+    (topic,) = session.ask(ApiKey.METADATA, REQUESTS[ApiKey.METADATA](named)).topics
     expected = [each for each in OPERATIONS[ResourceType.TOPIC] if each is not Operation.DELETE]
     assert topic.topic_authorized_operations == operation_bits(expected)
-    cluster = session.ask(ApiKey.DESCRIBE_CLUSTER, ASKED[ApiKey.DESCRIBE_CLUSTER](named))
+    cluster = session.ask(ApiKey.DESCRIBE_CLUSTER, REQUESTS[ApiKey.DESCRIBE_CLUSTER](named))
     assert cluster.cluster_authorized_operations == 0, "without DESCRIBE of the cluster"
     guarded.add(ResourceType.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE)
-    cluster = session.ask(ApiKey.DESCRIBE_CLUSTER, ASKED[ApiKey.DESCRIBE_CLUSTER](named))
+    cluster = session.ask(ApiKey.DESCRIBE_CLUSTER, REQUESTS[ApiKey.DESCRIBE_CLUSTER](named))
     assert cluster.cluster_authorized_operations == operation_bits([Operation.DESCRIBE])
-    group = guarded.admin.ask(ApiKey.DESCRIBE_GROUPS, ASKED[ApiKey.DESCRIBE_GROUPS](named)).groups[0]
+    group = guarded.admin.ask(ApiKey.DESCRIBE_GROUPS, REQUESTS[ApiKey.DESCRIBE_GROUPS](named)).groups[0]
     assert group.authorized_operations in (operation_bits(OPERATIONS[ResourceType.GROUP]), -(2**31))
     session.close()
 
@@ -256,7 +256,7 @@ async def test_a_fetch_that_waits_ends_if_the_right_is_taken_away(guarded: Guard
     named = guarded.new()
     guarded.add(ResourceType.TOPIC, named.topic, Operation.READ)
     session = guarded.session("alice")
-    request = ASKED[ApiKey.FETCH](named)
+    request = REQUESTS[ApiKey.FETCH](named)
     request.min_bytes, request.max_wait_ms = 1, 15_000
     loop = asyncio.get_running_loop()
     began = loop.time()

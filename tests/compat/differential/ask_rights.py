@@ -24,7 +24,7 @@ from kraftpy.security.acls import CLUSTER_NAME, Permission, ResourceType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.security.asked import ASKED, EVERY_ACL, VERSIONS, Named
+from tests.security.api_requests import EVERY_ACL, REQUESTS, VERSIONS, Named
 
 NOT_ASKED = frozenset(
     {
@@ -116,7 +116,7 @@ def ask_with_rights(key: ApiKey, differ: Differ) -> None:
                 give(side, named, grants)
             note = f"{case}, {'there' if exists else 'nowhere'}"
             for version in sorted({APIS[key].first, last}):
-                body = body_of(ASKED[key](named))
+                body = body_of(REQUESTS[key](named))
                 try:
                     differ.ask(key.name.lower(), body, version, note=note, eventually=True)
                 except KafkaError:  # this version cannot say it
@@ -125,7 +125,7 @@ def ask_with_rights(key: ApiKey, differ: Differ) -> None:
         give(side, Named("", "", ""), [])
 
 
-for each in sorted(ASKED):
+for each in sorted(REQUESTS):
     if each not in OF_KAFKA_4_4 and each not in NOT_ASKED:
         add_scenario(f"rights_{each.name.lower()}", partial(ask_with_rights, each), world=WORLD)
 

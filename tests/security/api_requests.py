@@ -116,7 +116,7 @@ def _configurable(resource: Callable[..., Any], named: Named, **more: Any) -> li
     ]
 
 
-ASKED: dict[ApiKey, Callable[[Named], Any]] = {
+REQUESTS: dict[ApiKey, Callable[[Named], Any]] = {
     ApiKey.PRODUCE: lambda named: producing.ProduceRequest(
         transactional_id=named.transaction,
         acks=1,
