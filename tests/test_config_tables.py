@@ -54,7 +54,7 @@ OURS = {
     "kraftpy.request.receive.timeout.ms",
     "kraftpy.quorum.secret.file",
 }
-"""What Kafka has not."""
+"""Settings that Kafka does not have."""
 PYTHON_TYPES = {
     ConfigType.BOOLEAN: bool,
     ConfigType.INT: int,

@@ -140,7 +140,7 @@ def test_what_is_no_tally_is_passed_over(topic: str, kraftpy_server: EmbeddedBro
 
 
 def count(server: EmbeddedBroker, topic: str, **options: Any) -> dict[int, int]:
-    """Of each window's number since START, how many records the log holds."""
+    """The number of records in the log by window, whose number counts from START."""
     with RangeReader(server.bootstrap) as broker:
         told = count_log(broker, [topic], tier="log", window_ms=10 * MINUTE, now_ms=0, **options)
     found: dict[int, int] = {}

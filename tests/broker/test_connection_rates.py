@@ -1,6 +1,6 @@
 """How fast connections are created: those beyond a rate wait, and those beyond the rate of their address are closed.
 
-The clock of the rates does not move by itself here, so that every wait is known; the waits themselves are real.
+The clock of the rates moves only when a test moves it, so that every wait is known; the waits themselves are real.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def connect(broker: Broker) -> Client:
 
 
 async def is_served(client: Client) -> bool:
-    """Whether the broker answers; False if it closes."""
+    """Return whether the broker answers; False if it closes."""
     try:
         answered = await client.ask(ApiKey.API_VERSIONS, 2, ApiVersionsRequest())
     except (asyncio.IncompleteReadError, ConnectionError):

@@ -39,7 +39,7 @@ from kraftpy.types import BrokerId, TopicPartition
 
 
 class Work:
-    """What is parsed, looked up and sent for a transaction."""
+    """Counts of parsed, looked up and sent items of a transaction."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parsed = 0

@@ -1,4 +1,4 @@
-"""Replication among three real processes: acknowledged records stay, whichever is killed, stopped or restarted."""
+"""Replication among three real processes: acknowledged records stay if any is killed, stopped or restarted."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_committed_offsets_survive_their_coordinator(cluster: Cluster) -> None:
 
 
 def test_an_epoch_is_judged_before_the_role(cluster: Cluster) -> None:
-    """As in Kafka: a client with old metadata learns that they are old, whichever replica it asks."""
+    """As in Kafka: any replica tells a client with old metadata that they are old."""
     create(cluster, "epochs", [1, 2])
     cluster.kill(1)
     eventually(lambda: cluster.leader_of("epochs") == 2, "the other one leads")

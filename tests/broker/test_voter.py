@@ -157,7 +157,7 @@ async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_ind
 
 
 class Long(Machine):
-    """A machine whose snapshots take until the event loop has served somebody else."""
+    """A machine whose snapshots take until the event loop has served another task."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

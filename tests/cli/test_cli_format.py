@@ -43,7 +43,7 @@ def credentials_in(directory: Path) -> Credentials:
 
 
 def lets_in(credentials: Credentials, mechanism: str, name: str, password: str) -> bool:
-    """Whether a client with this password passes the whole exchange."""
+    """Return whether a client with this password passes the whole exchange."""
     chosen = MECHANISMS[mechanism]
     server = ScramServer(chosen, lambda asked: credentials.of(asked, chosen.code), b"secret", "of-the-server")
     client = ScramClient(chosen, name, "of-the-client")

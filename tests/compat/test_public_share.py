@@ -105,7 +105,7 @@ class Group:
         return len(members) == count and len(read) == partitions and all(member["partitions"] for member in members)
 
     def leave(self) -> None:
-        """Let the newest member leave. It acknowledges the last records it received only when told to."""
+        """Let the newest member leave. The last records that it received are acknowledged only by this commit."""
         member = self.members.pop()
         outcome = member.commit_sync(BOUND_SECONDS)
         assert not any(outcome.values()), outcome

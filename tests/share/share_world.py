@@ -108,7 +108,7 @@ class CoordinatorWorld:
         self.told(effects)
 
     def told(self, effects: list[CoordinatorEffect]) -> None:
-        """For whoever wants to hear of it."""
+        """A hook for subclasses."""
 
     def check(self) -> None:
         self.coordinator.validate()
@@ -130,7 +130,7 @@ class PartitionWorld:
         self.hold = False
         self.held: deque[Write] = deque()
         self.letters: deque[DeadLetters] = deque()
-        """What is on its way to the dead letter queue."""
+        """Records on their way to the dead letter queue."""
         self.queue: list[int] = []
         """The offsets of all dead letters that the queue has."""
         self.holds_letters = False
@@ -246,7 +246,7 @@ class PartitionWorld:
         self.take(self.partition.written(error_code, now=self.now))
 
     def told(self, effects: list[Effect]) -> None:
-        """For whoever wants to hear of it."""
+        """A hook for subclasses."""
 
     def check(self) -> None:
         self.partition.validate()

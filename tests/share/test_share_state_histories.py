@@ -25,14 +25,14 @@ FAILURES = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, Er
 
 @dataclass(slots=True)
 class Lock:
-    """What a member believes it has."""
+    """The records that a member believes it has."""
 
     member_id: str
     deadline: int
 
 
 class Group(PartitionWorld):
-    """A partition whose members remember what they were told."""
+    """A partition whose members remember the answers that they got."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -41,10 +41,10 @@ class Group(PartitionWorld):
         """Deliveries as this leader has them; what it never delivered is not in it."""
         self.delivered: set[int] = set()
         self.done: set[int] = set()
-        """Acknowledged or rejected, and told so."""
+        """Accepted or rejected, and the member got that answer."""
         self.asked: dict[int, tuple[str, list[Acknowledgement]]] = {}
         self.taken: list[tuple[str, list[Acquired]]] = []
-        """What each fetch of this leader acquired."""
+        """The records that each fetch of this leader acquired."""
         limit = chance.choice((2, 3, 5, 10))
         config = SharePartitionConfig(
             delivery_count_limit=limit,

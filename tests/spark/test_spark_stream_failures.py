@@ -127,7 +127,7 @@ def test_compaction_is_no_loss(start_broker: BrokerFactory) -> None:
 
 
 def rows_left(broker: EmbeddedBroker) -> set[int]:
-    """What is in the topic once its first records are gone."""
+    """The records in the topic once its first ones are gone."""
     deadline = time.monotonic() + 60
     while True:
         query = query_of(broker.bootstrap, "t")

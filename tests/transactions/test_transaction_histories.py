@@ -84,7 +84,7 @@ class History(World):
         self.check()
 
     def hear(self) -> None:
-        """Producers take in what they are told, unless it is lost on the way."""
+        """Producers take in the answers, except those lost on the way."""
         for request_id, producer in list(self.asked.items()):
             if (result := self.answers.get(request_id)) is None:
                 continue

@@ -126,7 +126,7 @@ class World:
         self.told(effects)
 
     def told(self, effects: list[Effect]) -> None:
-        """For whoever wants to hear of it."""
+        """A hook for subclasses."""
 
     # ---- checks
 

@@ -35,7 +35,7 @@ class Difference:
     here: Plain
 
     def is_of_words(self) -> bool:
-        """Whether both say something in words, and other words."""
+        """Return whether both are texts, and different ones."""
         return (
             self.field.endswith("error_message")
             and bool(self.kafka and self.here)

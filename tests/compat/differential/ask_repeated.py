@@ -33,7 +33,7 @@ ODD_TEXTS = (
     *("\0", "a\0b", "\n", " ", "é", "\U0001f600", "\u202e", "..", "a/b", "a" * 249, "a" * 250, "__share_group_state"),
 )
 OF_CONTENTS = {ApiKey.DELETE_TOPICS, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
-"""APIs that are not asked about the last of these: nobody may delete that topic, and it has other records in each."""
+"""APIs that are not asked about the last of these: that topic must not be deleted, and its records differ in each."""
 CORRELATION = 7
 NOT_UTF_8 = (b"\xff\xfe\xfd\xfc", b"a\xc3(b", b"\xed\xa0\x80c")
 """Four bytes each that are no UTF-8: bytes that never occur, one that is cut short, half of a pair of surrogates."""

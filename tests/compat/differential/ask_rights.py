@@ -158,7 +158,7 @@ OF_FILTERS = {
 
 
 def odd_acls(differ: Differ) -> None:
-    """Ask the three APIs of ACLs with odd values, as somebody who may."""
+    """Ask the three APIs of ACLs with odd values, as a user with the right to them."""
     of_cluster = [(RIGHTS[key][0], Permission.ALLOW) for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS)]
     for side in differ.sides:
         give(side, Named("", "", ""), of_cluster)

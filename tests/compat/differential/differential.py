@@ -50,7 +50,7 @@ def load_scenarios() -> None:
 
 
 def chosen(only: str, nodes: int, world: str) -> list[Scenario]:
-    """Return the scenarios for so many nodes in this world whose names match one of the patterns."""
+    """Return the scenarios for this number of nodes in this world whose names match one of the patterns."""
     load_scenarios()
     patterns = only.split(",")
     found = [each for each in SCENARIOS.values() if each.nodes == nodes and each.world == world]
