@@ -68,7 +68,7 @@ class Words:
         return chance.choice((*self.topic_ids, *self.topic_ids, bytes(16), bytes(15) + b"\1", chance.randbytes(16)))
 
     def records(self, chance: Random) -> bytes:
-        """Record batches, or what is none."""
+        """Record batches, or other bytes."""
         return chance.choice((BATCH, BATCH, b"", BATCH * 2, BATCH[:-5], chance.randbytes(70), BATCH[:16] + b"\0"))
 
     def data(self, kind: Any, name: str, chance: Random) -> bytes:

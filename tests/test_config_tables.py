@@ -292,7 +292,7 @@ WITHIN_CONFIG = {
     "process.roles",
     "security.inter.broker.protocol",
 }
-"""What the settings themselves use, to check and resolve others."""
+"""Settings that are read only to check and resolve others."""
 
 
 def _broker_source() -> str:

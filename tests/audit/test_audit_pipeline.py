@@ -61,7 +61,7 @@ async def produce(server: EmbeddedBroker, topic: str, audit: str, *, count: int 
 
 
 async def relay(source: EmbeddedBroker, target: EmbeddedBroker, topic: str, audit: str, spoil: Any) -> None:
-    """From broker to broker, as it is but for what `spoil` makes of a value: how often it is sent."""
+    """Copies records from broker to broker, unchanged except that `spoil` says how often a value is sent."""
     with AuditInterceptor(bootstrap_servers=source.bootstrap, tier="consumer", topic=audit) as counting:
         async with (
             Consumer(

@@ -70,7 +70,7 @@ async def test_connections_beyond_a_rate_wait_and_are_served(tmp_path: Path, set
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         (late,) = await waits(broker, 1)
-        assert await is_served(first[0])  # nobody waits for it
+        assert await is_served(first[0])  # no client waits for it
         assert await is_served(late)
         assert loop.time() - began_at >= 0.4  # 21 in 10 s are 5 percent too many: half a second
         for client in (*first, late):

@@ -260,7 +260,7 @@ def set_level(server: EmbeddedBroker, level: int, upgrade_type: int = 1) -> None
 
 
 def test_the_next_leader_completes_what_was_given_up(kraftpy_server: EmbeddedBroker) -> None:
-    """Its state says that records are archiving: whoever wrote that did not come to write the dead letters."""
+    """By its state, records are archiving: the broker that wrote the state ended before it wrote the dead letters."""
     letters = Letters(kraftpy_server)
     letters.make_queue()
     letters.produce(4)

@@ -1,4 +1,4 @@
-"""Rights that change in a simulated cluster: nobody is told anything, brokers agree in the end, mutants are caught."""
+"""Rights that change in a simulated cluster: nothing leaks, brokers agree in the end, mutants are caught."""
 
 from __future__ import annotations
 

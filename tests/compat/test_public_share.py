@@ -1,6 +1,6 @@
 """confluent-kafka's ShareConsumer (KIP-932): members share partitions, join, leave and die; topics grow; brokers die.
 
-Its share consumer is a preview, and says so when it is made. It has no requests of administrators for share groups:
+Its share consumer is a preview, and logs that when it is made. It has no requests of administrators for share groups:
 those go through our command.
 
 The test in which brokers die has its own cluster.
@@ -180,7 +180,7 @@ def test_members_share_partitions_come_and_go_and_topics_grow(
     assert (described["state"], described["members"]) == ("Empty", 0)
     assert_all_is_done_with(rows(broker.bootstrap, "group", "describe", "g"), group.sent)
 
-    # A later member resumes where they left off.
+    # A later member resumes after the records that they finished.
     group.send("t", 50)
     group.join("t")
     group.wait(group.has_all)

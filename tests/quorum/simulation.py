@@ -401,7 +401,7 @@ class OurNode:
         self.release(held)
 
     def decode(self) -> Iterator[None]:
-        """A leader's snapshot is decoded while messages go on."""
+        """A leader's snapshot is decoded while messages arrive."""
         decode = self.quorum.snapshot_to_decode
         assert decode is not None
         outcome = decode()
@@ -409,7 +409,7 @@ class OurNode:
         self.quorum.snapshot_decoded(outcome)
 
     def encode(self) -> Iterator[None]:
-        """A snapshot for followers is captured, and encoded while messages go on."""
+        """A snapshot for followers is captured, and encoded while messages arrive."""
         captured = self.quorum.capture_snapshot()
         yield
         self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))

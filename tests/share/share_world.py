@@ -1,6 +1,6 @@
 """A share partition with its coordinator and a log, driven by hand: what scripts and random histories share.
 
-Checks after every step, whoever drives: the invariants of both machines, every acknowledgement answered once or still
+Checks after every step: the invariants of both machines, every acknowledgement answered once or still
 waiting for its write, and a state log that, replayed afresh, gives the same durable state.
 """
 
@@ -229,7 +229,7 @@ class PartitionWorld:
         self.take(self.partition.dead_letters_written(letters.first_offset, letters.last_offset))
 
     def write(self, error_code: ErrorCode = ErrorCode.NONE, *, is_done: bool | None = None) -> None:
-        """The write under way comes to that; `is_done` where it was done all the same."""
+        """End the pending write with this error; `is_done` if it was done all the same."""
         write = self.held.popleft()
         if error_code is ErrorCode.NONE or is_done:
             command = WriteState(

@@ -53,7 +53,7 @@ class Group(PartitionWorld):
             has_dead_letters=chance.random() < 0.5,
         )
         self.rejected: set[int] = set()
-        """Rejected, and told so: they must come to the dead letter queue, if there is one."""
+        """Rejected, and the member got that answer: they must reach the dead letter queue, if there is one."""
         self.lost_letters: set[int] = set()
         super().__init__(config)
 
@@ -77,7 +77,7 @@ class Group(PartitionWorld):
         self.taken.append((member_id, taken))
 
     def some_late_giving_back(self) -> None:
-        """Of some fetch of this leader: what is as it left it counts as not delivered."""
+        """Give back the records of some fetch of this leader that have not changed since: they count as not delivered."""
         if not self.taken:
             return
         member_id, taken = self.chance.choice(self.taken[-5:])
@@ -148,7 +148,7 @@ class Group(PartitionWorld):
             assert reply.error_code in (
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                ErrorCode.INVALID_RECORD_STATE,  # said of it already, and not written yet; or its lock has run out
+                ErrorCode.INVALID_RECORD_STATE,  # answered for already, and not written yet; or its lock has run out
             ), reply
             return
         for each in said:
@@ -165,7 +165,7 @@ class Group(PartitionWorld):
                     self.rejected.add(offset)
 
     def _asked_of(self, member_id: str) -> set[int]:
-        """What the member has said something of that is not written yet."""
+        """The records that the member has answered for, if the answer is not written yet."""
         return {
             offset
             for sender, said in self.asked.values()
@@ -208,7 +208,7 @@ class Group(PartitionWorld):
     def some_failure(self) -> None:
         if self.held:
             self.write(self.chance.choice(FAILURES), is_done=self.chance.random() < 0.5)
-            self.now_is(self.now)  # locks of what was asked in vain may have run out meanwhile
+            self.now_is(self.now)  # locks of records that were asked for may have run out meanwhile
 
     def some_write(self) -> None:
         if self.held:

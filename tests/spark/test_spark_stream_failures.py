@@ -60,7 +60,7 @@ def test_a_broker_that_comes_back_is_waited_for(start_broker: BrokerFactory) -> 
     broker.kill()
     back = threading.Timer(2, broker.start)
     back.start()
-    end = planner.latestOffset(start, limit)  # asked while nobody is there
+    end = planner.latestOffset(start, limit)  # asked while no broker is there
     assert end["t"] == {"0": 5}
     back.join()
     broker.kill()

@@ -1,4 +1,4 @@
-"""Random histories: producers that take over and go on, answers and records that get lost, brokers that die anywhere.
+"""Random histories: producers that take over and continue, lost answers and records, brokers that die anywhere.
 
 The world checks after every step what must hold at each (`transaction_world`). At the end everything heals: then every
 transaction is finished, one way or the other, and every producer can go on.

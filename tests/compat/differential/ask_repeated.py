@@ -43,7 +43,7 @@ Path = tuple[str | int, ...]
 
 
 def _lists(body: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield where a request has lists that are not empty: of each list, only the first element is looked into."""
+    """Yield the paths of a request's lists that are not empty; only the first element of each is searched."""
     if isinstance(body, dict):
         for name, value in body.items():
             yield from _lists(value, (*path, name))
@@ -53,7 +53,7 @@ def _lists(body: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _strings(kind: Any, body: dict[str, Any], path: Path = ()) -> Iterator[Path]:
-    """Yield where a request has strings."""
+    """Yield the paths of a request's strings."""
     for field in fields(kind):
         value = body.get(field.name)
         place = (*path, field.name)

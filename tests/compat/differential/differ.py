@@ -301,7 +301,7 @@ class Differ:
         found = self._compared(what, None, note, [{"outcome": outcome} for outcome in outcomes], keep=True)
         self.outcomes.add(self._scenario, note, what, None, {}, found)
 
-    # What scenarios need again and again
+    # --- steps that many scenarios need
 
     def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, **more: Any) -> Both:
         """Create a topic, wait until it can be used, and return its id."""

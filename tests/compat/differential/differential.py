@@ -6,7 +6,7 @@
     python tests/compat/differential/differential.py --record                    keep what Kafka answered, for the tests
 
 Needs a JDK, Maven and a repository that has Apache Kafka. The scenarios (`ask_*.py`) ask every API in every version,
-with good and bad input. What is meant to differ is in docs/answers.toml, with its reason. A run ends with a line
+with good and bad input. Intended differences are in docs/answers.toml, with their reasons. A run ends with a line
 "N equal, N documented, N different", and with status 1 if anything is different; above it stand the entries of that
 file which nothing has shown. Each kind of difference is a line of JSON in the report; `--show` prints each once.
 
