@@ -77,7 +77,7 @@ class Group(PartitionWorld):
         self.taken.append((member_id, taken))
 
     def some_late_giving_back(self) -> None:
-        """Give back the records of some fetch of this leader that have not changed since: they count as not delivered."""
+        """Give back the records of some fetch of this leader that are still as it left them: not delivered, then."""
         if not self.taken:
             return
         member_id, taken = self.chance.choice(self.taken[-5:])
