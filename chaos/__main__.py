@@ -75,7 +75,7 @@ main.add_command(cost_command)
 @click.option("--evidence", default=3, show_default=True, help="Anomalies of a kind to show.")
 @_MOST_STEPS
 def check_command(file: Path, allow: tuple[str, ...], rw_edges: bool, evidence: int, most_steps: int) -> None:
-    """Judge a history with every checker. Exit status 1 if something must not be, 3 if that is not known."""
+    """Judge a history with every checker. Exit status 1 if one finds an anomaly, 3 if it is undecided."""
     from chaos.terminal import show
 
     history = load_history(file)
@@ -239,7 +239,7 @@ def sim_command(
 def mutants_command(
     names: tuple[str, ...], only_list: bool, seeds: int, first: int, minutes: float, jobs: int, write: bool
 ) -> None:
-    """Break the product in known ways, and see that the simulation notices. Exit status 1 if one gets away."""
+    """Break the product in known ways, and see that the simulation notices. Exit status 1 if it misses one."""
     _with_fixed_hashes()
     from chaos.mutants import MUTANTS, suite
 
