@@ -27,9 +27,6 @@ from tests.security.guarded_broker import GuardedBroker
 from tests.security.wire import Session
 from tests.waiting import eventually
 
-HOST = "127.0.0.1"
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 REFUSALS = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,

@@ -60,6 +60,14 @@ def _cluster(operation: Operation, when: str = "") -> tuple[Need, ...]:
     return (Need(operation, _R.CLUSTER, _WHOLE, when),)
 
 
+def _settings(operation: Operation) -> tuple[Need, ...]:
+    return (
+        Need(operation, _R.TOPIC, _EACH, "a topic's settings"),
+        Need(operation, _R.GROUP, _EACH, "a group's settings"),
+        Need(operation, _R.CLUSTER, _EACH, "settings of brokers, loggers and client metrics"),
+    )
+
+
 _MEMBER: Final = (Need(_O.READ, _R.GROUP, _WHOLE),)
 _BROKERS_ONLY: Final = "the peer must have proved to be a broker"
 
@@ -139,16 +147,8 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.DESCRIBE_ACLS: _cluster(_O.DESCRIBE),
     ApiKey.CREATE_ACLS: _cluster(_O.ALTER),
     ApiKey.DELETE_ACLS: _cluster(_O.ALTER),
-    ApiKey.DESCRIBE_CONFIGS: (
-        Need(_O.DESCRIBE_CONFIGS, _R.TOPIC, _EACH, "a topic's settings"),
-        Need(_O.DESCRIBE_CONFIGS, _R.GROUP, _EACH, "a group's settings"),
-        Need(_O.DESCRIBE_CONFIGS, _R.CLUSTER, _EACH, "settings of brokers, loggers and client metrics"),
-    ),
-    ApiKey.ALTER_CONFIGS: (
-        Need(_O.ALTER_CONFIGS, _R.TOPIC, _EACH, "a topic's settings"),
-        Need(_O.ALTER_CONFIGS, _R.GROUP, _EACH, "a group's settings"),
-        Need(_O.ALTER_CONFIGS, _R.CLUSTER, _EACH, "settings of brokers, loggers and client metrics"),
-    ),
+    ApiKey.DESCRIBE_CONFIGS: _settings(_O.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CONFIGS: _settings(_O.ALTER_CONFIGS),
     ApiKey.ALTER_REPLICA_LOG_DIRS: _cluster(_O.ALTER),
     ApiKey.DESCRIBE_LOG_DIRS: _cluster(_O.DESCRIBE),
     ApiKey.SASL_AUTHENTICATE: (),
@@ -169,11 +169,7 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ),
     ApiKey.DELETE_GROUPS: (Need(_O.DELETE, _R.GROUP, _EACH),),
     ApiKey.ELECT_LEADERS: _cluster(_O.ALTER),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
-        Need(_O.ALTER_CONFIGS, _R.TOPIC, _EACH, "a topic's settings"),
-        Need(_O.ALTER_CONFIGS, _R.GROUP, _EACH, "a group's settings"),
-        Need(_O.ALTER_CONFIGS, _R.CLUSTER, _EACH, "settings of brokers, loggers and client metrics"),
-    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _settings(_O.ALTER_CONFIGS),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(_O.ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(_O.DESCRIBE),
     ApiKey.OFFSET_DELETE: (Need(_O.DELETE, _R.GROUP, _WHOLE), Need(_O.READ, _R.TOPIC, _EACH)),
