@@ -46,7 +46,7 @@ def _command_config(ctx: click.Context, param: click.Parameter, value: Path | No
     except (OSError, UnicodeDecodeError, ConfigError, ValueError) as error:
         raise click.BadParameter(f"{value}: {error}", ctx, param) from None
     if ignored:
-        tell(f"{value}: {', '.join(ignored)}: no setting of this command")
+        tell(f"{value}: {', '.join(ignored)}: not used by this command")
     ctx.meta[_OPTIONS], ctx.meta[_FILE] = options, value
 
 
