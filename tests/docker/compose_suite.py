@@ -55,7 +55,7 @@ FOR_CLIENTS = {
     "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
 }
 SECRET = {"KAFKA_KRAFTPY_QUORUM_SECRET": "a secret that the nodes share"}
-"""What Kafka's examples of several nodes have not, and nodes on several hosts need here."""
+"""Settings that Kafka's examples of several nodes lack, and nodes on several hosts need here."""
 
 
 # --- one container ----------------------------------------------------------------------------------------------------
