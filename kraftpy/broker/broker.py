@@ -223,7 +223,8 @@ class Broker:
         self._may_change = asyncio.Event()
         """Set once the partitions are open: from then on, metadata changes are acted on."""
         self._servers: list[asyncio.Server] = []
-        self._secured: SecureListeners | None = None
+        self.secured: SecureListeners | None = None
+        """The listeners with TLS or SASL; None until they are bound, and if there are none."""
         self._connections: dict[Connection, None] = {}
         self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
         self.connection_quotas = ConnectionQuotas(self.settings, clock, lambda: self.image, tasks, self.complaints)
@@ -318,9 +319,9 @@ class Broker:
         for listener in self.config.controller_listeners:
             assert self.links is not None
             self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
-        if self._secured is not None:
+        if self.secured is not None:
             self._background += [
-                self.tasks.keep_running(make, name=each) for each, make in self._secured.loops().items()
+                self.tasks.keep_running(make, name=each) for each, make in self.secured.loops().items()
             ]
         if not self.config.is_broker:
             self._background.append(self.tasks.keep_running(self.maintenance.idle_connections, name="idle connections"))
@@ -391,7 +392,7 @@ class Broker:
         if self.config.secured:
             from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
 
-            self._secured = SecureListeners(self)
+            self.secured = SecureListeners(self)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             with opening(listener):
                 server = await loop.create_server(
@@ -503,9 +504,9 @@ class Broker:
     def _protocol(self, listener: str) -> asyncio.BaseProtocol:
         """Return what a socket accepted on this listener talks to."""
         connection = self._connection(listener)
-        if self._secured is None:
+        if self.secured is None:
             return connection
-        return self._secured.protocol(listener, connection, functools.partial(self._answer, listener))
+        return self.secured.protocol(listener, connection, functools.partial(self._answer, listener))
 
     def _connection(self, listener: str) -> Connection:
         is_for_controllers = listener in self.config.controller_listener_names

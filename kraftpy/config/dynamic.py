@@ -3,8 +3,10 @@
 A setting in the metadata takes precedence over the broker's file: its own one over that of all brokers. `in_force`
 never fails: a stored value that cannot be used counts as not set. `check_settings` is for requests.
 
-Left out: what Kafka changes too, and this broker does not have or takes from its file alone: listeners and their
-security, metrics reporters, config providers, cordoned log directories.
+A listener's certificates change as well, by names with its prefix (`CERTIFICATES`).
+
+Left out: what Kafka changes too, and this broker does not have or takes from its file alone: the listeners themselves
+and what else their security has, metrics reporters, config providers, cordoned log directories.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.settings import ConfigError, Setting, whole_number
 
 DYNAMIC_ONLY = frozenset(
@@ -111,6 +113,22 @@ WITHOUT_EFFECT = frozenset(
 )
 """Settings that Kafka changes while it runs, and that have no effect here, in a file or otherwise; they are kept."""
 
+CERTIFICATES = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Settings of a single listener, `listener.name.<name>.` before them, that can be changed while a broker runs."""
+
 _IN_FORCE = CLUSTER_SETTINGS | _LOGS | _CLEANER | _OTHERS
 
 DYNAMIC_SETTINGS = DYNAMIC_ONLY | _IN_FORCE | WITHOUT_EFFECT
@@ -148,12 +166,41 @@ def in_force(config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str,
                     break
                 except ConfigError:
                     continue
+    found = with_certificates(config, own)
     if not values:
-        return config
-    found = replace(config, **values)
+        return found
+    found = replace(found, **values)
     if _cleaner_problem(found) is not None:
         found = replace(found, **{name: getattr(config, name) for name in _CLEANER_ATTRIBUTES})
     return found
+
+
+def with_certificates(config: BrokerConfig, own: Mapping[str, str], *, strictly: bool = False) -> BrokerConfig:
+    """Return a broker's settings with the dynamic ones of its listeners' certificates; others are ignored.
+
+    Those of a listener that do not fit together count as not set, or raise ConfigError if they are taken `strictly`.
+    """
+    if not config.secured:
+        return config
+    from kraftpy.config.security import PREFIX, base_name, resolve
+
+    names = [name for name in own if base_name(name) in CERTIFICATES]
+    if not names:
+        return config
+    given = {**config.given, **{name: WrittenSetting(own[name], Origin.OVERRIDE) for name in names}}
+    secured = list(config.secured)
+    for place, each in enumerate(secured):
+        prefix = f"{PREFIX}{each.listener.lower()}."
+        if each.tls is None or each.is_elsewhere or not any(name.startswith(prefix) for name in names):
+            continue
+        try:
+            (found,) = resolve(given, [each.listener], {each.listener: each.protocol})
+        except ConfigError:
+            if strictly:
+                raise
+            continue
+        secured[place] = replace(each, tls=found.tls)
+    return replace(config, secured=tuple(secured))
 
 
 def check_settings(after: Mapping[str, str], current: BrokerConfig, static: BrokerConfig) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from kraftpy.client import Admin, KafkaError, ResourceType
 from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.security.distinguished_names import alternative_names_of, subject_of
@@ -56,11 +58,16 @@ class Renewing:
             return certificate
 
     def in_file(self) -> bytes:
-        text = self.file.read_text()
-        return ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERTIFICATE-----") :].split("-----END")[0] + END)
+        return certificate_in(self.file)
 
 
 END = "-----END CERTIFICATE-----\n"
+
+
+def certificate_in(keys: Path) -> bytes:
+    """The first certificate of a file."""
+    text = keys.read_text()
+    return ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERTIFICATE-----") :].split("-----END")[0] + END)
 
 
 @pytest.fixture
@@ -104,6 +111,103 @@ def test_names_may_change_if_the_settings_say_so(tmp_path: Path, ports: Reserved
         made.put(made.certificates.issue("second", HOST, common_name="other"))
         eventually(lambda: made.shown() == made.in_file())
         assert "CN=other" in subject_of(made.shown())
+
+
+async def alter(made: Renewing, settings: dict[str, str | None], *, node: str = "1") -> None:
+    """Set a listener's settings in the metadata, by their plain names."""
+    options = {
+        "bootstrap_servers": f"{HOST}:{made.port}",
+        "security_protocol": "SSL",
+        "ssl_truststore_location": str(made.certificates.trusted),
+    }
+    async with Admin(**options) as admin:
+        changes = {f"listener.name.ssl.{name}": value for name, value in settings.items()}
+        await admin.alter_configs({(ResourceType.BROKER, node): changes})
+
+
+async def test_certificates_change_with_their_settings(tmp_path: Path, ports: ReservedPorts) -> None:
+    made = Renewing(tmp_path, ports)
+    renewed = made.certificates.issue("second", HOST, "a.example", common_name="broker")
+    with made.broker:
+        first = made.shown()
+        await alter(made, {"ssl.keystore.location": str(renewed)})
+        eventually(lambda: made.shown() != first)
+        second = made.shown()
+        assert second == certificate_in(renewed)
+        made.broker.stop()
+        made.broker.start()
+        assert made.shown() == second, "what is in the metadata holds from the start"
+        await alter(made, {"ssl.keystore.location": None})
+        eventually(lambda: made.shown() == first)
+
+        text = renewed.read_text()
+        key, chain = (
+            text[: text.index("-----BEGIN CERTIFICATE-----")],
+            text[text.index("-----BEGIN CERTIFICATE-----") :],
+        )
+        made.file.unlink()
+        with pytest.raises(KafkaError, match=r"Both ssl.keystore.key and ssl.keystore.location are set"):
+            await alter(made, {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain})
+        assert made.shown() == first
+
+
+async def test_certificates_that_cannot_be_used_are_refused_when_they_are_set(
+    tmp_path: Path, ports: ReservedPorts
+) -> None:
+    made = Renewing(tmp_path, ports)
+    issue = made.certificates.issue
+    refused = {
+        issue("other", HOST, "a.example", common_name="other"): "the distinguished name would change",
+        issue("fewer", HOST, common_name="broker"): "subject alternative names would be lost",
+        made.certificates.trusted: "expected one private key in PEM, found 0",
+        tmp_path / "missing": "No such file or directory",
+    }
+    with made.broker:
+        first = made.shown()
+        messages = set()
+        for path, why in refused.items():
+            with pytest.raises(KafkaError) as error:
+                await alter(made, {"ssl.keystore.location": str(path)})
+            assert error.value.code == ErrorCode.INVALID_REQUEST
+            messages.add(error.value.message)
+            assert why in made.broker.log_text
+        assert len(messages) == 1, "nobody learns from a client what files there are"
+        with pytest.raises(KafkaError, match="only PEM is"):
+            await alter(made, {"ssl.keystore.type": "JKS"})
+        with pytest.raises(KafkaError, match="broker id must be specified"):
+            await alter(made, {"ssl.keystore.location": str(made.file)}, node="")
+        assert made.shown() == first
+
+
+async def test_a_stored_certificate_that_is_gone_costs_no_start(tmp_path: Path, ports: ReservedPorts) -> None:
+    made = Renewing(tmp_path, ports)
+    renewed = made.certificates.issue("second", HOST, "a.example", common_name="broker")
+    with made.broker:
+        first = made.shown()
+        await alter(made, {"ssl.keystore.location": str(renewed)})
+        eventually(lambda: made.shown() != first)
+        made.broker.stop()
+        renewed.unlink()
+        made.broker.start()
+        assert made.shown() == first
+        assert "keeps its certificate" in made.broker.log_text or "begins with the certificate" in made.broker.log_text
+
+
+async def test_other_settings_of_security_cannot_be_changed(tmp_path: Path, ports: ReservedPorts) -> None:
+    made = Renewing(tmp_path, ports)
+    with made.broker:
+        options = {
+            "bootstrap_servers": f"{HOST}:{made.port}",
+            "security_protocol": "SSL",
+            "ssl_truststore_location": str(made.certificates.trusted),
+        }
+        async with Admin(**options) as admin:
+            with pytest.raises(
+                KafkaError, match=r"only per-listener using the listener prefix: \[ssl.keystore.location\]"
+            ):
+                await admin.alter_configs({(ResourceType.BROKER, "1"): {"ssl.keystore.location": "/x"}})
+            with pytest.raises(KafkaError, match="Cannot update these configs dynamically: "):
+                await admin.alter_configs({(ResourceType.BROKER, "1"): {"ssl.client.auth": "required"}})
 
 
 def test_alternative_names_are_found() -> None:

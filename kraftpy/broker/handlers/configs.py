@@ -21,10 +21,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.loggers import change_levels, levels
-from kraftpy.broker.metadata.config_changes import added_bytes, check_change, named_more_than_once, number_problem
+from kraftpy.broker.metadata.config_changes import (
+    added_bytes,
+    check_change,
+    named_more_than_once,
+    number_problem,
+    settings_after,
+)
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.slicing import PIECE
-from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigType, Setting
+from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting
 from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS
 from kraftpy.config.describe import (
     ConfigEntry,
@@ -35,6 +41,7 @@ from kraftpy.config.describe import (
     describe_loggers,
     describe_topic,
 )
+from kraftpy.config.dynamic import with_certificates
 from kraftpy.config.group import GROUP_SETTINGS
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
@@ -49,10 +56,15 @@ if TYPE_CHECKING:
     from kraftpy.broker.dynamic_settings import DynamicSettings
     from kraftpy.broker.handlers.services import HasConfigRoom, HasMetadata
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.security.listeners import SecureListeners
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId, HasSlices
 
     class Broker(HasClock, HasConfig, HasConfigRoom, HasImage, HasMetadata, HasNodeId, HasSlices, Protocol):
         """The part of a broker that these handlers need."""
+
+        @property
+        def secured(self) -> SecureListeners | None:
+            """The listeners with TLS or SASL; None if there are none."""
 
         @property
         def settings(self) -> DynamicSettings:
@@ -67,6 +79,19 @@ _FIRST_LIST_WITH_TYPES = 1
 _DESCRIBED_AT_ONCE = 5
 _RESOURCE_UNITS = 100
 """The cost of describing all settings of a resource, in units of `slicing`."""
+
+
+async def _check_certificates(broker: Broker, change: ConfigChange) -> None:
+    """Check that this broker could take over the certificates that a change leads to. Raises KafkaError."""
+    if change.resource_type != ConfigResourceType.BROKER or change.resource_name != str(broker.node_id):
+        return
+    after = with_certificates(broker.settings.static, settings_after(change, broker.image))
+    if broker.secured is None or after.secured == broker.settings.config.secured:
+        return
+    try:
+        await broker.secured.check(after)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
 async def describe_configs(
@@ -375,6 +400,7 @@ async def _set_some(
         else:
             try:
                 check_change(change, broker.config, broker.image, broker.settings.static)
+                await _check_certificates(broker, change)
                 open_changes[number] = change
             except KafkaError as error:
                 results[number] = _refused(change, error.code, error.message)

@@ -15,7 +15,13 @@ from typing import Final
 
 from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
 from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS, UnknownOrOutOfRange, check_client_metrics
-from kraftpy.config.dynamic import CLUSTER_SETTINGS, DYNAMIC_SETTINGS, check_settings
+from kraftpy.config.dynamic import (
+    CERTIFICATES,
+    CLUSTER_SETTINGS,
+    DYNAMIC_SETTINGS,
+    check_settings,
+    with_certificates,
+)
 from kraftpy.config.group import check_group_settings
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
@@ -209,7 +215,12 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
             if name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
                 problem = f"Broker-level {name} cannot be altered while ELR is enabled."
                 raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
-            if operation.name in CLUSTER_SETTINGS:
+            if operation.name in CERTIFICATES:
+                problem = (
+                    "These security configs can be dynamically updated only per-listener using the listener prefix: "
+                )
+                problem += f"[{name}]"
+            elif operation.name in CLUSTER_SETTINGS:
                 problem = f"{name} can only be set for all brokers, not for a single one"
             else:
                 problem = f"Cannot update these configs dynamically: [{name}]"
@@ -223,8 +234,11 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
         if not change.resource_name and operation.name.startswith(_OF_A_LISTENER):
             problem = "Cannot update these configs at default cluster level, broker id must be specified: "
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}[{shortened(operation.name)}]")
-    after = {name: value for name, value in settings_after(change, image).items() if name in allowed}
+    every = settings_after(change, image)
+    after = {name: value for name, value in every.items() if name in allowed}
     try:
         check_settings(after, config, static)
+        if change.resource_name:
+            with_certificates(static, every, strictly=True)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error

@@ -1,9 +1,11 @@
-"""The certificate that a listener shows: its context, made again when its files have changed.
+"""The certificate that a listener shows: its context, made again when its files or its settings have changed.
 
 Kafka reads changed files when its settings are altered; here a changed file is enough. A renewed certificate must name
 the same broker: its subject must be the same, and its alternative names must include those of before, unless
 `ssl.allow.dn.changes` and `ssl.allow.san.changes` say otherwise. If a file cannot be used, the log has one line, and
 the context stays as it was; established connections stay in any case.
+
+The methods read files, and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import threading
 
 from kraftpy.config.security import TlsSettings
 from kraftpy.config.settings import shortened
@@ -26,29 +29,47 @@ class Certificate:
     def __init__(self, listener: str, tls: TlsSettings) -> None:
         self.tls = tls
         self._listener = listener
-        self._seen = self._look()
+        self._lock = threading.Lock()
+        self._seen = self._look(tls)
         self.context: ssl.SSLContext = server_context(tls)
         """For the connections that are accepted next."""
         self._subject, self._names = _names(own_certificate(tls))
 
     def renew(self) -> None:
-        """Make the context again if a file has changed since the last look. Reads files."""
-        seen = self._look()
-        if seen == self._seen:
-            return
-        self._seen = seen
+        """Make the context again if a file has changed since the last look."""
+        with self._lock:
+            seen = self._look(self.tls)
+            if seen != self._seen:
+                self._seen = seen
+                self._take_over(self.tls)
+
+    def change(self, tls: TlsSettings) -> None:
+        """Make the context by other settings, if they can be used."""
+        with self._lock:
+            if tls == self.tls:
+                return
+            seen = self._look(tls)
+            if self._take_over(tls):
+                self.tls, self._seen = tls, seen
+
+    def check(self, tls: TlsSettings) -> None:
+        """Check that a context can be made by other settings. Raises TlsError."""
+        with self._lock:
+            self._made(tls)
+
+    def _take_over(self, tls: TlsSettings) -> bool:
         try:
-            context = server_context(self.tls)
-            subject, names = _names(own_certificate(self.tls))
-            self._check(subject, names)
+            self.context, self._subject, self._names = self._made(tls)
         except TlsError as error:
             logger.error("%s keeps its certificate: %s", self._listener, error)
-            return
-        self.context, self._subject, self._names = context, subject, names
-        logger.warning("%s has a new certificate, of %s", self._listener, shortened(subject) or "no subject")
+            return False
+        logger.warning("%s has a new certificate, of %s", self._listener, shortened(self._subject) or "no subject")
+        return True
 
-    def _check(self, subject: str, names: frozenset[bytes]) -> None:
-        """Check that the certificate still names this broker. Raises TlsError."""
+    def _made(self, tls: TlsSettings) -> tuple[ssl.SSLContext, str, frozenset[bytes]]:
+        """Return a context, and the names in its certificate, which must still be this broker's. Raises TlsError."""
+        context = server_context(tls)
+        subject, names = _names(own_certificate(tls))
         if subject.lower() != self._subject.lower() and not self.tls.may_change_name:
             raise TlsError(
                 f"the distinguished name would change from {shortened(self._subject)} to {shortened(subject)}, "
@@ -56,11 +77,12 @@ class Certificate:
             )
         if not names >= self._names and not self.tls.may_drop_names:
             raise TlsError("subject alternative names would be lost, and ssl.allow.san.changes is false")
+        return context, subject, names
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _look(self, tls: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
         """Return what tells whether a file has changed."""
         found: list[tuple[int, int, int] | None] = []
-        for path in files_of(self.tls):
+        for path in files_of(tls):
             try:
                 status = os.stat(path)
                 found.append((status.st_mtime_ns, status.st_size, status.st_ino))

@@ -7,6 +7,7 @@ On a controller listener, a connection is a link of another node until its first
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import secrets
@@ -22,8 +23,15 @@ from kraftpy.broker.security.jwks import Jwks
 from kraftpy.broker.security.tls import Handshakes, Inner, TlsLayer
 from kraftpy.broker.security.token_logins import TokenCredentials
 from kraftpy.broker.startup import StartupError
-from kraftpy.config.security import GSSAPI, OAUTHBEARER, OauthbearerSettings, SaslSettings, TlsSettings
-from kraftpy.config.settings import shortened
+from kraftpy.config.security import (
+    GSSAPI,
+    OAUTHBEARER,
+    ListenerSecurity,
+    OauthbearerSettings,
+    SaslSettings,
+    TlsSettings,
+)
+from kraftpy.config.settings import ConfigError, shortened
 from kraftpy.security.distinguished_names import subject_of
 from kraftpy.security.json_web_tokens import InvalidToken, Verified, verify, verify_unsecured
 from kraftpy.security.oauthbearer import OauthBearerExchange
@@ -34,6 +42,7 @@ from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
+    from kraftpy.broker.dynamic_settings import DynamicSettings
     from kraftpy.broker.security.kerberos import Kerberos
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
         complaints: Complaints
         links: Any
         authorizer: Authorizer | None
+        settings: DynamicSettings
 
         @property
         def config(self) -> BrokerConfig:
@@ -70,6 +80,7 @@ logger = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
 _LOOK_SECONDS = 5.0
+_REFUSED = "Validation of dynamic config update of SSLFactory failed: the log of the broker says why."
 _FAILED = "Failed authentication with %s (%s)"
 
 
@@ -101,14 +112,15 @@ class SecureListeners:
         self._complaints = broker.complaints
         self._handshakes = Handshakes()
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        self._served: dict[str, Certificate] = {}
-        for security in own:
-            if security.tls is not None:
-                try:
-                    self._served[security.listener] = Certificate(security.listener, security.tls)
-                except TlsError as error:
-                    text = f"listeners: {security.listener} is {security.protocol}: {error}"
-                    raise StartupError(text) from None
+        self._have_changed = asyncio.Event()
+        """Settings of certificates have, and were not looked at since."""
+        self._wanted = _tls_of(config)
+        self._served = {
+            security.listener: _certificate(security, self._wanted.get(security.listener))
+            for security in broker.settings.static.secured
+            if security.tls is not None and not security.is_elsewhere
+        }
+        broker.settings.then(self.configure)
         if broker.links is not None:
             broker.links.secure(config, self)
 
@@ -224,11 +236,34 @@ class SecureListeners:
         keys = {f"keys of {listener}": jwks.run for listener, jwks in self._jwks.items()}
         return {"certificates": self.renew_certificates, **keys}
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Have the settings of certificates taken over, for connections from soon on."""
+        self._wanted = _tls_of(config)
+        self._have_changed.set()
+
+    async def check(self, config: BrokerConfig) -> None:
+        """Check that the certificates of other settings could be taken over. Raises ConfigError.
+
+        What is wrong with a file is told in the log alone: a client must not find out what this machine's files are.
+        """
+        for listener, tls in _tls_of(config).items():
+            if listener in self._served and tls != self._served[listener].tls:
+                try:
+                    await asyncio.to_thread(self._served[listener].check, tls)
+                except TlsError as error:
+                    why = shortened(str(error))  # each reason has a line of its own, for who mends one after the other
+                    text = "%s refuses a new certificate: %s"
+                    self._complaints.write(logger, logging.ERROR, "certificates", why, text, listener, why)
+                    raise ConfigError(_REFUSED) from None
+
     async def renew_certificates(self) -> None:
-        """Take over changed files of keys and certificates, for connections from then on."""
+        """Take over changed settings, and changed files, of keys and certificates for connections from then on."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            for served in self._served.values():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._have_changed.wait(), _LOOK_SECONDS)
+            self._have_changed.clear()
+            for listener, served in self._served.items():
+                await asyncio.to_thread(served.change, self._wanted[listener])
                 await asyncio.to_thread(served.renew)
 
     def _failed(self, connection: Connection, reason: str) -> None:
@@ -237,6 +272,28 @@ class SecureListeners:
     def failed_from(self, host: str, reason: str, kind: str = "SASL") -> None:
         """Log that somebody has failed to authenticate."""
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
+
+
+def _tls_of(config: BrokerConfig) -> dict[str, TlsSettings]:
+    """Return the settings of TLS of this node's own listeners, by name."""
+    return {each.listener: each.tls for each in config.secured if each.tls is not None and not each.is_elsewhere}
+
+
+def _certificate(security: ListenerSecurity, wanted: TlsSettings | None) -> Certificate:
+    """Return the certificate of a listener by the settings in force, or if they cannot be used, those of the file.
+
+    Raises StartupError.
+    """
+    assert security.tls is not None
+    if wanted is not None and wanted != security.tls:
+        try:
+            return Certificate(security.listener, wanted)
+        except TlsError as error:
+            logger.error("%s begins with the certificate of its file: %s", security.listener, error)
+    try:
+        return Certificate(security.listener, security.tls)
+    except TlsError as error:
+        raise StartupError(f"listeners: {security.listener} is {security.protocol}: {error}") from None
 
 
 def _kerberos_of(listeners: Mapping[str, SaslSettings]) -> Kerberos | None:
