@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 MOST_WAIT_MS: Final = 2**31 - 1
-"""The longest wait that an answer can tell."""
+"""The longest wait that a response can carry."""
 
 
 class Rate:

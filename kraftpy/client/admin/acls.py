@@ -1,4 +1,4 @@
-"""The admin client's calls about ACLs: who may do what (KIP-140, prefixed patterns KIP-290)."""
+"""The admin client's calls about ACLs, which allow or deny operations on resources (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
