@@ -38,9 +38,9 @@ Deciding = Generator[Work, Any, T]
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """A decision that may pause, and what it has come to.
+    """A decision that may pause, with its results so far.
 
-    The types of its parts are those of `change_queue`: modules below that one need only know that there is a decision.
+    The types of its parts are those of `change_queue`: modules below that one need not know them.
     """
 
     token: int
@@ -50,6 +50,6 @@ class Decision:
     steps: Deciding[Any]
     """The rest of the decision."""
     step: Any
-    """The step in which it began. It is renewed when the decision goes on."""
+    """The step in which it began. It is renewed when the decision continues."""
     then: Callable[[Any, Any], None] | None = None
-    """Goes on with the result, in a step. Without it the draft is stored, and the requests are answered."""
+    """Continues with the result, in a step. Without it the draft is stored, and the requests are answered."""

@@ -127,8 +127,8 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The number of members, assigned partitions or tasks and committed offsets: roughly how long it takes to
-        describe the group."""
+        """The number of members, assigned partitions or tasks and committed offsets: roughly the cost of describing the
+        group."""
         match self.kind:
             case ClassicGroup():
                 assigned = 0

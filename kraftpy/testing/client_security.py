@@ -1,7 +1,7 @@
-"""TLS and SASL for the clients of a test cluster: throw-away certificates and users, and clients' options for them.
+"""TLS and SASL for the clients of a test cluster: throw-away certificates and users, and client options for them.
 
-Users have SCRAM credentials from the cluster's first moment on. The nodes among themselves stay in clear text on the
-loopback interface, so that faults between them work as in any cluster.
+Users have SCRAM credentials from the start of the cluster. Connections between nodes stay in clear text on the loopback
+interface, so that faults between them work as in any cluster.
 
 Needs the package cryptography (the extra `security`), except for SASL_PLAINTEXT.
 """
@@ -22,7 +22,7 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 class ClientSecurity:
-    """The security of a cluster's client listeners. `users` are passwords by name."""
+    """The security of a cluster's client listeners. `users` maps names to passwords."""
 
     def __init__(self, protocol: str, users: Mapping[str, str]) -> None:
         self.protocol = protocol.upper()
@@ -43,7 +43,7 @@ class ClientSecurity:
         return self.protocol.endswith("SSL")
 
     def open(self, directory: Path) -> None:
-        """Make the certificates, unless the directory has some from before."""
+        """Make the certificates, unless the directory has some already."""
         self._directory = directory / "security"
         self._directory.mkdir(mode=0o700, exist_ok=True)
         if not self._has_tls or self._keys.exists():
@@ -73,7 +73,7 @@ class ClientSecurity:
         return settings
 
     def format(self, settings: Mapping[str, str]) -> None:
-        """Give a new node's directory the cluster's id, and the users."""
+        """Format a new node's directory with the cluster's id and the users."""
         if not self._has_sasl or Path(settings["log.dirs"], "meta.properties").exists():
             return
         from kraftpy.broker.storage.format import format_directories
@@ -100,21 +100,21 @@ class ClientSecurity:
         format_directories(BrokerConfig.of(settings), self._cluster_id, tuple(credentials))
 
     def client_options(self, user: str | None) -> dict[str, Any]:
-        """Return keyword arguments of our clients; `user` defaults to the first one."""
+        """Return keyword arguments for our clients; `user` defaults to the first one."""
         options: dict[str, Any] = {"security_protocol": self.protocol}
         if self._has_tls:
             options["ssl_truststore_location"] = str(self._trusted)
         if self._has_sasl:
             name = next(iter(self._users)) if user is None else user
             if name not in self._users:
-                raise ValueError(f"there is no user {name!r}, but {', '.join(self._users)}")
+                raise ValueError(f"there is no user {name!r}, only {', '.join(self._users)}")
             options |= {"sasl_mechanism": MECHANISM, "sasl_username": name, "sasl_password": self._users[name]}
         elif user is not None:
             raise ValueError(f"{self.protocol} has no users")
         return options
 
     def client_properties(self, user: str | None) -> dict[str, str]:
-        """Return settings of clients by Kafka's names, for `--command-config` and clients in Java."""
+        """Return a client's settings by Kafka's names, for `--command-config` and Java clients."""
         options = self.client_options(user)
         settings = {"security.protocol": self.protocol}
         if self._has_tls:

@@ -419,8 +419,8 @@ def test_kafkas_own_classes_may_be_named() -> None:
 @pytest.mark.parametrize(
     ("more", "warning"),
     [
-        ({UNSECURED: "true", URL: None}, "whoever reaches it may have any name"),
-        ({URL: "http://x/y", f"{ALLOWED}.urls": "http://x/y"}, "keys of tokens come over http"),
+        ({UNSECURED: "true", URL: None}, "anyone who can reach it can claim any name"),
+        ({URL: "http://x/y", f"{ALLOWED}.urls": "http://x/y"}, "fetches the keys for tokens over http"),
         ({}, None),
     ],
 )
@@ -495,5 +495,5 @@ def test_brokers_do_not_log_in_by_tokens() -> None:
             "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
         }
         broker = EmbeddedBroker(settings={**SETTINGS, **more})
-        with pytest.raises(BrokerDied, match="nodes do not log in so at each other"), broker:
+        with pytest.raises(BrokerDied, match="nodes cannot log in to each other with OAUTHBEARER"), broker:
             pass

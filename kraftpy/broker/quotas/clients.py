@@ -240,9 +240,7 @@ class Meter:
         return must_wait
 
     def may_mutate(self, partitions: int, *, strict: bool) -> bool:
-        """Count partitions to create or delete; return False, only if `strict`, if there have been too many.
-
-        """
+        """Count partitions to create or delete; return False, only if `strict`, if there have been too many."""
         may, wait_ms = self._manager.take(self._limit(CONTROLLER_MUTATION_RATE), partitions, strict=strict)
         self._wait_ms = max(self._wait_ms, wait_ms)
         return may

@@ -24,7 +24,7 @@ class AclAdmin(AdminBase):
     """Admin calls about ACLs. They raise KafkaError: SECURITY_DISABLED from a cluster without an authorizer."""
 
     async def describe_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
-        """Return the bindings that a filter selects, all without one."""
+        """Return the bindings that a filter selects: all by default."""
         request = DescribeAclsRequest(**_fields(wanted or AclFilter()))
         answer = await self._ask(None, ApiKey.DESCRIBE_ACLS, request, _check_description)
         return [
@@ -42,7 +42,7 @@ class AclAdmin(AdminBase):
         ]
 
     async def create_acls(self, bindings: Iterable[AclBinding]) -> None:
-        """Create bindings; those that exist are left as they are. Raises the error of the first that is refused."""
+        """Create bindings; existing ones are left as they are. Raises the error of the first one that is refused."""
         wanted = list(bindings)
         request = CreateAclsRequest(
             creations=[

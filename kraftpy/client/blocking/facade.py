@@ -427,13 +427,13 @@ class BlockingAdmin:
         return self._loop.run(self._admin.describe_transactions(transactional_ids))
 
     def describe_scram_users(self, names: Iterable[str] = ()) -> dict[str, dict[str, int]]:
-        """Return the iterations of each user's SCRAM credentials by mechanism; of all users if none is named."""
+        """Return the iterations of users' SCRAM credentials by mechanism, of all users by default."""
         return self._loop.run(self._admin.describe_scram_users(names))
 
     def set_scram_password(
         self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = 4096
     ) -> None:
-        """Give a user this password for a mechanism, whether there is such a user or not."""
+        """Set a user's password for a mechanism. Creates the user if it does not exist."""
         self._loop.run(self._admin.set_scram_password(name, password, mechanism=mechanism, iterations=iterations))
 
     def delete_scram_passwords(self, name: str, mechanisms: Iterable[str]) -> None:
@@ -443,32 +443,32 @@ class BlockingAdmin:
     def create_delegation_token(
         self, *, renewers: Iterable[str] = (), max_lifetime_ms: int = -1, owner: str | None = None
     ) -> DelegationToken:
-        """Create a delegation token, for the one who asks or for `owner`."""
+        """Create a delegation token for this client's principal or for `owner`."""
         made = self._admin.create_delegation_token(renewers=renewers, max_lifetime_ms=max_lifetime_ms, owner=owner)
         return self._loop.run(made)
 
     def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
-        """Return the delegation tokens that one may see, of these owners or of all."""
+        """Return the delegation tokens that this client may see, of these owners or of all."""
         return self._loop.run(self._admin.describe_delegation_tokens(owners))
 
     def renew_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
-        """Let a delegation token expire later; return when it does."""
+        """Renew a delegation token; return when it expires."""
         return self._loop.run(self._admin.renew_delegation_token(hmac, period_ms))
 
     def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
-        """Let a delegation token expire sooner, or remove it; return when it expires."""
+        """Change when a delegation token expires, or remove it; return when it expires."""
         return self._loop.run(self._admin.expire_delegation_token(hmac, period_ms))
 
     def describe_client_quotas(
         self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False
     ) -> list[ClientQuota]:
-        """Return the entities that have quotas, and match: all by default."""
+        """Return the entities with quotas that match: all by default."""
         return self._loop.run(self._admin.describe_client_quotas(entity, types=types, strict=strict))
 
     def alter_client_quotas(
         self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
-        """Set an entity's quotas by key; None removes one. Other quotas of it stay."""
+        """Set an entity's quotas by key; None removes one. Its other quotas stay."""
         self._loop.run(self._admin.alter_client_quotas(entity, values, validate_only=validate_only))
 
     def abort_transaction(
