@@ -1,12 +1,12 @@
 """Decisions about a group that pause while a large computation is done apart from the coordinator.
 
 A decision is a generator. It yields `Work`, and is sent the result. Small work is done on the spot. For large work the
-group's `Decision` is kept, the shell is asked to call the function in a thread (`Compute`), and the decision goes on
+group's `Decision` is kept, the shell is asked to call the function in a thread (`Compute`), and the decision continues
 when the result comes (`Computed`). Until then the group is changing: everything else about it waits in its queue, while
 other groups are served.
 
 A function that is done apart touches nothing that the coordinator may change meanwhile: it works on the decision's own
-draft. What it looks up of topics may change while it runs; then the group looks at the topics again.
+draft. Topics may change while it runs; then the group looks at the topics again.
 """
 
 from __future__ import annotations

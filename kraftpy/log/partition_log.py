@@ -183,7 +183,7 @@ class PartitionLog:
     def prepare(
         self, records: Buffer, now: Millis, header: BatchHeader | None = None, trust: Trust | None = None
     ) -> Work[Prepared] | None:
-        """Return the work to do on a producer's batch before `append` gets its result; None if there is none.
+        """Return the work to do on a producer's batch before `append` gets its result, or None.
 
         It does not touch the log. `header` is that of the batch, if the caller has read it; `trust` is the record of
         its sender's headers. Raises KafkaError as `append` does, either at once or while the work runs.

@@ -8,7 +8,7 @@ in the wrong place. A partition that cannot be loaded yet, or does not exist, hu
 
 Acquired records are handed out once this broker has confirmed that it still leads (`replication.leadership_check`);
 otherwise they are given back, and the member is sent to look for the new leader. A leader that is cut off does not know
-what its successor was told, and would hand out records that were accepted there.
+its successor's acknowledgements, and would hand out records that were accepted there.
 
 Records travel in whole batches of the log, and only batches with acquired records are sent. The answer lists beside
 them which records are acquired; these need not be contiguous.

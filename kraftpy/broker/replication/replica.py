@@ -333,7 +333,7 @@ class Replica:
         )
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) if there is none."""
+        """Return (epoch, end offset) of the largest epoch up to `leader_epoch`, or (-1, -1)."""
         end = self.log.end_offset_for_epoch(leader_epoch)
         return end.leader_epoch, end.end_offset
 

@@ -53,7 +53,7 @@ class Authentication:
         self._failure_delay = failure_delay_ms / 1000
 
     async def answer(self, frame: bytearray, connection: Connection) -> Response | None:
-        """Answer one request. Raises ProtocolError to close the connection, and LastAnswer to close it after that."""
+        """Answer one request. Raises ProtocolError to close the connection, or LastAnswer to answer and close it."""
         try:
             return await self._answer(frame, connection)
         except IllegalState as illegal:

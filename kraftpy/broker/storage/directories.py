@@ -5,9 +5,9 @@ checkpoints; the first also holds the metadata journal. Everything here blocks: 
 
 If a directory cannot be used at start, its partitions are offline, unless it is the first or the only one, without
 which the broker does not start. The remaining disks do not show whether a partition without a directory never had one,
-or is on a disk that was taken away. So the first directory keeps the ids of all of them, once the cluster has been told
-what was not found: if one is missing or new, or nothing was accounted for yet, partitions that are not found may be
-lost (`may_lack`). Kafka keeps the ids of KIP-858 in the metadata for that, directory by directory.
+or is on a disk that was taken away. So the first directory keeps the ids of all of them, once partitions that were not
+found are reported to the cluster: if a directory is missing or new, or nothing was accounted for yet, partitions that
+are not found may be lost (`may_lack`). Kafka keeps the ids of KIP-858 in the metadata for that, directory by directory.
 
 It also keeps the incarnations that ran with these disks. A broker that starts after an unclean stop names them when it
 registers, and the replicas whose records are synced before they are acknowledged: those have lost nothing, if the disks
