@@ -11,7 +11,7 @@ nor served (`Connection.mute`). Other connections do not wait. If several quotas
                               towards later requests. Produce with acks=0 is exempt, as it has no answer
     controller_mutation_rate  partitions created and deleted: tokens of a bucket (`quotas.buckets`)
 
-The first three are kept by a leaky bucket (`quotas.rates`).
+The first three are measured with a leaky bucket (`quotas.rates`).
 
 Exempt: requests on connections that have proved to be another broker's, and those a broker sends to itself.
 
@@ -44,7 +44,7 @@ from kraftpy.quotas.limits import Limit, Limits
 from kraftpy.quotas.rates import Rate
 
 MOST_COUNTERS: Final = 10_000
-"""The most counters of each kind: some 4 MB."""
+"""The most counters of each kind, which take some 4 MB."""
 _MOST_FOUND: Final = 10_000
 _PERCENT_OF_NS: Final = 100 / 1e9
 _FIRST_METADATA_WITH_THROTTLE: Final = 3
@@ -148,7 +148,7 @@ class ClientQuotaManager:
         return min(wait_ms, self._sample_ms) if is_time else wait_ms
 
     def may_exceed(self, limit: Limit | None, key: str, amount: float) -> bool:
-        """Return whether a use that the quota never allows at once may be made now, to be waited for afterwards."""
+        """Return whether more than the quota ever allows at once may be used now, with a wait afterwards."""
         if limit is None:
             return True
         rate = self._rates.of((key, limit.user, limit.client_id))
@@ -226,9 +226,9 @@ class Meter:
     def must_wait_to_fetch(self, count: int) -> bool:
         """Count the bytes of an answer to Fetch; if they are too many, uncount them and return True.
 
-        The answer must then be empty. The client's use of time is also judged now, and has the same effect. A batch
-        that is larger than what the quota ever allows at once is sent as soon as the client need not wait: else it
-        could never be read.
+        The answer must then be empty. The client's time is checked now as well, with the same effect. A batch larger
+        than the quota ever allows at once is sent as soon as the client need not wait: otherwise it could never be
+        read.
         """
         limit = self._limit(CONSUMER_BYTE_RATE)
         may_exceed = self._manager.may_exceed(limit, CONSUMER_BYTE_RATE, count)
