@@ -390,7 +390,7 @@ def test_a_listener_that_says_whose_tokens_it_accepts() -> None:
         ({URL: "https://a:b@x/y", f"{ALLOWED}.urls": "https://a:b@x/y"}, "begins with https, http or file"),
         ({URL: "file://x/y", f"{ALLOWED}.urls": "file://x/y"}, "begins with https, http or file"),
         ({URL: "https://[x/y", f"{ALLOWED}.urls": "https://[x/y"}, "begins with https, http or file"),
-        ({UNSECURED: "true"}, f"and {UNSECURED}, too"),
+        ({UNSECURED: "true"}, f"and {UNSECURED} are both set"),
         ({"sasl.oauthbearer.jwt.validator.class": "com.evil.V"}, "com.evil.V is not supported"),
         ({"sasl.server.callback.handler.class": "com.evil.H"}, "com.evil.H is not supported"),
         (
