@@ -1,4 +1,4 @@
-"""TLS, SASL and quotas beside Apache Kafka: rates, latency, handshakes, processor time, memory, limits that hold.
+"""TLS, SASL and quotas beside Apache Kafka: rates, latency, handshakes, processor time, memory, and quotas kept.
 
     python -m bench.security [--pairs N] [--only NAME ...] [--directory DIR] [--output FILE]
 
@@ -52,7 +52,7 @@ RATES = ((200, 800_000), (1000, 200_000))
 """Bytes of a record, and records a run."""
 IDLE = 10_000
 IDLE_TARGET_KB = {"PLAINTEXT": 20, "TLS": 60}
-QUOTA_BYTES = 4_000_000
+QUOTA_BYTES = 1_000_000
 QUOTA_CONNECTIONS = 40
 SETTLE_S, HELD_S = 15.0, 30.0
 _WARM_UP_S = 12.0
@@ -63,7 +63,7 @@ Lines = list[str]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One broker with its listeners, and what clients need to get in."""
+    """One broker with its listeners, and the options that its clients need."""
 
     cluster: PeerCluster
     authority: Path
@@ -240,7 +240,7 @@ def single_requests(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> 
     rows = []
     for listener in ("PLAINTEXT", "SECURE"):
         topic = f"single-{listener}"
-        for peer in sides:  # Kafka is not itself before it has served some 100,000 requests
+        for peer in sides:  # Kafka reaches its speed after some 100,000 requests
             peer.measured("latency", listener, "--topic", topic, "--seconds", "15")
         runs = in_turn(
             arguments.pairs,
@@ -323,7 +323,7 @@ def idle_connections(sides: tuple[Peer, Peer], arguments: argparse.Namespace) ->
 
 
 def quotas_held(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Lines:
-    """Measure what clients get that want more than their quotas."""
+    """Measure the rates of clients that want more than their quotas."""
     long = ("--settle", str(SETTLE_S), "--seconds", str(HELD_S))
     rows = []
     user = {"user": "greedy"}
@@ -427,8 +427,8 @@ def main() -> int:
     """Run the requested sections and write the file."""
     parser = argparse.ArgumentParser(prog="python -m bench.security", description="security, into bench/SECURITY.md")
     parser.add_argument("--pairs", type=int, default=5, help="runs of each broker for a ratio (default 5)")
-    parser.add_argument("--only", nargs="+", choices=sorted(SECTIONS), help="leave the others out")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where the data go")
+    parser.add_argument("--only", nargs="+", choices=sorted(SECTIONS), help="run only these sections")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for the data")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     load_before = machine.load_average()

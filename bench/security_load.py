@@ -32,7 +32,7 @@ _PACE_S = 0.01
 
 
 def _acknowledged(producer: Producer, topic: str, value: bytes) -> float:
-    """Send one record, wait for its acknowledgement; return the seconds that took."""
+    """Send one record and wait for its acknowledgement; return the seconds that this took."""
     errors: list[Any] = []
     started = time.perf_counter()
     producer.produce(topic, value, partition=0, on_delivery=lambda error, _: errors.append(error))
@@ -153,7 +153,7 @@ def _connect(address: tuple[str, int], context: ssl.SSLContext | None) -> socket
 def handshakes(
     address: tuple[str, int], context: ssl.SSLContext | None, threads: int, seconds: float
 ) -> dict[str, float]:
-    """Open a connection after the other in each thread, ask once, close it; count those that were answered."""
+    """In each thread, open one connection after the other, ask once, and close it; count those that were answered."""
     counts = [0] * threads
     begun = time.perf_counter()
 

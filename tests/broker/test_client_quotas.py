@@ -1,6 +1,6 @@
 """Quotas on one broker: what counts towards them, with a clock that the tests set; and connections that are muted.
 
-The clock of quotas does not move by itself here, so that every wait is known exactly.
+The clock of quotas moves only when a test moves it, so that every wait is known exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our own client within its quotas: it waits as it is told, and delivers and reads everything."""
+"""Our own client above its quotas: it waits as long as brokers ask, and delivers and reads everything."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class PeerCluster:
         return str(self.directory / f"data{node}")
 
     def output(self, node: int) -> str:
-        """What the process of a node has printed."""
+        """Return the output of a node's process."""
         return (self.directory / f"{node}.out").read_text(encoding="utf-8", errors="replace")
 
     def start(self) -> None:
@@ -172,7 +172,7 @@ class PeerCluster:
 
 
 def answers(port: int) -> bool:
-    """Whether a node answers a request for its versions."""
+    """Return whether a node answers a request for its versions."""
     try:
         with socket.create_connection(("127.0.0.1", port), 0.2) as connection:
             connection.settimeout(1)
