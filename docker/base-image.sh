@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the image the Dockerfile starts from, out of Debian's packages, where no image registry can be reached.
+# Makes the Dockerfile's base image from Debian's packages, if no image registry can be reached.
 #
-#   sudo docker/base-image.sh [NAME]       NAME is python:3.11-slim-bookworm unless said otherwise
+#   sudo docker/base-image.sh [NAME]       NAME defaults to python:3.11-slim-bookworm
 #
-# It needs root, debootstrap (Debian: apt-get install debootstrap), a Docker engine and a Debian mirror. What it makes
-# stands in for the image of that name: Debian bookworm with Python 3.11 as `python3` and `python`, pip and venv.
+# It needs root, debootstrap (Debian: apt-get install debootstrap), a Docker engine and a Debian mirror. The image stands
+# in for the one of that name: Debian bookworm with Python 3.11 as `python3` and `python`, pip and venv.
 #
 #   DEBIAN_MIRROR=http://deb.debian.org/debian     where the packages come from
 set -eu
@@ -29,7 +29,7 @@ ln -s /usr/bin/python3 "$root/usr/local/bin/python3"
 ln -s /usr/bin/python3 "$root/usr/local/bin/python"
 rm -f "$root"/usr/lib/python3*/EXTERNALLY-MANAGED
 
-# What nobody reads in a container. The licences in /usr/share/doc stay.
+# Remove files that are never read in a container. The licences in /usr/share/doc stay.
 rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/* "$root"/var/log/* "$root"/usr/share/man/* \
     "$root"/usr/share/locale/* "$root"/usr/share/info/*
 find "$root/usr/share/doc" -type f ! -name copyright -delete

@@ -2,7 +2,7 @@
 #
 #   docker build -f docker/chaos.Dockerfile -t kraftpy-chaos docker
 #
-# libfaketime reads how wrong from /chaos/clock ("+3600", "-0.5"; seconds) whenever somebody asks what time it is. The
+# libfaketime reads the offset in seconds ("+3600", "-0.5") from /chaos/clock whenever a process reads the time. The
 # monotonic clock and the times of files stay right.
 ARG BASE=python:3.11-slim-bookworm
 

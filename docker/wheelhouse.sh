@@ -1,8 +1,8 @@
 #!/bin/sh
 # Fills docker/wheelhouse with what the image installs, for a build that can reach no package index.
 #
-#   PYTHON=python3      an interpreter with pip, 3.11 or later; the wheels are for the image's, whatever this one is
-#   MACHINE=x86_64      the image's processor: x86_64 or aarch64; this machine's unless said otherwise
+#   PYTHON=python3      an interpreter with pip, 3.11 or later; the wheels are for the image's interpreter in any case
+#   MACHINE=x86_64      the image's processor: x86_64 or aarch64; this machine's by default
 set -eu
 cd "$(dirname "$0")/.."
 

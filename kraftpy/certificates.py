@@ -1,9 +1,9 @@
-"""A certificate authority of one's own, for a cluster or a test that has none: keys and certificates as PEM texts.
+"""A small certificate authority, for clusters and tests without one: issues keys and certificates in PEM.
 
-Keys are of the curve P-256. A certificate that the authority issues is for servers and clients alike, because a node is
-both. Needs the package cryptography, which is in the extra `security`.
+Keys are on the curve P-256. Certificates are valid for servers and clients alike, because a node is both. Needs the
+package cryptography, which the extra `security` installs.
 
-Left out: revocation, and certificates between the authority and those that it issues.
+Left out: revocation, and intermediate certificates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 825
 _EARLY: Final = datetime.timedelta(hours=1)
-"""How long ago certificates begin, for machines whose clocks are behind."""
+"""How far back the validity of a new certificate begins, for machines whose clocks are slow."""
 
 
 class NoCryptography(Exception):
@@ -40,7 +40,7 @@ class Issued:
 
     @property
     def store(self) -> str:
-        """The content of a key store: the key, and behind it the certificate."""
+        """The content of a key store: the key, followed by the certificate."""
         return self.key + self.certificate
 
 
@@ -57,7 +57,7 @@ class Authority:
         self._name = _subject(name, organization)
         self._certificate = self._sign(self._name, self._key, (), AUTHORITY_DAYS, is_authority=True)
         self.own = _issued(self._key, self._certificate)
-        """The authority's own key, and its certificate, which others trust."""
+        """The authority's own key and certificate; nodes and clients trust the certificate."""
 
     def issue(self, name: str, hosts: Sequence[str] = (), *, days: int = CERTIFICATE_DAYS) -> Issued:
         """Issue a certificate with this common name, for these host names and addresses."""

@@ -1,4 +1,4 @@
-"""Requests to the HTTP endpoints of an identity provider, limited in time and size. Blocks.
+"""Requests to an identity provider's HTTP endpoints, limited in time and size. Blocks.
 
 A server's certificate must be valid for the URL's host. Redirects and proxies are not used: only the configured URL is
 contacted. Error messages do not quote responses.
@@ -23,20 +23,20 @@ _PIECE_BYTES: Final = 64 * 1024
 
 
 class EndpointError(Exception):
-    """There is no answer that can be used. The message is one line."""
+    """The endpoint gave no usable answer. The message is one line."""
 
     def __init__(self, text: str, *, is_refusal: bool = False) -> None:
         super().__init__(text)
         self.is_refusal = is_refusal
-        """True if the server refuses the request, so that asking again does not help."""
+        """True if the server refused the request, so that a retry would not help."""
 
 
 def fetch(
     url: str, most_bytes: int, *, trusted: str | None = None, headers: Mapping[str, str] | None = None, body: str = ""
 ) -> bytes:
-    """Return what is at a URL (https, http or file); a `body` is posted to it.
+    """Return the content of a URL (https, http or file), or if there is a `body`, the answer to a POST of it.
 
-    `trusted` is a PEM file with the authorities to check a server against; None for the system's. Raises EndpointError.
+    `trusted` is a PEM file with the authorities to trust; None for the system's. Raises EndpointError.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":

@@ -1,14 +1,14 @@
-"""Kerberos for both ends of a connection, by the library `gssapi`, which is loaded here and nowhere else.
+"""Kerberos for both ends of a connection, by the library `gssapi`, which only this module imports.
 
 A service accepts contexts with the keys of its keytab, which is read at each login, so that new keys need no restart. A
-client initiates them with the tickets of a cache, by default that of the user, or with tickets that it gets by a keytab
-whenever it has none that last.
+client initiates contexts with the tickets of a cache, by default the user's, or with tickets that it gets with a keytab
+whenever its last ones have expired.
 
-The realm's configuration is the system's: `/etc/krb5.conf`, or what KRB5_CONFIG names. Everything here blocks, because
-it reads files or asks a KDC, apart from `wrap` and `unwrap`.
+The realm's configuration is the system's: `/etc/krb5.conf`, or the file that KRB5_CONFIG names. Everything except
+`wrap` and `unwrap` blocks, because it reads files or asks a KDC.
 
-Left out: mechanisms of GSS-API other than Kerberos, layers that sign or encrypt what follows the login, delegation of
-tickets, bindings to TLS's channel.
+Left out: GSS-API mechanisms other than Kerberos, layers that sign or encrypt the connection after the login, delegation
+of tickets, TLS channel bindings.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kraftpy.security.gssapi import ContextError
 
 MISSING: Final = "GSSAPI needs the library gssapi: install kraftpy[kerberos]"
 _KDC_UNREACHABLE: Final = (-1765328228) & 0xFFFFFFFF
-"""Of the codes of MIT's library, the one of a KDC that does not answer."""
+"""MIT's error code for a KDC that does not answer."""
 _T = TypeVar("_T")
 
 
 class KerberosError(ContextError):
-    """What the library says of a failure, in one line. `is_transient` if no KDC could be reached."""
+    """A failure in the library's words, in one line. `is_transient` if no KDC could be reached."""
 
     def __init__(self, reason: str, *, is_transient: bool = False) -> None:
         super().__init__(reason)
@@ -46,7 +46,7 @@ def load() -> Any:
 
 
 def _asked(ask: Callable[[], _T]) -> _T:
-    """Ask the library. Raises KerberosError."""
+    """Call the library. Raises KerberosError."""
     library = load()
     try:
         return ask()
@@ -61,14 +61,14 @@ class SecurityContext:
     """A context of the library."""
 
     def __init__(self, context: Any, peer: str) -> None:
-        context.__DEFER_STEP_ERRORS__ = False  # else `step` returns, and the next question raises
+        context.__DEFER_STEP_ERRORS__ = False  # otherwise the error of a `step` is raised by the next call
         self._context = context
         self._peer = peer
-        """The library's name for the other end's name."""
+        """The library's attribute with the peer's name."""
 
     @property
     def is_established(self) -> bool:
-        """Whether the peer is known and there are keys."""
+        """True if the peer is known and keys are agreed on."""
         return bool(self._context.complete)
 
     @property
@@ -77,7 +77,7 @@ class SecurityContext:
         return str(_asked(lambda: getattr(self._context, self._peer)))
 
     def step(self, token: bytes) -> bytes:
-        """Take the peer's token; return the answer."""
+        """Process the peer's token; return the answer."""
         return _asked(lambda: self._context.step(token)) or b""
 
     def wrap(self, message: bytes) -> bytes:
@@ -90,7 +90,7 @@ class SecurityContext:
 
 
 class Acceptor:
-    """A service with its keys. Raises KerberosError if they are not there."""
+    """A service with its keys. Raises KerberosError if the keytab lacks them."""
 
     def __init__(self, keytab: str, principal: str) -> None:
         library = load()
@@ -104,20 +104,20 @@ class Acceptor:
         self._library = library
         self._credentials = _asked(acquired)
         self.default_realm = ""
-        """The realm of the system's configuration; empty if it has none."""
+        """The default realm of the system's configuration; empty if it has none."""
         with contextlib.suppress(KerberosError):
-            # A name without a realm gets the default one.
+            # Canonicalizing a name without a realm adds the default one.
             named = _asked(lambda: str(library.Name("any", kind).canonicalize(library.MechType.kerberos)))
             self.default_realm = named.partition("@")[2]
 
     def context(self) -> SecurityContext:
-        """Return a context for one client."""
+        """Return a context for one client's login."""
         make = self._library.SecurityContext
         return SecurityContext(_asked(lambda: make(creds=self._credentials, usage="accept")), "initiator_name")
 
 
 class Initiator:
-    """A client's tickets: from the keytab, or else from the cache of this name, or else from the user's."""
+    """A client's tickets: from the keytab if there is one, else from the named cache or the user's."""
 
     def __init__(self, *, principal: str | None, keytab: str | None, cache: str | None) -> None:
         self._principal = principal
@@ -127,7 +127,7 @@ class Initiator:
         self._turn = threading.Lock()
 
     def context(self, service: str, host: str) -> SecurityContext:
-        """Return a context with a service of a host. Raises KerberosError."""
+        """Return a context with a service on a host. Raises KerberosError."""
         library = load()
 
         def made() -> Any:
@@ -135,7 +135,7 @@ class Initiator:
             name = None if principal is None else library.Name(principal, kind)
             mechs, store = [library.MechType.kerberos], self._store or None
             credentials = library.Credentials(name=name, usage="initiate", mechs=mechs, store=store)
-            _ = credentials.lifetime  # gets tickets by the keytab if there are none; raises if there cannot be
+            _ = credentials.lifetime  # gets tickets with the keytab if necessary; raises if that fails
             target = library.Name(f"{service}@{host}", library.NameType.hostbased_service)
             flags = library.RequirementFlag
             return library.SecurityContext(
@@ -146,7 +146,7 @@ class Initiator:
                 flags=flags.mutual_authentication | flags.integrity | flags.out_of_sequence_detection,
             )
 
-        with self._turn:  # logins of one client fill one cache
+        with self._turn:  # all logins of a client share one cache
             return SecurityContext(_asked(made), "target_name")
 
 
@@ -155,5 +155,5 @@ _numbers = itertools.count(1)
 
 @functools.lru_cache(maxsize=64)
 def initiator_of(principal: str | None, keytab: str | None, cache: str | None) -> Initiator:
-    """Return the tickets that all clients of this process share which ask for the same."""
+    """Return the tickets for these arguments, which all clients of this process share."""
     return Initiator(principal=principal, keytab=keytab, cache=cache)

@@ -1,8 +1,8 @@
 """The core's only access to the outside world: files, directories and clocks.
 
 The real ones are in `broker/runtime.py`; tests and the simulation hand in others (in memory, losing what was
-not synced, with a clock that is moved by hand). Every method may raise `OSError`, as the disk does; nobody in the core
-catches it, because a failing disk is the shell's decision. `failure_of` alone decides how such an error is classified.
+not synced, with a clock that is moved by hand). Every method may raise `OSError`, as the disk does; the core does not
+catch it, because a failing disk is the shell's decision. `failure_of` alone decides how such an error is classified.
 
 Durability, stated once: `File.write` reaches the page cache; only `File.sync` makes it survive a power loss. A created,
 renamed or deleted name survives one only after `Directory.sync`.

@@ -1,11 +1,11 @@
-"""OpenSSL's contexts made of a listener's TLS settings. Files are read here, when a context is made.
+"""Makes OpenSSL contexts from a listener's TLS settings, reading the files with keys and certificates.
 
-A private key and its certificates reach OpenSSL through a file that only this process sees, because the standard
-library takes them from files alone. A key may be of PKCS#8, as Kafka demands, or of the older forms; an encrypted one
-is decrypted with `ssl.key.password`.
+OpenSSL gets a private key and its certificates through a file that only this process sees, because the standard library
+accepts only files. A key may be in PKCS#8, as Kafka demands, or in one of the older forms; an encrypted one is
+decrypted with `ssl.key.password`.
 
-Cipher suites have IANA's names, as in Java. Those of TLS 1.3 cannot be chosen through the standard library: a list that
-has none of them turns TLS 1.3 off, one that has only those turns TLS 1.2 off, and one that has some is refused.
+Cipher suites have IANA's names, as in Java. The standard library cannot choose among those of TLS 1.3: a list without
+any of them turns TLS 1.3 off, a list of exactly these turns TLS 1.2 off, and a list with only some of them is refused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Final
 from kraftpy.config.security import Store, TlsSettings
 
 MOST_STORE_BYTES: Final = 4 << 20
-"""The most that a file of keys or certificates may have; the certificates of all public authorities take 0.3 MB."""
+"""The largest file of keys or certificates; the certificates of all public authorities take 0.3 MB."""
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----[^-]*-----END \1-----")
 _SUITES_OF_1_3 = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 class TlsError(Exception):
-    """Keys, certificates or cipher suites cannot be used. The message is one line, and quotes no file's content."""
+    """Keys, certificates or cipher suites cannot be used. The message is one line, and does not quote any file."""
 
 
 def server_context(tls: TlsSettings) -> ssl.SSLContext:
@@ -53,7 +53,7 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
 
 
 def own_certificate(tls: TlsSettings) -> bytes:
-    """Return the certificate that others are shown, as DER. Raises TlsError."""
+    """Return the certificate that this node shows to peers, as DER. Raises TlsError."""
     assert tls.keys is not None
     where, text = _text_of_keys(tls.keys)
     for match in _BLOCK.finditer(text):
@@ -63,7 +63,7 @@ def own_certificate(tls: TlsSettings) -> bytes:
 
 
 def files_of(tls: TlsSettings) -> tuple[str, ...]:
-    """Return the paths of the files that the keys and the trusted certificates are in."""
+    """Return the paths of the files with the keys and the trusted certificates."""
     return tuple(store.location for store in (tls.keys, tls.trusted) if store is not None and store.location)
 
 
@@ -89,12 +89,12 @@ def _load_keys(context: ssl.SSLContext, store: Store, password: str | None) -> N
             context.load_cert_chain(path, password=lambda: password or "")
         except (ssl.SSLError, ValueError) as error:
             reason = getattr(error, "reason", None) or "not valid"
-            hint = "" if password else "; is it encrypted, and ssl.key.password missing?"
+            hint = "" if password else "; if it is encrypted, set ssl.key.password"
             raise TlsError(f"{where}: the key or its certificates cannot be used ({reason}){hint}") from None
 
 
 def _text_of_keys(store: Store) -> tuple[str, str]:
-    """Return the name of a store of keys for messages, and its text. Raises TlsError."""
+    """Return the name of a key store, for messages, and its text. Raises TlsError."""
     if store.location is None:
         return "ssl.keystore.key", f"{store.key}\n{store.certificates}".replace("\r\n", "\n")
     where = f"ssl.keystore.location={store.location}"
@@ -132,7 +132,7 @@ def _read(where: str, location: str) -> str:
 
 @contextmanager
 def _unseen_file(text: str) -> Iterator[str]:
-    """Give a file with this text for a moment: in memory where the system can, else readable by this user alone."""
+    """Yield the path of a temporary file with this text: in memory if possible, else readable only by this user."""
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
         descriptor = os.memfd_create("keys", os.MFD_CLOEXEC)
         try:
@@ -160,7 +160,7 @@ def _choose_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     if of_1_3 and of_1_3 != _SUITES_OF_1_3:
         missing = ", ".join(sorted(_SUITES_OF_1_3 - of_1_3))
         raise TlsError(
-            f"ssl.cipher.suites: the suites of TLS 1.3 cannot be chosen one by one; {missing} are not listed"
+            f"ssl.cipher.suites: the suites of TLS 1.3 cannot be chosen individually, and the list lacks {missing}"
         )
     if older:
         found = []
@@ -176,11 +176,11 @@ def _choose_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     if not older:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     if context.minimum_version > context.maximum_version:
-        raise TlsError("ssl.cipher.suites: none of them is of a version in ssl.enabled.protocols")
+        raise TlsError("ssl.cipher.suites has no suite for a version in ssl.enabled.protocols")
 
 
 def openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a cipher suite of TLS 1.2 that has IANA's name; any other name is returned as it is."""
+    """Return OpenSSL's name for a cipher suite of TLS 1.2, given IANA's; any other name is returned unchanged."""
     exchange, found, rest = suite.removeprefix("TLS_").partition("_WITH_")
     if not found:
         return suite

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, NewType
 
 Offset = NewType("Offset", int)
-"""A record's place in its partition, or one past it where the name ends in `_end_offset`."""
+"""A record's place in its partition, or one past it if the name ends in `_end_offset`."""
 
 LeaderEpoch = NewType("LeaderEpoch", int)
 """How many times a partition's leadership has changed; -1 means unknown."""
@@ -18,7 +18,7 @@ BrokerId = NewType("BrokerId", int)
 ProducerId = NewType("ProducerId", int)
 
 Millis = NewType("Millis", int)
-"""Milliseconds since the Unix epoch, or a span of them where the name ends in `_ms`."""
+"""Milliseconds since the Unix epoch, or a duration if the name ends in `_ms`."""
 
 TopicId = NewType("TopicId", bytes)
 """A topic's identity, 16 bytes: a topic deleted and created again gets a new one (KIP-516)."""

@@ -92,7 +92,7 @@ def test_what_kafka_has_and_we_do_not_use_is_one_note() -> None:
         "num.network.threads is ignored: Kafka has it, but this broker does not use it",
         "zookeeper.connect is ignored: Kafka 4 no longer has it",
         "background.threads is ignored: Kafka has it, but this broker does not use it",
-        "listener.name.external.ssl.keystore.type is ignored: EXTERNAL is no listener with TLS or SASL",
+        "listener.name.external.ssl.keystore.type is ignored: EXTERNAL is not a listener with TLS or SASL",
         "ssl.client.auth is ignored: no listener has TLS or SASL",
     ]
     assert config == BrokerConfig()
@@ -109,7 +109,7 @@ def test_what_kafka_has_and_we_do_not_use_is_one_note() -> None:
 def test_a_listener_that_lets_everybody_in_is_one_warning(listeners: str, exposed: str) -> None:
     protocols = "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT,THIRD:PLAINTEXT"
     given = f"listeners={listeners}\nlistener.security.protocol.map={protocols}\ninter.broker.listener.name=PLAINTEXT"
-    told = f"listeners: everyone who reaches {exposed} may do everything, and read what others send"
+    told = f"listeners: anyone who can reach {exposed} may do anything, and read what others send"
     assert load(given).warnings == ([told] if exposed else [])
 
 
@@ -141,7 +141,7 @@ def test_nobody_is_left_to_believe_in_an_authorizer_that_is_not_there() -> None:
         ("bootstrap.servers", "it is a setting of clients"),
         ("acks", "it is a setting of clients"),
         ("zookeeper.ssl.no.such", "Kafka 4 no longer has it"),
-        ("confluent.license", "it is no setting of Kafka"),
+        ("confluent.license", "it is not a setting of Kafka"),
     ],
 )
 def test_a_name_that_means_nothing_here_is_one_note(name: str, reason: str) -> None:
@@ -223,7 +223,7 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ({"listeners": "A://h:1,A://h:2"}, "listeners: the listener name A occurs twice"),
         ({"listeners": "A://:1,B://h:1"}, "listeners: A://:1 and B://h:1 have the same port"),
         ({"listeners": "A://h:1"}, "listeners: no protocol for A in listener.security.protocol.map"),
-        ({"listeners": "SSL://h:1"}, "listeners: SSL is SSL, and has neither ssl.keystore.location nor .key"),
+        ({"listeners": "SSL://h:1"}, "listeners: SSL is SSL, but has neither ssl.keystore.location nor .key"),
         (
             {"listeners": "CONTROLLER://h:1"},
             "listeners: there is no listener for clients; all are in controller.listener.names",

@@ -49,8 +49,8 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "time for a TLS handshake": f"{HANDSHAKE_SECONDS:g} s",
         "a SCRAM credential's iterations": f"{LEAST_ITERATIONS:,} to {MOST_ITERATIONS:,}",
         "a SCRAM user's name": f"{LONGEST_NAME:,} characters",
-        "size of a token of OAUTHBEARER": f"{MOST_TOKEN_BYTES // 1024} KiB",
-        "size of a document with keys of tokens": f"{MOST_JWKS_BYTES >> 20} MiB",
+        "size of an OAUTHBEARER token": f"{MOST_TOKEN_BYTES // 1024} KiB",
+        "size of a JWKS document with the keys for tokens": f"{MOST_JWKS_BYTES >> 20} MiB",
         "wait for the key that a token names": f"{MOST_WAIT_SECONDS:g} s",
         "unknown keys that are remembered": f"{MISSING_KEYS}, for {MISSING_SECONDS:g} s",
     }

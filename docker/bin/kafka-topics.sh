@@ -1,5 +1,5 @@
 #!/bin/sh
-# Kafka's command for topics, as far as compose files use it, by `kraftpy topic`. What it prints is kraftpy's.
+# Kafka's command for topics, with the options that compose files use. It runs `kraftpy topic`, and prints its output.
 set -eu
 
 action='' servers='' topic=''

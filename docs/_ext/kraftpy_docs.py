@@ -1,8 +1,8 @@
-"""The Sphinx extension of this site: directives for what is made from the code, and docstrings made safe.
+"""The Sphinx extension of this site: directives for pages generated from the code, and safe docstrings.
 
-`settings KIND`, `differences`, `answers` and `rights` put in what `pages` makes; `include-root FILE` shows a page from
-the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are object types: each
-setting can be searched for and linked to.
+`settings KIND`, `differences`, `answers` and `rights` insert the output of `pages`; `include-root FILE` shows a page
+from the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are object types:
+each setting can be searched for and linked to.
 
 Docstrings are prose with `code` in single backticks; `safe_lines` turns them into reStructuredText that means the
 same and cannot go wrong.

@@ -1,8 +1,8 @@
-"""Markdown that is made from the code: the reference of settings, and the tables of differences from Kafka.
+"""Markdown generated from the code: the reference of settings and rights, and the tables of differences from Kafka.
 
 Pure functions of the tables in `kraftpy.config`, of the rights in `kraftpy.broker.authorization`, and of
-docs/differences.toml and docs/answers.toml. `kraftpy_docs` puts
-what they return into the site; tests call them without Sphinx.
+docs/differences.toml and docs/answers.toml. `kraftpy_docs` inserts their output into the site; tests call them without
+Sphinx.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def rights_page() -> str:
     for key, needs in sorted(RIGHTS.items()):
         name = "".join(word.capitalize() for word in key.name.split("_"))
         if not needs:
-            lines.append(f"| {int(key)} {name} | | | open to everybody |")
+            lines.append(f"| {int(key)} {name} | | | open to every client |")
         for place, need in enumerate(needs):
             shown = f"{int(key)} {name}" if not place else ""
             when = f"; {_safe(need.when)}" if need.when else ""

@@ -46,7 +46,7 @@ class AuditInterceptor:
         interval_ms: float = 10_000,
         **options: Any,
     ) -> None:
-        """`options` are those of any client, such as `security_protocol`."""
+        """`options` are the options of any client, such as `security_protocol`."""
         self._options = options
         self._servers, self._topic, self._tier, self._window_ms = bootstrap_servers, topic, tier, window_ms
         self._counter = self._new_counter()

@@ -58,17 +58,17 @@ if TYPE_CHECKING:
 
         @property
         def authorizer(self) -> Authorizer | None:
-            """Decides who may do what; None if everybody may do everything."""
+            """The authorizer; None if every client may do everything."""
 
         @property
         def client_quotas(self) -> ClientQuotaManager:
-            """Holds clients to their quotas."""
+            """The enforcement of client quotas."""
 
 
 MAX_REQUEST_ELEMENTS = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
 LONG_ELEMENTS = 1_000
-"""The most elements decoded, handled or encoded in one go on the loop: about 10 ms, 20 ms for the costliest."""
+"""The most elements decoded, handled or encoded on the loop without a pause: about 10 ms, 20 ms for the costliest."""
 _LONG_FRAME_BYTES = 4 << 20
 """A request other than Produce that is longer than this is decoded in a thread, however few elements it has."""
 _MOST_ELEMENTS: dict[int, int] = {
@@ -201,11 +201,11 @@ async def _answer(
 
 
 async def _guard(broker: Broker, authorizer: Authorizer, context: RequestContext) -> Guard | None:
-    """Note the rights of whoever sent the request; return the guard of its API, if it has one.
+    """Set the rights of the request's sender; return the guard of its API, if it has one.
 
-    Brokers may do everything, on the listener that is theirs.
+    Brokers may do everything on the inter-broker listener.
     """
-    from kraftpy.broker.authorization.guards import guard_of  # here: without an authorizer, there are none
+    from kraftpy.broker.authorization.guards import guard_of  # here: only used with an authorizer
 
     is_from_broker = (
         context.connection is not None

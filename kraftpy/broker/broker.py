@@ -240,7 +240,7 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings in force now, which may change while the broker runs."""
+        """The settings now in force; they may change while the broker runs."""
         return self.settings.config
 
     @property
@@ -369,7 +369,7 @@ class Broker:
         is_clean = is_ready
         self._may_change.set()
         if self.controller is not None:
-            self.controller.stop()  # the next one fences brokers that leave with this node
+            self.controller.stop()  # the next controller fences brokers that leave with this node
         try:
             await self.metadata.stop()
         except OSError as error:
@@ -390,7 +390,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         client_listeners = self.config.client_listeners if self.config.is_broker else ()
         if self.config.secured:
-            from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers have none
+            from kraftpy.broker.security.listeners import SecureListeners  # here: most brokers do not need it
 
             self.secured = SecureListeners(self)
         for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
@@ -502,7 +502,7 @@ class Broker:
     # --- connections -------------------------------------------------------------------------
 
     def _protocol(self, listener: str) -> asyncio.BaseProtocol:
-        """Return what a socket accepted on this listener talks to."""
+        """Return the protocol for a socket accepted on this listener."""
         connection = self._connection(listener)
         if self.secured is None:
             return connection

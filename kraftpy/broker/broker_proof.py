@@ -112,7 +112,7 @@ class BrokerProof:
 
 
 async def who_asks(broker: Broker, context: RequestContext) -> Identity | None:
-    """Return the broker that has proved to be at the other end of a request's connection; None if there is none.
+    """Return the broker that has proved to be at the other end of a request's connection, or None.
 
     A broker that registered just now is held until the metadata here, which may be a moment behind, include it.
     """

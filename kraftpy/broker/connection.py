@@ -11,13 +11,13 @@ while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next request wait
 responses. So a connection holds at most the request being served, one more, the queue, and what its `ResponseWriter`
 holds. `RequestMemory` bounds the sum over all connections; a connection's share is free as soon as it ends.
 
-A connection whose client has exceeded a quota is muted: neither read nor served for a while, behind its last answer.
+A connection whose client has exceeded a quota is muted: neither read nor served for a while after its last answer.
 
 A peer that begins a frame must keep sending it, and a peer that sent a request must read the response: `overdue` says
 when it has taken too long. After `_SERVED_AT_ONCE` pipelined requests, other connections get their turn.
 
-`ResponseWriter` is the sending half. A malformed frame closes this connection and no other. TLS is a layer of its own
-(`security.tls`) between the socket and this.
+`ResponseWriter` is the sending half. A malformed frame closes this connection and no other. TLS is a separate layer
+(`security.tls`) between the socket and this class.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ class Connection(asyncio.BufferedProtocol):
         self.principal = ANONYMOUS
         """The identity that the other end has proved."""
         self.is_by_token = False
-        """Whether it was proved by a delegation token, which gives no right to get others."""
+        """True if the identity was proved by a delegation token, with which no other tokens can be created."""
         self.broker_claim = ""
         """The other end's claim to be a broker (`broker_proof`); empty if it makes none."""
         self.header_trust = Trust()
-        """Whether the timestamps in the headers of produced batches have proved right."""
+        """The record of whether the timestamps in the headers of produced batches were right."""
         self.proved_broker: tuple[int, int] | None = None
         """The broker and the epoch that this claim has proved."""
         self.last_active_at = 0.0
@@ -166,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         """Return the unfilled rest of the frame being received, or the shared buffer."""
         partial = self._partial
         if partial is not None:
-            # Grow it here and not in buffer_updated, where the caller still holds it.
+            # Grow it here, not in buffer_updated, during which the caller still holds a view of it.
             while len(partial) < self._partial_room:
                 partial += _ZEROS[: self._partial_room - len(partial)]
             return memoryview(partial)[self._partial_bytes :]
@@ -434,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def mute(self, seconds: float) -> None:
-        """Read and serve nothing for this long from now on, once the request being served is answered (KIP-219).
+        """Read and serve nothing for this long, once the request being served is answered (KIP-219).
 
         Meanwhile the connection counts as idle, and a peer that leaves is noticed only afterwards.
         """
@@ -450,19 +450,19 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def answer(self) -> Answer:
-        """What answers the requests now."""
+        """The function that answers requests now."""
         return self._answer
 
     def answer_with(self, answer: Answer) -> None:
-        """Let this answer the requests from now on."""
+        """Use this function to answer requests from now on."""
         self._answer = answer
 
     def limit_frames(self, most_bytes: int) -> None:
-        """Accept no longer frames from now on."""
+        """Refuse frames longer than this from now on."""
         self._max_frame_bytes = most_bytes
 
     def authenticated(self, principal: Principal, *, is_by_token: bool = False) -> None:
-        """Note who is at the other end; from now on, requests may be as long as `socket.request.max.bytes`."""
+        """Set the client's principal; from now on, requests may be as long as `socket.request.max.bytes`."""
         self.principal, self.is_by_token = principal, is_by_token
         self._max_frame_bytes = self._most_frame_bytes
 

@@ -58,14 +58,14 @@ class ConnectionLimits:
             )
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over limits that may have changed. Those of single hosts apply after `resolve`."""
+        """Take over changed limits. Limits of single hosts apply after `resolve`."""
         self._is_by_descriptors = self._shares.connections < config.max_connections
         self._most = min(config.max_connections, self._shares.connections)
         self._per_host = config.max_connections_per_ip
         self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
 
     def reconfigure(self, tasks: Tasks, config: BrokerConfig) -> None:
-        """Take over changed limits now, and those of single hosts as soon as their names are resolved."""
+        """Take over changed limits now, and limits of single hosts as soon as their names are resolved."""
         self.configure(config)
         tasks.create_task(self._resolve_again(), name="limits of connections")
 
@@ -73,7 +73,7 @@ class ConnectionLimits:
         try:
             await self.resolve()
         except OSError as error:
-            logger.error("max.connections.per.ip.overrides: a host is not found, the limits stay: %s", error)
+            logger.error("max.connections.per.ip.overrides: a host was not found, the limits stay: %s", error)
 
     @property
     def most(self) -> int:

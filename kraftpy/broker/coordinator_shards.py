@@ -159,7 +159,7 @@ class Shards(ABC, Generic[M]):
 
     @abstractmethod
     def _parse(self, key: Buffer | None, value: Buffer | None) -> Any:
-        """Parse the value of a record as the machine does. For long ones: it is called in a thread."""
+        """Parse the value of a record as the machine does. Called in a thread, for long values."""
 
     @abstractmethod
     def _replay_record(self, machine: M, header: BatchHeader, record: BatchRecord, parsed: Any) -> None:
@@ -170,7 +170,7 @@ class Shards(ABC, Generic[M]):
         return False
 
     def _restore_on(self, machine: M) -> bool:
-        """Do a piece of what is to be done before `loaded`; return True if there is more."""
+        """Do a piece of the work before `loaded`; return True if there is more."""
         return False
 
     @abstractmethod

@@ -19,7 +19,7 @@ from kraftpy.config import BrokerConfig
 
 SPARES: Final = 16
 ACCEPTED_AT_ONCE: Final = 8
-"""Connections a listener accepts in one go; those above a limit are closed three loop iterations later."""
+"""Connections a listener accepts at a time; those above a limit are closed three loop iterations later."""
 _REFUSED_PER_LISTENER: Final = 4 * ACCEPTED_AT_ONCE
 _BASE: Final = 24
 _RESERVED: Final = 16

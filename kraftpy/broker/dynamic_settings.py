@@ -1,11 +1,11 @@
 """The settings of this broker that are in force: those of its file, and the dynamic ones in the metadata (KIP-226).
 
     settings = DynamicSettings(config, lambda: metadata.image)
-    settings.then(maintenance.configure)     # called with the new settings whenever they have changed
+    settings.then(maintenance.configure)     # is called with the new settings after every change of them
     settings.follow(records)                 # after every change of the metadata
     settings.config.message_max_bytes
 
-A part of the broker that takes its settings when it is made, and does not say so here, keeps those of the file.
+A part of the broker that takes its settings when it is created, and does not call `then`, keeps those of the file.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from kraftpy.metadata.records import ConfigChanged, Record
 
 
 class DynamicSettings:
-    """One broker's settings as of now."""
+    """One broker's current settings."""
 
     def __init__(self, config: BrokerConfig, image: Callable[[], Image]) -> None:
         self.static = config
-        """The settings that this broker was started with."""
+        """The settings with which this broker was started."""
         self.config = config
         """The settings in force."""
         self._image = image
         self._listeners: list[Callable[[BrokerConfig], None]] = []
 
     def then(self, *listeners: Callable[[BrokerConfig], None]) -> None:
-        """Call these with the new settings after every change."""
+        """Call these functions with the new settings after every change."""
         self._listeners += listeners
 
     def follow(self, records: Sequence[Record] | None = None) -> None:
-        """Take over what these records have changed; None stands for everything in the metadata."""
+        """Take over settings that these records change; None stands for everything in the metadata."""
         if records is not None and not any(_is_about_brokers(record) for record in records):
             return
         image = self._image()

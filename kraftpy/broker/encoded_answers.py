@@ -30,7 +30,7 @@ class EncodedAnswers:
         """Bytes kept now."""
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[tuple[bytes, bool]]]) -> bytes:
-        """Return the response for a key, calling `make` if there is none; `make` returns it and whether it may be kept.
+        """Return the response for a key. If missing, call `make`, which returns it and whether it may be kept.
 
         A response that may not be kept (because the cluster changed meanwhile) goes only to the caller that made it.
         """

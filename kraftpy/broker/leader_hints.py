@@ -25,7 +25,7 @@ class LeaderHints:
         return list(self._endpoints.values())
 
     def of(self, topic: str, topic_id: bytes, partition: int) -> LeaderIdAndEpoch | None:
-        """Return the partition's leader from the metadata; None if there is none, or not on this listener.
+        """Return the partition's leader from the metadata; None without a leader that has this listener.
 
         The topic is looked up by id if `topic` is "".
         """

@@ -1,7 +1,7 @@
 """The loggers of this process and their levels, as the resource BROKER_LOGGER of one node (KIP-412).
 
 Names are those of Python's loggers (`root`, `kraftpy.broker.server`), levels are Kafka's words. A change applies to
-this process at once, and ends with it. A logger exists if a module of this program has it: no client can make others.
+this process at once, and is lost when it ends. Only loggers of this program's modules exist; clients cannot create any.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _word(level: int) -> str:
-    """Return Kafka's word for a level, or for the next one that logs less."""
+    """Return Kafka's word for a level, or for the next higher one."""
     return min(
         (word for word, value in _LEVELS.items() if value >= level),
         key=lambda word: _LEVELS[word],

@@ -40,5 +40,5 @@ async def patiently(
 
 
 async def sync_patiently(directory: Directory, complaints: Complaints) -> None:
-    """Sync a directory in a thread, waiting for descriptors and threads if there are none. Raises OSError."""
+    """Sync a directory in a thread; wait while there are no descriptors or threads for it. Raises OSError."""
     await patiently(lambda: asyncio.to_thread(directory.sync), f"sync {directory.path}", complaints, is_sync=True)

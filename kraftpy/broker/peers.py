@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 def security_between(config: BrokerConfig) -> Security:
-    """Return what a broker does on a connection to another: the security of their listener, with its own keys and name.
+    """Return the security of a broker's connections to others: that of their listener, with its own keys and name.
 
-    Keys and certificates are read each time, so that a renewed one is used without a restart. Raises BrokerUnreachable
+    Keys and certificates are read each time, so that renewed ones are used without a restart. Raises BrokerUnreachable
     if they cannot be used.
     """
     return _security_to(config.security_of(config.inter_broker_listener), config.inter_broker_mechanism)
 
 
 def security_to_controllers(config: BrokerConfig) -> Security:
-    """Return what a node does on a connection to a controller: as `security_between` does. Blocking."""
+    """Return the security of a node's connections to controllers, like `security_between`. Blocking."""
     return _security_to(config.controller_security, config.controller_mechanism)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RequestQuota(Protocol):
-    """Holds a request to its client's quotas (`broker.quotas`)."""
+    """Counts one request towards its client's quotas (`broker.quotas`)."""
 
     def most_fetch_bytes(self) -> int | None:
         """Return the most bytes of records that an answer to Fetch should have; None if there is no such limit."""
@@ -41,11 +41,11 @@ class RequestContext:
     connection: Connection | None = None
     """The connection it arrived on; None for requests that a broker sends to itself."""
     is_long: bool = False
-    """It names so many things that it must be handled in slices (`broker.slices`)."""
+    """True if it names so many items that it must be handled in slices (`broker.slices`)."""
     rights: Rights = ALL_RIGHTS
-    """What the sender may do; everything if there is no authorizer."""
+    """The sender's rights; without an authorizer, it may do everything."""
     quota: RequestQuota | None = None
-    """Holds the request to quotas; None if it is exempt, or if nobody has one."""
+    """Counts the request towards quotas; None if it is exempt, or if there are no quotas."""
 
     @property
     def principal(self) -> Principal:

@@ -1,7 +1,7 @@
-"""The rights of whoever sent a request, as handlers ask for them.
+"""The rights of a request's sender, as handlers ask for them.
 
-Without an authorizer everybody has `ALL_RIGHTS`, as have brokers that have proved to be one. With one, rights are those
-of a principal at a host (`security.authorizer`).
+Without an authorizer, all senders have `ALL_RIGHTS`; with one, only brokers that have proved their identity do, and the
+rights of clients are those of a principal at a host (`security.authorizer`).
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ if TYPE_CHECKING:
 
 
 class Rights(Protocol):
-    """What a requester may do. Ask again after every await: rights change while a request waits."""
+    """The rights of one sender. Ask again after every await: rights may change while a request waits."""
 
     @property
     def are_unlimited(self) -> bool:
-        """Whether everything is allowed, now and for the rest of the request."""
+        """True if everything is allowed, now and for the rest of the request."""
 
     def allows(
         self, operation: Operation, resource_type: ResourceType, name: str, *, is_asked_for: bool = True
     ) -> bool:
         """Return whether an operation on a resource is allowed.
 
-        A refusal of what was asked for is written to the audit log; what a list merely leaves out is not.
+        A refusal is written to the audit log if the client asked for the resource (`is_asked_for`), and not if a list
+        merely leaves it out.
         """
 
     @property
     def watches(self) -> dict[Watch, None]:
-        """The requests that wait, and are woken when rights may have changed."""
+        """The waiting requests to wake when rights may have changed."""
 
     def allows_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the operation is allowed on some resource of the type (KIP-679)."""
 
     @property
     def of_topics(self) -> TopicRights | None:
-        """What a member's group may know and have created of topics; None if that is everything."""
+        """The sender's rights to topics, for a group that it is a member of; None if they are unlimited."""
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the operations allowed on a resource, as bits of an `authorized_operations` field (KIP-430)."""
 
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
-"""The value of an `authorized_operations` field that nobody asked for."""
+"""The value of an `authorized_operations` field that the client did not ask for."""
 _ALL_OPERATIONS: Final = {kind: operation_bits(operations) for kind, operations in OPERATIONS.items()}
 
 
 class _AllRights:
-    """The rights of everybody if there is no authorizer, and of brokers."""
+    """Unlimited rights: those of brokers, and without an authorizer of all clients."""
 
     are_unlimited = True
     of_topics = None

@@ -32,7 +32,7 @@ class HasConfig(Protocol):
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings in force now: those this node was started with, and dynamic ones."""
+        """The settings now in force: those this node was started with, and dynamic ones."""
 
 
 class HasClock(Protocol):

@@ -1,4 +1,4 @@
-"""Failures of a node's start, each told in one line that names the setting or the directory."""
+"""Failures of a node's start: one-line errors that name the setting or the directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftpy.config import Listener
 class StartupError(Exception):
     """The broker cannot start; the message says why, in one line.
 
-    `is_damage`: the disk is unreadable or does not hold what was written; the cause is not a setting to be changed.
+    `is_damage`: the disk is unreadable or does not hold what was written; changing a setting would not help.
     """
 
     def __init__(self, message: str, *, is_damage: bool = False) -> None:
@@ -24,8 +24,8 @@ class StartupError(Exception):
 def opening(listener: Listener) -> Iterator[None]:
     """Name the listener if the block cannot bind it or listen on it. Raises StartupError.
 
-    A port that could be bound may still be taken when the node listens on it, because a bound socket that does not
-    listen keeps out no other that reuses addresses.
+    A port that could be bound may still be in use when the node listens on it, because a bound socket that does not
+    listen does not keep out others that reuse addresses.
     """
     try:
         yield
@@ -34,7 +34,7 @@ def opening(listener: Listener) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Return what the system says of a socket."""
+    """Return the system's reason for an error of a socket."""
     if error.errno == errno.EADDRINUSE:
         return "the port is taken"
     return error.strerror or str(error)

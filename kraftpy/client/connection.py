@@ -7,8 +7,8 @@ ApiVersions is asked first, in its newest version. A broker that does not know t
 in the form of version 0, and is asked again in the best version it knows (KIP-511). Every API then uses the highest
 common version.
 
-If the session of a login ends, the first request that is sent when most of its life is over waits until the client has
-authenticated again on this connection, and so do those behind it (KIP-368).
+If the session of a login expires, the first request in the last part of its lifetime waits until the client has
+authenticated again on this connection, and so do the requests behind it (KIP-368).
 
 A response may have `ResponseLimit.bytes`, plus the bytes that a fetch asked for: a fetch answer holds at least one
 batch, however large. A larger response is refused as soon as its size is read, and closes the connection.
@@ -65,7 +65,7 @@ class BrokerUnreachable(KafkaError):
 
 
 class TlsFailed(KafkaError):
-    """The two ends do not trust each other, or have no version or cipher in common. Asking again would not help."""
+    """The two ends do not trust each other, or have no version or cipher in common. A retry would not help."""
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, f"SSL handshake with {name} failed: {error}")
@@ -197,9 +197,9 @@ class Connection(asyncio.Protocol):
         self._raw_hello: asyncio.Future[bytes] | None = None
         self._login: Login | None = None
         self._renew_at_ms: float | None = None
-        """When the session of the login is to be renewed; None if it does not end."""
+        """The time at which to renew the login's session; None if it does not end."""
         self._held: list[bytes] | None = None
-        """Requests that wait for a renewal; None if there is none."""
+        """Requests that wait for a renewal; None if no renewal is in progress."""
         self._renewing: asyncio.Task[None] | None = None
 
     # --- opening and closing --------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Connection(asyncio.Protocol):
         self.features_epoch, self.features = answer.features_epoch, answer.features
 
     async def _log_in(self, login: Login) -> None:
-        from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections need none
+        from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections do not need it
 
         exchange = log_in(login, self.name.rpartition(":")[0])
         answer: Any = None
@@ -285,13 +285,13 @@ class Connection(asyncio.Protocol):
             self._renew_at_ms = None if after_ms is None else self._runtime.monotonic_ms() + after_ms
 
     async def _log_in_again(self, login: Login) -> None:
-        """Renew the session, and then send what has waited for it."""
+        """Renew the session, and then send the requests that wait for it."""
         try:
             await self._log_in(login)
         except KafkaError as failed:
             self.close(failed)
         except Exception as failed:
-            text = f"authenticating again at {self.name} failed: {type(failed).__name__}: {failed}"
+            text = f"re-authentication with {self.name} failed: {type(failed).__name__}: {failed}"
             self.close(KafkaError(ErrorCode.NETWORK_EXCEPTION, text))
         held, self._held = self._held or [], None
         if self._error is None:
@@ -382,7 +382,7 @@ class Connection(asyncio.Protocol):
         return self._next_id
 
     def _write_in_session(self, frame: bytes) -> None:
-        """Write a request, after a renewal of the session if it is time for one."""
+        """Write a request, after renewing the session if it is time to."""
         if self._held is not None:
             self._held.append(frame)
         elif self._renew_at_ms is None or self._runtime.monotonic_ms() < self._renew_at_ms:

@@ -1,8 +1,8 @@
-"""Tickets for a client's logins by GSSAPI: where they come from, by the options under Kafka's names.
+"""Tickets for a client's logins by GSSAPI: from the user's cache, another cache or a keytab, as the options say.
 
-Without `sasl_jaas_config`, and with a Krb5LoginModule that has `useTicketCache=true`, they are those of the user, which
-`kinit` has got, or those of the cache `ticketCache`. With `useKeyTab=true`, `keyTab` and `principal`, the client gets
-them by itself, also when they have expired.
+Without `sasl_jaas_config`, or with a Krb5LoginModule that has `useTicketCache=true`, the tickets are the user's, from
+`kinit`, or those in the cache `ticketCache`. With `useKeyTab=true`, `keyTab` and `principal`, the client gets tickets
+with the keytab, and new ones when these have expired.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class _Context:
-    """A context whose failures are a client's errors."""
+    """A context that raises a client's errors."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -46,9 +46,9 @@ class _Context:
 
 
 def contexts_of(named: str | None, jaas: JaasLogin | None) -> Callable[[str], Context]:
-    """Return what makes a context with the brokers' service on a host; `named` is `sasl_kerberos_service_name`.
+    """Return a function from a host to a context with the brokers' service there.
 
-    Raises ValueError, which names the option.
+    `named` is `sasl_kerberos_service_name`. Raises ValueError, which names the option.
     """
     try:
         load()
@@ -62,7 +62,7 @@ def contexts_of(named: str | None, jaas: JaasLogin | None) -> Callable[[str], Co
         raise ValueError(f"sasl_kerberos_service_name is {named}, and serviceName in sasl_jaas_config is {own}")
     service = named or own
     if not service:
-        raise ValueError("sasl_kerberos_service_name must be given with GSSAPI: the brokers' principals begin with it")
+        raise ValueError("sasl_kerberos_service_name must be given with GSSAPI: the first part of brokers' principals")
     keytab, principal = None if jaas is None else jaas.keytab, given.get("principal")
     if keytab is not None and not principal:
         raise ValueError("sasl_jaas_config: keyTab needs a principal")
@@ -72,13 +72,13 @@ def contexts_of(named: str | None, jaas: JaasLogin | None) -> Callable[[str], Co
 def contexts_with(
     service: str, principal: str | None, keytab: str | None, cache: str | None = None
 ) -> Callable[[str], Context]:
-    """Return what makes a context with a service on a host, with the tickets of a keytab, a cache or the user."""
+    """Return a function from a host to a context with the service there, by the tickets of a keytab, cache or user."""
     initiator = initiator_of(principal, keytab, cache)
     return lambda host: _Context(_told(lambda: initiator.context(service, host)))
 
 
 def _told(ask: Callable[[], _T]) -> _T:
-    """Ask Kerberos. Raises KafkaError, which can be retried if no KDC answers."""
+    """Call Kerberos. Raises KafkaError, which is retriable if no KDC answers."""
     try:
         return ask()
     except KerberosError as error:

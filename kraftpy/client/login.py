@@ -1,10 +1,10 @@
-"""How a client secures its connections: TLS, and SASL with PLAIN, SCRAM, OAUTHBEARER or GSSAPI.
+"""A client's logins: TLS, and SASL with PLAIN, SCRAM, OAUTHBEARER or GSSAPI.
 
-A client checks the broker's certificate, and that it is for the host it connects to, before it sends anything; with
-SCRAM and GSSAPI, the broker has to prove who it is as well.
+Before a client sends anything, it checks the broker's certificate, and that it is valid for the host it connects to.
+With SCRAM and GSSAPI, the broker has to prove its identity as well.
 
-A session that ends is renewed on its connection by the same exchange, before the first request that is sent in the last
-part of its life (KIP-368); a connection that is not used lets its session end.
+A session that expires is renewed on its connection by the same exchange, before the first request in the last part of
+its lifetime (KIP-368). The session of an unused connection is not renewed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from kraftpy.client.options import ClientOptions
 
 Exchange = Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, int]
-"""Yields requests to send and slow computations to run, and is sent their results. Returns the session's lifetime in
+"""Yields requests to send and slow functions to run, and gets their results. Returns the session's lifetime in
 milliseconds; 0 means that it does not end."""
 
 CLIENT_MECHANISMS = ("PLAIN", *MECHANISMS, OAUTHBEARER, GSSAPI)
 _RENEWED_AFTER = (0.85, 0.95)
-"""The share of its life after which a session is renewed: at random in between, as in Kafka."""
+"""The share of its lifetime after which a session is renewed: at random in between, as in Kafka."""
 _LEAST_BETWEEN_RENEWALS_MS = 1_000
 
 
 def renewed_after_ms(lifetime_ms: int, random: float) -> float | None:
-    """Return when to renew a session, in milliseconds from its begin; None if it cannot or need not be.
+    """Return when to renew a session, in milliseconds from its start; None if it has no end or is too short.
 
-    `random` is in [0, 1). Brokers renew a session once a second at most.
+    `random` is in [0, 1). Brokers renew a session at most once a second.
     """
     least, most = _RENEWED_AFTER
     after_ms = lifetime_ms * (least + (most - least) * random)
@@ -55,12 +55,12 @@ def renewed_after_ms(lifetime_ms: int, random: float) -> float | None:
 
 
 def log_in(login: Login, host: str) -> Exchange:
-    """Prove the name on a connection with a host that has agreed on versions. Raises KafkaError."""
+    """Log in on a connection to a host, once versions are agreed on. Raises KafkaError."""
     answer = yield ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=login.mechanism)
     if answer.error_code:
         raise KafkaError(
             ErrorCode.of(answer.error_code),
-            f"the broker does not have the SASL mechanism {login.mechanism}, but {', '.join(answer.mechanisms)}",
+            f"the broker does not support the SASL mechanism {login.mechanism}, only {', '.join(answer.mechanisms)}",
         )
     try:
         if login.mechanism == "PLAIN":
@@ -94,7 +94,7 @@ def _oauthbearer(get: Callable[[], str]) -> Exchange:
     answer, lifetime_ms = yield from _token(message)
     status = refusal_of(answer)
     if status is not None:
-        with contextlib.suppress(KafkaError):  # the broker's last answer is one
+        with contextlib.suppress(KafkaError):  # the broker's last answer is an error
             yield from _token(last_message())
         raise AuthenticationFailed(f"the broker refused the token: {status}")
     return lifetime_ms
@@ -113,7 +113,7 @@ def _gssapi(make: Callable[[str], Context], host: str) -> Exchange:
 
 
 def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], Any], Any, tuple[bytes, int]]:
-    """Send a token; return the answer, and for how long the session lasts if it has begun."""
+    """Send a token; return the answer and the session's lifetime, which is 0 before the session begins."""
     answer = yield ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token)
     if answer.error_code:
         error = ErrorCode.of(answer.error_code)
@@ -122,7 +122,7 @@ def _token(token: bytes) -> Generator[tuple[ApiKey, Any] | Callable[[], Any], An
 
 
 def security_of(options: ClientOptions) -> Security:
-    """Make what the options say, reading the files that they name. Raises ValueError, which names the option."""
+    """Return the security that the options describe, reading files. Raises ValueError, which names the option."""
     protocol = options.security_protocol
     tls = _tls(options) if protocol in ("SSL", "SASL_SSL") else None
     return Security(tls=tls, login=_login(options) if protocol.startswith("SASL_") else None)
@@ -172,5 +172,5 @@ def _login(options: ClientOptions) -> Login:
 
         return Login(mechanism=mechanism, context=contexts_of(options.sasl_kerberos_service_name, parsed))
     if not username or not password:
-        raise ValueError("sasl_username and sasl_password must be given, or be in sasl_jaas_config")
+        raise ValueError("sasl_username and sasl_password must be given, directly or in sasl_jaas_config")
     return Login(mechanism=mechanism, username=username, password=password, is_by_token=is_by_token)

@@ -1,9 +1,9 @@
-"""Tokens for a client's logins by OAUTHBEARER: their sources, and their reuse.
+"""Tokens for a client's logins by OAUTHBEARER: fetched from their source, and shared by the client's connections.
 
 A token comes from a function of the application, from a file, or from a token endpoint by the grant "client
 credentials" (RFC 6749, section 4.4; KIP-768, KIP-1139). All connections of a client share a token until four fifths of
-its life are over; a token without a known expiry is fetched for each login. Fetching blocks, so logins do it in a
-thread.
+its lifetime have passed; a token without a known expiry is fetched for each login. Fetching blocks, so logins do it in
+a thread.
 
 Left out: assertions (the grant "jwt-bearer"), and allow lists of URLs: the application chooses the URL itself.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kraftpy.security.jaas import Login as JaasLogin
 
 TokenProvider = Callable[[], str]
-"""Returns a token. Is called in a thread, and by one login at a time."""
+"""Returns a token. Called in a thread, for one login at a time."""
 
 _USED_SHARE: Final = 0.8
 _MOST_ANSWER_BYTES: Final = 2 * MOST_TOKEN_BYTES
@@ -39,7 +39,7 @@ class _Token(NamedTuple):
 
 
 class Tokens:
-    """A client's tokens. `get` returns a token, and for how many seconds it lasts if that is known apart from it."""
+    """A client's tokens. `get` returns a token, and its lifetime in seconds unless only the token itself tells it."""
 
     def __init__(
         self, get: Callable[[], tuple[str, float | None]], now_ms: Callable[[], float] = lambda: time.time() * 1000
@@ -61,7 +61,7 @@ class Tokens:
 
 
 def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
-    """Return the tokens that the options ask for. Raises ValueError, which names the option."""
+    """Return the source of tokens that the options name. Raises ValueError, which names the option."""
     provider, url = options.sasl_oauthbearer_token_provider, options.sasl_oauthbearer_token_endpoint_url
     if provider is not None and url is not None:
         raise ValueError("sasl_oauthbearer_token_provider and sasl_oauthbearer_token_endpoint_url exclude each other")
@@ -75,7 +75,7 @@ def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
     if parts.scheme == "file":
         return Tokens(lambda: (_checked(_fetched(url).decode(errors="replace").strip()), None))
     if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc:
-        raise ValueError("sasl_oauthbearer_token_endpoint_url must be a URL that begins with https, http or file")
+        raise ValueError("sasl_oauthbearer_token_endpoint_url must be an https, http or file URL")
     given = {} if jaas is None else jaas.options
     client_id = options.sasl_oauthbearer_client_credentials_client_id or given.get("clientId")
     secret = options.sasl_oauthbearer_client_credentials_client_secret or given.get("clientSecret")
@@ -112,7 +112,7 @@ def _provided(provider: TokenProvider) -> str:
     except KafkaError:
         raise
     except Exception as error:
-        raise _failure(f"the token provider has failed: {type(error).__name__}") from error
+        raise _failure(f"the token provider failed: {type(error).__name__}") from error
     return _checked(token)
 
 
@@ -124,9 +124,9 @@ def _fetched(url: str, **how: Any) -> bytes:
 
 
 def _checked(token: object) -> str:
-    """Return a token that a login can carry. Raises KafkaError, which does not quote it."""
+    """Return the token if a login can carry it. Raises KafkaError, which does not quote it."""
     if not isinstance(token, str) or not token or len(token) > MOST_TOKEN_BYTES:
-        raise _failure("what was got for a token is not a text, or is empty or too long")
+        raise _failure("the token is not a text, or is empty or too long")
     return token
 
 

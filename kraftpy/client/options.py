@@ -1,4 +1,4 @@
-"""Client options under Kafka's names, with underscores for dots, checked where they are given.
+"""Client options under Kafka's names, with underscores for dots, checked when a client is created.
 
 Each is a typed keyword argument of `Producer`, `Consumer` or `Admin`; these classes define the allowed values and the
 defaults. A bad value raises a `ValueError` that begins with the option's name.
@@ -8,8 +8,8 @@ Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client mo
 
 Keys and certificates are PEM (KIP-651), in files or in the options themselves. `sasl_username` and `sasl_password` are
 librdkafka's; Kafka's `sasl_jaas_config` holds the same. `sasl_oauthbearer_token_provider` is a function that returns a
-token (it is called in a thread). With GSSAPI, `sasl_jaas_config` says where the tickets or the keytab are; without it,
-the user's tickets are taken. Secrets are not shown.
+token; it is called in a thread. With GSSAPI, `sasl_jaas_config` names the cache of tickets or the keytab; without it,
+the user's tickets are used. `repr` shows no secrets.
 
 Left out: metrics reporters.
 """
@@ -126,7 +126,7 @@ class ClientOptions:
 
     @property
     def security(self) -> Security:
-        """The TLS and the login of the connections. Reads files at each access. Raises ValueError."""
+        """The TLS and login of the client's connections. Reads files at each access. Raises ValueError."""
         if self.security_protocol == "PLAINTEXT":
             return PLAINTEXT
         from kraftpy.client.login import security_of  # here: most clients need neither TLS nor SASL

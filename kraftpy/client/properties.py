@@ -1,7 +1,7 @@
-"""Client settings of a properties file, `client.properties`, as Kafka's tools take with `--command-config`.
+"""Client options from a properties file such as `client.properties`, which Kafka's tools take with `--command-config`.
 
-They have Kafka's names. Those that our clients do not have are named to the caller, who may say so: such a file is
-often shared with other programs.
+The settings have Kafka's names. Settings that our clients do not have are returned rather than refused, because such a
+file is often shared with other programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KINDS = {each.name: str(each.type) for each in fields(ClientOptions) if "Callab
 
 
 def options_of(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Return keyword arguments for any client, and the settings that have no effect. Raises ValueError."""
+    """Return keyword arguments for any client, and the names of settings that have no effect. Raises ValueError."""
     options: dict[str, Any] = {}
     ignored = []
     for name, text in settings.items():
@@ -27,7 +27,7 @@ def options_of(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
             if text.upper() != "PEM":
                 raise ValueError(f"{name}={text} is not supported: only PEM is")
         elif name in _NOT_FOR_PEM:
-            raise ValueError(f"{name}: a store in PEM has no password; that of the key is ssl.key.password")
+            raise ValueError(f"{name}: a PEM store has no password; the key's password is ssl.key.password")
         elif option in _KINDS:
             options[option] = _parsed(name, text, _KINDS[option])
         else:
@@ -45,4 +45,4 @@ def _parsed(name: str, text: str, kind: str) -> Any:
             return {"true": True, "false": False}[text.lower()]
         return int(text) if kind == "int" else float(text) if kind == "float" else text
     except (ValueError, KeyError):
-        raise ValueError(f"{name} is not of the form that it has to have") from None
+        raise ValueError(f"{name} must be {'true or false' if kind == 'bool' else 'a number'}") from None

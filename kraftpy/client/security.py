@@ -1,4 +1,4 @@
-"""The security of a client's connections: TLS and a login, both before the first request. `login` carries them out."""
+"""The security of a client's connections, as data: TLS and a login. `login` builds it from options and applies it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A name and a password, or a token, or a ticket, to be proved by a mechanism. Nothing secret is shown."""
+    """A SASL mechanism with its credentials: a name and password, a token, or a ticket. `repr` shows no secrets."""
 
     mechanism: str
     username: str = ""
     password: str = field(default="", repr=False)
     is_by_token: bool = False
-    """Whether they are a delegation token's id and, in base64, its HMAC (KIP-48)."""
+    """True if name and password are a delegation token's id and its HMAC in base64 (KIP-48)."""
     context: Callable[[str], Context] | None = field(default=None, repr=False)
-    """Makes a context of GSSAPI with the service on a host. Blocks, and may raise KafkaError, as the context does."""
+    """Makes a GSSAPI context with the service on a host. Blocks and may raise KafkaError, as the context does."""
     token: Callable[[], str] | None = field(default=None, repr=False)
-    """Gets the token of OAUTHBEARER. Blocks, and may raise KafkaError."""
+    """Gets a token for OAUTHBEARER. Blocks, and may raise KafkaError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """The steps before a client sends requests; none by default (PLAINTEXT)."""
+    """The steps before a client's first request; none by default (PLAINTEXT)."""
 
     tls: ssl.SSLContext | None = None
     login: Login | None = None

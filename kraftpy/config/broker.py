@@ -373,7 +373,7 @@ class BrokerConfig:
 
     @property
     def inter_broker_mechanism(self) -> str:
-        """The SASL mechanism by which this broker logs in at others; by default, the first that their listener has."""
+        """The SASL mechanism with which this broker logs in to others; by default, the first of their listener."""
         given = self.given.get("sasl.mechanism.inter.broker.protocol")
         if given is not None:
             return given.text.strip()
@@ -382,12 +382,12 @@ class BrokerConfig:
 
     @property
     def controller_security(self) -> ListenerSecurity | None:
-        """The security of the listener by which this node reaches controllers, the first one; None if PLAINTEXT."""
+        """The security of the first controller listener, by which this node reaches controllers; None if PLAINTEXT."""
         return self.security_of(self.controller_listener_names[0]) if self.controller_listener_names else None
 
     @property
     def controller_mechanism(self) -> str:
-        """The SASL mechanism by which this node logs in at controllers; by default, the first of their listener."""
+        """The SASL mechanism with which this node logs in to controllers; by default, the first of their listener."""
         given = self.given.get("sasl.mechanism.controller.protocol")
         if given is not None:
             return given.text.strip()
@@ -487,7 +487,7 @@ def _resolve_request_memory(values: dict[str, Any], value: Callable[[str], Any])
 
 
 def _resolve_node_id(values: dict[str, Any]) -> None:
-    """Give `node.id` and `broker.id` the value of each other. Raises ConfigError if they differ."""
+    """Let `node.id` and `broker.id` stand for each other. Raises ConfigError if they differ."""
     older = values.get("broker.id", -1)
     if older != -1 and values.setdefault("node.id", older) != older:
         raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
@@ -519,7 +519,7 @@ def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> N
 
 
 def _secured(given: Mapping[str, WrittenSetting], values: Mapping[str, Any]) -> tuple[ListenerSecurity, ...]:
-    """Resolve the security of the listeners that are not PLAINTEXT, and of the one that controllers are reached by."""
+    """Resolve the security of the listeners that are not PLAINTEXT, and of the one by which controllers are reached."""
     name = "listener.security.protocol.map"
     protocols = listening.parse_protocol_map(values.get(name, BROKER_SETTINGS[name].default_value()))
     bound = [listener.name for listener in values["listeners"]]
@@ -533,7 +533,7 @@ def _secured(given: Mapping[str, WrittenSetting], values: Mapping[str, Any]) -> 
 
 
 def _check_between(config: BrokerConfig) -> None:
-    """Check that this node can log in at others. Raises ConfigError."""
+    """Check that this node can log in to others. Raises ConfigError."""
     if config.is_alone:
         return
     if config.is_broker:
@@ -545,19 +545,19 @@ def _check_between(config: BrokerConfig) -> None:
 
 
 def _check_login(listener: ListenerSecurity | None, setting: str, mechanism: str, own_name: str) -> None:
-    """Check that there is a name and a password for a mechanism of a listener. Raises ConfigError."""
+    """Check that this node has a name and a password for a mechanism of a listener. Raises ConfigError."""
     if listener is None or listener.sasl is None:
         return
     if mechanism not in listener.sasl.mechanisms:
         raise ConfigError(f"{setting}={mechanism} is not a mechanism of {listener.listener}")
     if mechanism == "GSSAPI" and setting == "sasl.mechanism.inter.broker.protocol":
-        return  # by the keytab, which the listener has
+        return  # it logs in with the listener's keytab
     if mechanism in ("OAUTHBEARER", "GSSAPI"):
-        raise ConfigError(f"{setting}={mechanism}: nodes do not log in so at each other")
+        raise ConfigError(f"{setting}={mechanism}: nodes cannot log in to each other with {mechanism}")
     own = listener.sasl.logins.get(mechanism)
     if own is None or not own.username or not own.password:
         name = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-        raise ConfigError(f"{name} has no username and password, with which {own_name} logs in at others")
+        raise ConfigError(f"{name} lacks the username and password with which {own_name} logs in to others")
 
 
 def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None:

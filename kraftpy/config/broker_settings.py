@@ -13,7 +13,7 @@ BROKER_TABLE = """
 node.id                                          int      none->1 0..
     The node ID, unique in the cluster.
 broker.id                                        int      -1
-    The broker ID; an older name of node.id, and must equal it if both are set.
+    The broker ID, an older name for node.id; they must be equal if both are set.
 broker.rack                                      string   null
     Rack of the broker, used in rack-aware replica placement and replica selection.
 process.roles                                    list     none->broker,controller {broker,controller}
@@ -21,13 +21,13 @@ process.roles                                    list     none->broker,controlle
 
 # Authorization
 authorizer.class.name                            string   ""
-    Authorizer that decides who may do what; empty for none, which lets every client do everything.
+    Class that authorizes requests; empty for none, which allows every client everything.
 super.users                                      string   ""
     Principals that may do everything, as User:name, separated by semicolons.
 allow.everyone.if.no.acl.found                   boolean  false
-    Whether everybody may do everything with a resource that no ACL is about.
+    Whether everyone has access to resources that no ACL covers.
 kraftpy.audit.log.file                           string   null
-    File of the audit log, a line of JSON for each refusal and administrative operation; by default, the common log.
+    File of the audit log: a line of JSON for each refusal and administrative operation. Defaults to the broker's log.
 kraftpy.audit.log.max.bytes                      long     104857600 4096..
     Size at which a new file of the audit log begins; nine older ones are kept.
 
@@ -59,9 +59,9 @@ max.connections.per.ip                           int      2147483647 0..
 max.connections.per.ip.overrides                 string   ""
     Overrides of the maximum number of connections for IPs or hosts, as host:count, comma-separated.
 max.connection.creation.rate                     int      2147483647 0..
-    Maximum number of connections created per second; further ones wait. Listeners can have rates of their own.
+    Maximum number of connections created per second; further ones wait. A listener can have its own rate.
 quota.window.num                                 int      11 1..
-    Number of samples of which the rates of client quotas are made.
+    Number of samples from which the rates of client quotas are computed.
 quota.window.size.seconds                        int      1 1..
     Time span of each sample of client quotas.
 controller.quota.window.num                      int      11 1..
@@ -121,13 +121,13 @@ kraftpy.max.configs.bytes                        long     none->33554432 0..
 
 # Delegation tokens (KIP-48)
 delegation.token.secret.key                      password null
-    Secret from which the passwords of delegation tokens are made; the same on every node. There are none without it.
+    Secret from which delegation tokens are made; the same on every node. If not set, there are no delegation tokens.
 delegation.token.max.lifetime.ms                 long     604800000 1..
-    Maximum lifetime of a delegation token, which no renewal extends.
+    Maximum lifetime of a delegation token; renewals do not extend it.
 delegation.token.expiry.time.ms                  long     86400000 1..
     Time from a delegation token's creation or renewal until it expires.
 delegation.token.expiry.check.interval.ms        long     3600000 1..
-    Interval between searches for expired delegation tokens, which are removed.
+    Interval between removals of expired delegation tokens.
 
 # Topics
 auto.create.topics.enable                        boolean  true
@@ -309,7 +309,7 @@ kraftpy.group.regex.cache.bytes                  long     none->16777216 1..
 group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
     Whether groups may be converted between the classic and the consumer protocol.
 group.coordinator.rebalance.protocols            list     classic,consumer,streams {consumer,classic,share,streams}
-    Protocols of groups that are served; those of share groups are always.
+    Group protocols that are served; those of share groups always are.
 group.consumer.session.timeout.ms                int      45000 1..
     Timeout to detect failures of a consumer group's members.
 group.consumer.max.heartbeat.interval.ms         int      15000 1..
@@ -323,7 +323,7 @@ group.consumer.min.session.timeout.ms            int      45000 1..
 errors.deadletterqueue.auto.create.topics.enable boolean  false
     Create the topic of a share group's dead letter queue when the first record is written to it.
 errors.deadletterqueue.topic.name.prefix         string   dlq.
-    The beginning that the names of share groups' dead letter queues must have. If it is empty, any will do.
+    Prefix that the topics of share groups' dead letter queues must have; empty allows any name.
 group.share.assignors                            list     simple {simple}
     Server-side assignor of share groups.
 group.share.initialize.retry.interval.ms         int      30000 1..
@@ -479,9 +479,9 @@ CHAINS: dict[str, tuple[str, ...]] = {
         ("log.roll.ms", "log.roll.hours"),
     )
     for name in chain
-    if name != "log.flush.scheduler.interval.ms"  # which stands for the other, but not the other for it
+    if name != "log.flush.scheduler.interval.ms"  # it gives the other its default, but not vice versa
 }
-"""For each setting that others stand in for: all of them, in order of precedence."""
+"""For each setting that others stand in for: all of these settings, in order of precedence."""
 
 INTERNAL_SETTINGS = frozenset(
     {
@@ -507,4 +507,4 @@ INTERNAL_SETTINGS = frozenset(
         "unstable.feature.versions.enable",
     }
 )
-"""Settings that Kafka calls internal: they are not listed, unless they are set."""
+"""Settings that Kafka calls internal: they are listed only if they are set."""

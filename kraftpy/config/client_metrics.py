@@ -1,6 +1,6 @@
 """The settings of a client metrics subscription (KIP-714): which metrics which clients push, and how often.
 
-They are kept, described and listed. No client is asked for metrics: GetTelemetrySubscriptions is not served.
+They are stored, described and listed, but have no effect: GetTelemetrySubscriptions is not served.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class UnknownOrOutOfRange(ConfigError):
 def check_client_metrics(settings: Mapping[str, str], *, with_patterns: bool = True) -> None:
     """Check the settings of a subscription. Raises ConfigError.
 
-    Without `with_patterns`, regular expressions are not: then any version of Python comes to the same result.
+    Without `with_patterns`, regular expressions are not checked, so that every version of Python gives the same result.
     """
     for name in settings:
         if name not in CLIENT_METRICS_SETTINGS:
@@ -56,7 +56,7 @@ def check_client_metrics(settings: Mapping[str, str], *, with_patterns: bool = T
 
 
 def _check_pattern(pattern: str, *, is_whole: bool) -> None:
-    """Check `parameter=regular expression`, the latter only if the pattern is checked as a whole."""
+    """Check `parameter=regular expression`; the expression itself only if `is_whole`."""
     parts = pattern.split("=")
     try:
         if len(parts) == 2 and parts[0].strip() in _MATCHED and parts[1]:

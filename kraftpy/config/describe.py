@@ -83,10 +83,10 @@ def describe_broker(
     own: Mapping[str, str] = NOTHING,
     cluster: Mapping[str, str] = NOTHING,
 ) -> list[ConfigEntry]:
-    """Return the broker's settings, sorted by name: all that Kafka lists and those of our own, or those in `names`.
+    """Return the broker's settings, sorted by name: all that Kafka lists and our own ones, or those in `names`.
 
-    Internal settings, and those that Kafka has only dynamically, are listed if they are set. So is a name that was
-    given and that nobody knows, as a secret. `own` and `cluster` are the dynamic settings of this broker and of all.
+    Internal settings, and those that Kafka has only dynamically, are listed if they are set. So is an unknown name that
+    was given, as a secret. `own` and `cluster` are the dynamic settings of this broker and of all brokers.
     """
     is_set = {*config.given, *own, *cluster}
     settings = {
@@ -94,7 +94,7 @@ def describe_broker(
         for name, setting in every_setting().items()
         if name in is_set or name not in INTERNAL_SETTINGS | DYNAMIC_ONLY
     }
-    for name, written in config.given.items():  # the environment is full of names that are no settings
+    for name, written in config.given.items():  # most names in the environment are not settings
         if name not in every_setting() and written.origin is not Origin.ENVIRONMENT:
             settings[name] = _unknown(name)
     settings.update((name, _unknown(name)) for name in {*own, *cluster} - every_setting().keys())
@@ -233,7 +233,7 @@ def render_differing_defaults() -> str:
 
 
 class _Sources(NamedTuple):
-    """A broker's settings by origin: its own dynamic ones, those of all brokers, and those it was started with."""
+    """A broker's settings by origin: its own dynamic ones, those of all brokers, and those it started with."""
 
     own: Mapping[str, str]
     cluster: Mapping[str, str]
@@ -247,7 +247,7 @@ def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> 
         synonyms = [ConfigSynonym(name=name, value=None, source=ConfigSource.STATIC_BROKER_CONFIG)]
     value = synonyms[0].value if synonyms and synonyms[0].name == name else None
     is_set = bool(synonyms) and synonyms[0].source is not ConfigSource.DEFAULT_CONFIG
-    if not is_set and name in BROKER_SETTINGS:  # what is in force may be resolved from other settings
+    if not is_set and name in BROKER_SETTINGS:  # the value in force may come from other settings
         in_force = getattr(config, setting.attribute)
         if name in ("listeners", "advertised.listeners"):
             in_force = tuple(str(listener) for listener in in_force if isinstance(listener, Listener))
@@ -258,9 +258,9 @@ def _broker_entry(config: BrokerConfig, setting: Setting, sources: _Sources) -> 
 
 
 def _unknown(name: str) -> Setting:
-    """Return the definition of a setting that nobody knows: its value may be a secret.
+    """Return a definition for an unknown setting, whose value may be a secret.
 
-    One of a single listener, like `listener.name.internal.ssl.keystore.location`, is of the kind that its end says.
+    A setting of one listener, like `listener.name.internal.ssl.keystore.location`, has the type of the plain setting.
     """
     prefix, _, rest = name.removeprefix("listener.name.").partition(".")
     if name.startswith("listener.name.") and prefix and rest in every_setting():
@@ -269,10 +269,10 @@ def _unknown(name: str) -> Setting:
 
 
 def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
-    """Return what supplies a broker setting's value, in order of precedence, as Kafka tells it.
+    """Return the settings that can supply a broker setting's value, in order of precedence, as Kafka lists them.
 
-    Settings of the same thing in several units stand for each other. Those before the first that is `name` are left
-    out, as in Kafka: of `log.retention.minutes` it is not told that `log.retention.ms` takes precedence.
+    Settings of the same quantity in several units stand in for each other. Those before the first that is `name` are
+    left out, as in Kafka: the synonyms of `log.retention.minutes` do not include `log.retention.ms`.
     """
     chain = [setting for each in CHAINS.get(name, (name,)) if (setting := every_setting().get(each)) is not None]
     chain = chain or [_unknown(name)]
@@ -295,7 +295,7 @@ def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
 
 
 def _given(config: BrokerConfig) -> dict[str, str]:
-    """Return the texts that were given; `broker.id` and `node.id` are given with each other."""
+    """Return the texts that were given; `broker.id` and `node.id` stand for each other."""
     given = {name: written.text for name, written in config.given.items()}
     for name, other in (("broker.id", "node.id"), ("node.id", "broker.id")):
         if name not in config.given and other in config.given:
@@ -304,7 +304,7 @@ def _given(config: BrokerConfig) -> dict[str, str]:
 
 
 def _entry(setting: Setting, value: str | None, synonyms: list[ConfigSynonym], *, read_only: bool) -> ConfigEntry:
-    """Return the description of a setting; the first of its synonyms says where the value comes from."""
+    """Return the description of a setting; the source of its value is that of its first synonym."""
     is_sensitive = setting.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
     if is_sensitive:
         synonyms = [replace(synonym, value=None) for synonym in synonyms]
@@ -322,7 +322,7 @@ def _entry(setting: Setting, value: str | None, synonyms: list[ConfigSynonym], *
 
 @cache
 def every_setting() -> dict[str, Setting]:
-    """Return every setting of brokers, those that this broker does not act on included."""
+    """Return every setting of brokers, including those that this broker does not act on."""
     from kraftpy.config.other_settings import OTHER_SETTINGS
     from kraftpy.config.security_settings import SECURITY_SETTINGS
 

@@ -1,12 +1,12 @@
-"""Broker settings that change while a broker runs (KIP-226): which ones, and a broker's settings with them.
+"""Broker settings that can change while a broker runs (KIP-226), and the settings in force with their changes.
 
-A setting in the metadata takes precedence over the broker's file: its own one over that of all brokers. `in_force`
-never fails: a stored value that cannot be used counts as not set. `check_settings` is for requests.
+A setting in the metadata takes precedence over the broker's file, and one of this broker over one of all brokers.
+`in_force` never fails: a stored value that cannot be used counts as not set. `check_settings` is for requests.
 
-A listener's certificates change as well, by names with its prefix (`CERTIFICATES`).
+The certificates of a listener can change too, by names with its prefix (`CERTIFICATES`).
 
-Left out: what Kafka changes too, and this broker does not have or takes from its file alone: the listeners themselves
-and what else their security has, metrics reporters, config providers, cordoned log directories.
+Left out: settings that Kafka can change too, but that this broker does not have or reads only from its file: listeners
+and the rest of their security, metrics reporters, config providers, cordoned log directories.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DYNAMIC_ONLY = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Settings that Kafka allows only dynamically, while a broker runs; here they may also be static."""
+"""Settings that Kafka allows only dynamically; here they may also be in the file."""
 
 CLUSTER_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
 """Dynamic settings for all brokers together, but not for a single one, because all must use the same value."""
@@ -111,7 +111,7 @@ WITHOUT_EFFECT = frozenset(
         "share.coordinator.cached.buffer.max.bytes",
     }
 )
-"""Settings that Kafka changes while it runs, and that have no effect here, in a file or otherwise; they are kept."""
+"""Settings that Kafka can change at runtime, and that have no effect here; they are stored all the same."""
 
 CERTIFICATES = frozenset(
     {
@@ -204,9 +204,9 @@ def with_certificates(config: BrokerConfig, own: Mapping[str, str], *, strictly:
 
 
 def check_settings(after: Mapping[str, str], current: BrokerConfig, static: BrokerConfig) -> None:
-    """Check the dynamic settings that a request leads to. Raises ConfigError.
+    """Check the dynamic settings that would result from a request. Raises ConfigError.
 
-    `current` are the settings now in force: a number of threads may at most double or halve at once, as in Kafka.
+    `current` are the settings now in force: as in Kafka, one change may at most double or halve a number of threads.
     """
     from kraftpy.config.broker import parse_overrides
 

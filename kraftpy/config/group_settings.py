@@ -17,7 +17,7 @@ consumer.session.timeout.ms                      int      45000 1..
 errors.deadletterqueue.copy.record.enable        boolean  false
     Whether a record of a dead letter queue has the key and the value of the record that was given up.
 errors.deadletterqueue.topic.name                string   ""
-    The topic for records that a share group gives up: its dead letter queue. If it is empty, there is none.
+    The topic for records that a share group gives up: its dead letter queue. Empty for none.
 share.assignment.interval.ms                     int      1000 0..
     Least time between two assignments of the share group.
 share.auto.offset.reset                          string   latest

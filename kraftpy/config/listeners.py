@@ -1,8 +1,8 @@
 """Listeners: `NAME://host:port`, their advertised addresses, and their security protocols.
 
 An empty host means all interfaces in `listeners`, and this machine's own name in `advertised.listeners`: the server
-fills it in, as it does with a port of 0. An IPv6 address is written in brackets. `security` resolves what their
-protocols need.
+fills it in, as it does with a port of 0. An IPv6 address is written in brackets. `security` resolves the settings for
+TLS and SASL.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def check_protocols(
 ) -> None:
     """Check that every listener is mapped to a protocol. Raises ConfigError.
 
-    Controller listeners may be left unmapped if no listener has TLS or SASL (KIP-631): they are PLAINTEXT then. Those
-    that count are the node's own ones, or if it is no controller (`has_quorum`), the one by which it reaches them.
+    Controller listeners may be left unmapped if no listener has TLS or SASL (KIP-631): they are PLAINTEXT then. Only
+    the node's own controller listeners count, or if it is not a controller, the one by which it reaches them.
     """
     for listener in listeners:
         if protocols.get(listener.name) is None and listener.name not in controllers:

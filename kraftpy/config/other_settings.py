@@ -1,6 +1,6 @@
-"""The settings Kafka has, or had, and this broker does not act on: one in a file is a line at the start, not an error.
+"""The settings of Kafka, past or present, that this broker ignores: one in a file is logged at the start, not refused.
 
-Loaded only when a name is met that is not in `broker_settings`, whose form the table has.
+The table has the form of `broker_settings`, and is loaded only for a name that is not there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sasl.kerberos.min.time.before.relogin            long     60000
 sasl.kerberos.ticket.renew.jitter                double   0.05
     Random share added to the time of renewal.
 sasl.kerberos.ticket.renew.window.factor         double   0.8
-    Share of a ticket's life after which it is renewed.
+    Share of a ticket's lifetime after which it is renewed.
 sasl.login.callback.handler.class                class    null
     Class that supplies the credentials of a login.
 sasl.login.class                                 class    null
@@ -42,7 +42,7 @@ sasl.login.refresh.buffer.seconds                short    300
 sasl.login.refresh.min.period.seconds            short    60
     Shortest time between two renewals of a token.
 sasl.login.refresh.window.factor                 double   0.8
-    Share of a token's life after which it is renewed.
+    Share of a token's lifetime after which it is renewed.
 sasl.login.refresh.window.jitter                 double   0.05
     Random share added to the time of renewal.
 sasl.login.retry.backoff.max.ms                  long     10000
@@ -54,11 +54,11 @@ sasl.oauthbearer.assertion.algorithm             string   RS256 ~{ES256,RS256}
 sasl.oauthbearer.assertion.claim.aud             string   null
     Audience claim of a token assertion.
 sasl.oauthbearer.assertion.claim.exp.seconds     int      300 0..86400
-    Life of a token assertion.
+    Lifetime of a token assertion.
 sasl.oauthbearer.assertion.claim.iss             string   null
     Issuer claim of a token assertion.
 sasl.oauthbearer.assertion.claim.jti.include     boolean  false
-    Give each token assertion an id of its own.
+    Give each token assertion its own id.
 sasl.oauthbearer.assertion.claim.nbf.seconds     int      60 0..3600
     How far back a token assertion is valid.
 sasl.oauthbearer.assertion.claim.sub             string   null
@@ -76,15 +76,15 @@ sasl.oauthbearer.client.credentials.client.id    string   null
 sasl.oauthbearer.client.credentials.client.secret password null
     Client secret for the client-credentials grant.
 sasl.oauthbearer.allow.unverified.audience       boolean  false
-    Whether a token may be for anybody.
+    Whether a token may be for any audience.
 sasl.oauthbearer.allow.unverified.issuer         boolean  false
-    Whether a token may be of anybody.
+    Whether a token may be from any issuer.
 sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
     Class that obtains tokens.
 sasl.oauthbearer.scope                           string   null
     Scope asked for with a token.
 sasl.oauthbearer.token.endpoint.url              string   null
-    Where tokens are issued.
+    URL of the endpoint that issues tokens.
 security.providers                               string   null
     Classes that add security algorithms to the JVM.
 ssl.engine.factory.class                         class    null
@@ -158,7 +158,7 @@ controller.performance.sample.period.ms          long     60000 100..
 controller.quorum.append.linger.ms               int      25 0..
     Time the quorum's leader gathers writes.
 controller.quorum.auto.join.enable               boolean  false
-    Join the quorum's voters by itself.
+    Join the quorum's voters automatically.
 controller.quorum.election.backoff.max.ms        int      1000 0..
     Longest pause between elections.
 controller.quorum.fetch.max.bytes                int      1048576 1..
@@ -267,7 +267,7 @@ remote.log.metadata.manager.class.name string \
 org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager non-empty
     Class that keeps the remote tier's metadata.
 remote.log.metadata.manager.class.path           string   null
-    Where that class is found.
+    Classpath of that class.
 remote.log.metadata.manager.impl.prefix          string   rlmm.config. non-empty
     Prefix of settings handed to that class.
 remote.log.metadata.manager.listener.name        string   null non-empty
@@ -279,7 +279,7 @@ remote.log.reader.threads                        int      10 1..
 remote.log.storage.manager.class.name            string   null non-empty
     Class that stores segments remotely.
 remote.log.storage.manager.class.path            string   null
-    Where that class is found.
+    Classpath of that class.
 remote.log.storage.manager.impl.prefix           string   rsm.config. non-empty
     Prefix of settings handed to that class.
 remote.log.storage.system.enable                 boolean  false
@@ -336,7 +336,7 @@ _PREFIXES = (
 
 _DROPPED_PREFIX = "zookeeper."
 _OTHERS_PREFIXES = ("confluent.", "cruise.control.")
-"""Settings with these prefixes belong to what is often run beside or instead of Kafka."""
+"""Settings with these prefixes belong to software that is often run beside or instead of Kafka."""
 
 _DROPPED = """
 advertised.host.name advertised.port auto.include.jmx.reporter broker.id.generation.enable
@@ -380,7 +380,7 @@ OTHER_SETTINGS: dict[str, Setting] = parse_table(OTHER_TABLE)
 def why_ignored(name: str) -> str | None:
     """Say why this broker ignores a setting that belongs to Kafka's brokers, topics, groups or clients, now or once.
 
-    Return None for a name that nobody knows.
+    Return None for an unknown name.
     """
     if name in DROPPED or name.startswith(_DROPPED_PREFIX):
         return "Kafka 4 no longer has it"
@@ -395,5 +395,5 @@ def why_ignored(name: str) -> str | None:
     if name in _OF_CLIENTS.split():
         return "it is a setting of clients"
     if name.startswith(_OTHERS_PREFIXES):
-        return "it is no setting of Kafka"
+        return "it is not a setting of Kafka"
     return None

@@ -1,18 +1,18 @@
-"""The security settings of each listener, resolved: its protocol, TLS and SASL (KIP-103, KIP-684).
+"""Resolves the security settings of each listener: its protocol, TLS and SASL (KIP-103, KIP-684).
 
-A setting of one listener, `listener.name.<listener>.<setting>`, precedes the plain one, and one of a mechanism of that
-listener, `listener.name.<listener>.<mechanism>.<setting>`, precedes both. Names of listeners and mechanisms are in
-lower case there.
+A listener's own setting, `listener.name.<listener>.<setting>`, takes precedence over the plain one, and the setting of
+a mechanism of that listener, `listener.name.<listener>.<mechanism>.<setting>`, over both. Listeners and mechanisms are
+in lower case there.
 
 Stores of keys and certificates are PEM (KIP-651): in the settings themselves, or in files, which the caller reads.
 
-OAUTHBEARER needs to know whose tokens it may accept: a listener that does not say where their keys are, or names no
-issuer or no audience, is refused, as is any class that Kafka would load to check them.
+OAUTHBEARER accepts only tokens of a known issuer and audience: a listener without the URL of the keys, an issuer or an
+audience is refused, and so is any class that Kafka would load to check tokens.
 
-GSSAPI needs a keytab: no listener takes a user's tickets.
+GSSAPI needs a keytab: listeners do not use a user's tickets.
 
-Left out: stores in the formats of Java (JKS) and PKCS#12, which are refused with the command that converts them;
-`sasl.jaas.config` without a listener and a mechanism in front, as in Kafka.
+Left out: stores in the formats JKS and PKCS#12, which are refused with the command that converts them; as in Kafka,
+`sasl.jaas.config` without the prefix of a listener and a mechanism.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HANDLERS: Final = (
     f"{_OAUTHBEARER_CLASS}OAuthBearerValidatorCallbackHandler",
     f"{_OAUTHBEARER_CLASS}secured.OAuthBearerValidatorCallbackHandler",
 )
-"""Kafka's own classes: what they do is done here."""
+"""Kafka's own classes, whose checks are built in here."""
 _OAUTHBEARER_SETTINGS: Final = frozenset(name for name in SECURITY_SETTINGS if "sasl.oauthbearer." in name)
 _OF_MECHANISMS: Final = _OAUTHBEARER_SETTINGS | {
     "sasl.jaas.config", "connections.max.reauth.ms", "sasl.server.callback.handler.class",
@@ -54,13 +54,13 @@ _OF_MECHANISMS: Final = _OAUTHBEARER_SETTINGS | {
 _URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 _ALLOWED: Final = "org.apache.kafka.sasl.oauthbearer.allowed"
 _CONVERT: Final = (
-    "convert it by 'openssl pkcs12 -in FILE -out FILE.pem', a JKS by 'keytool -importkeystore' before that"
+    "convert it with 'openssl pkcs12 -in FILE -out FILE.pem', and a JKS with 'keytool -importkeystore' before that"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Where keys or certificates are: PEM texts from the settings, or the path of a PEM file. Secrets are not shown."""
+    """Keys or certificates: PEM texts from the settings, or the path of a PEM file. `repr` shows no secrets."""
 
     location: str | None = None
     certificates: str | None = field(default=None, repr=False)
@@ -69,20 +69,20 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """TLS of one listener, as its server and as a client of other brokers' listeners of that name."""
+    """The TLS settings of one listener, as a server and as a client of other brokers' listeners of that name."""
 
     keys: Store | None
-    """The private key and its certificates; None if there is none, as for a client that shows no certificate."""
+    """The private key and its certificates; None for a client that shows no certificate."""
     key_password: str | None = field(default=None, repr=False)
     trusted: Store | None = None
-    """The certificates that others are checked against; None for the system's."""
+    """The certificates of trusted authorities; None for the system's."""
     client_auth: str = "none"
     """none, requested or required."""
     versions: tuple[str, ...] = ENABLED_VERSIONS
     cipher_suites: tuple[str, ...] = ()
-    """Names of IANA; empty for the default ones."""
+    """The cipher suites by their IANA names; empty for the default ones."""
     is_host_checked: bool = True
-    """True if a client checks that the server's certificate is for the host it connects to."""
+    """True if a client checks that the server's certificate is valid for the host it connects to."""
     principal_rules: SslRules
     may_change_name: bool = False
     """True if a renewed certificate may have another subject."""
@@ -92,13 +92,13 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OauthbearerSettings:
-    """Which tokens OAUTHBEARER accepts on one listener, and where their keys are."""
+    """The tokens that OAUTHBEARER accepts on one listener, and the source of their keys."""
 
     rules: TokenRules
     url: str | None
-    """Where the keys are; None if unsecured tokens are accepted, which have none."""
+    """The URL of the keys; None if unsecured tokens are accepted, which need no keys."""
     trusted: str | None = None
-    """The file with the authorities that the URL's server is checked against; None for the system's."""
+    """A file with the authorities to trust for the URL's server; None for the system's."""
     refresh_ms: int = 3_600_000
     backoff_ms: int = 100
     backoff_max_ms: int = 10_000
@@ -106,46 +106,46 @@ class OauthbearerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GssapiSettings:
-    """The keys of a service of Kerberos, and the short names of those who log in there."""
+    """The keys of a Kerberos service, and the rules for the short names of its clients."""
 
     keytab: str
     principal: str
     service: str
-    """The first part of the principals of all brokers."""
+    """The first part of every broker's principal."""
     rules: KerberosRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """SASL of one listener. Mappings are by the names of mechanisms."""
+    """The SASL settings of one listener. Mappings are by mechanism."""
 
     mechanisms: tuple[str, ...]
     logins: Mapping[str, Login]
     """A mechanism's login module: the users of PLAIN, and this node's own name and password."""
     reauthenticate_ms: Mapping[str, int]
-    """How long a session lasts at most; 0 for no limit."""
+    """The longest lifetime of a session; 0 for no limit."""
     most_receive_bytes: int
-    """The most that a request before authentication may have."""
+    """The largest request before authentication."""
     failure_delay_ms: int
-    """How long a failed client waits for its answer."""
+    """How long the answer to a failed login is delayed."""
     oauthbearer: OauthbearerSettings | None = None
     gssapi: GssapiSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSecurity:
-    """The security of one listener. `tls` is None on one without TLS, and `sasl` on one without SASL."""
+    """The security of one listener. `tls` is None if it has no TLS, and `sasl` if it has no SASL."""
 
     listener: str
     protocol: str
     tls: TlsSettings | None = None
     sasl: SaslSettings | None = None
     is_elsewhere: bool = False
-    """True if only other nodes have the listener, and this node is a client of it."""
+    """True if only other nodes have the listener, so that this node is only its client."""
 
     @property
     def proves_clients(self) -> bool:
-        """True if everybody who gets in has proved a name."""
+        """True if every client of the listener has proved a name."""
         return self.sasl is not None or (self.tls is not None and self.tls.client_auth == "required")
 
 
@@ -155,14 +155,14 @@ def resolve(
     protocols: Mapping[str, str],
     elsewhere: Sequence[str] = (),
 ) -> tuple[ListenerSecurity, ...]:
-    """Return the security of each listener, in their order; only others have those `elsewhere`. Raises ConfigError."""
+    """Return the security of each listener, in order; only other nodes have those `elsewhere`. Raises ConfigError."""
     return tuple(
         _resolve(given, each, protocols.get(each, "PLAINTEXT"), is_elsewhere=each in elsewhere) for each in listeners
     )
 
 
 def base_name(name: str) -> str | None:
-    """Return the setting that a name with a listener's prefix is of, or None if there is no such setting."""
+    """Return the name of a setting without a listener's prefix, or None if there is no such setting."""
     if not name.startswith(PREFIX):
         return None
     _, dot, rest = name.removeprefix(PREFIX).partition(".")
@@ -173,7 +173,7 @@ def base_name(name: str) -> str | None:
 
 
 class _Settings:
-    """The settings of one listener by their plain names."""
+    """The settings of one listener, looked up by their plain names."""
 
     def __init__(self, given: Mapping[str, WrittenSetting], listener: str) -> None:
         self._given = given
@@ -185,7 +185,7 @@ class _Settings:
         return self._first(name, [*names, name] if is_inherited else names)
 
     def of_mechanism(self, name: str, mechanism: str, *, is_inherited: bool = True) -> tuple[Any, str]:
-        """Return the value of one mechanism of this listener, and the most special name. Raises ConfigError."""
+        """Return the value for a mechanism of this listener, and its most specific name. Raises ConfigError."""
         special = f"{self.prefix}{mechanism.lower()}.{name}"
         return self._first(name, [special, self.prefix + name, name] if is_inherited else [special]), special
 
@@ -200,11 +200,11 @@ class _Settings:
         return setting.default_value()
 
     def given(self, name: str) -> str | None:
-        """Return a setting of the node itself, if it is set."""
+        """Return the node's own setting, if it is set."""
         return self._given[name].text.strip() if name in self._given else None
 
     def written(self, name: str) -> str:
-        """Return the name that the value comes from, for messages."""
+        """Return the name under which the value is set, for messages."""
         return self.prefix + name if self.prefix + name in self._given else name
 
 
@@ -221,9 +221,9 @@ def _sasl(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bo
     mechanisms = settings.value("sasl.enabled.mechanisms")
     name = settings.written("sasl.enabled.mechanisms")
     if is_elsewhere and (own := settings.given("sasl.mechanism.controller.protocol")) is not None:
-        mechanisms, name = (own,), "sasl.mechanism.controller.protocol"  # nobody logs in here
+        mechanisms, name = (own,), "sasl.mechanism.controller.protocol"  # no client logs in to this node there
     if not mechanisms:
-        raise ConfigError(f"{name}: {listener} is {protocol}, and has no mechanism")
+        raise ConfigError(f"{name}: {listener} is {protocol}, but has no mechanism")
     if unknown := [mechanism for mechanism in mechanisms if mechanism not in SERVED_MECHANISMS]:
         raise ConfigError(
             f"{name}: {unknown[0]} is not supported on {listener}: expected a list of {', '.join(SERVED_MECHANISMS)}"
@@ -240,10 +240,10 @@ def _sasl(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bo
             if mechanism not in logins[mechanism].mechanisms:
                 raise ConfigError(f"{where}: {logins[mechanism].module} is not a login module of {mechanism}")
         elif mechanism == "PLAIN" and not is_elsewhere:
-            raise ConfigError(f"{where} is not set: {listener} has the mechanism PLAIN, whose users are there")
+            raise ConfigError(f"{where} is not set: {listener} has the mechanism PLAIN, which needs its users there")
         elif mechanism == GSSAPI and not is_elsewhere:
             raise ConfigError(
-                f"{where} is not set: {listener} has the mechanism {GSSAPI} ({name}), whose keytab is there"
+                f"{where} is not set: {listener} has the mechanism {GSSAPI} ({name}), which needs its keytab there"
             )
     return SaslSettings(
         mechanisms=mechanisms,
@@ -260,14 +260,14 @@ def _check_handler(settings: _Settings, mechanism: str) -> None:
     """Refuse a class that would check credentials in Kafka. Raises ConfigError."""
     handler, where = settings.of_mechanism("sasl.server.callback.handler.class", mechanism)
     if handler and not (mechanism == OAUTHBEARER and handler in _HANDLERS):
-        raise ConfigError(f"{where}={handler} is not supported: no class is loaded to check credentials")
+        raise ConfigError(f"{where}={handler} is not supported: classes that check credentials are not loaded")
 
 
 def _gssapi(settings: _Settings, login: Login) -> GssapiSettings:
     where = f"{settings.prefix}{GSSAPI.lower()}.sasl.jaas.config"
     principal = login.options.get("principal")
     if not login.keytab or not principal:
-        raise ConfigError(f"{where} has no useKeyTab=true with keyTab and principal")
+        raise ConfigError(f"{where} must have useKeyTab=true with keyTab and principal")
     own, named = login.options.get("serviceName"), settings.value("sasl.kerberos.service.name")
     if own and named and own != named:
         raise ConfigError(
@@ -299,13 +299,15 @@ def _oauthbearer(settings: _Settings, listener: str, logins: Mapping[str, Login]
     url, is_unsecured = value(_URL), value("kraftpy.sasl.oauthbearer.allow.unsecured.tokens")
     issuer, audience = value("sasl.oauthbearer.expected.issuer"), value("sasl.oauthbearer.expected.audience")
     if is_unsecured and url is not None:
-        raise ConfigError(f"{written(_URL)} is set, and kraftpy.sasl.oauthbearer.allow.unsecured.tokens, too")
+        raise ConfigError(
+            f"{written(_URL)} and kraftpy.sasl.oauthbearer.allow.unsecured.tokens are both set; only one of them may be"
+        )
     if not is_unsecured:
         for name, given in (
             (_URL, url), ("sasl.oauthbearer.expected.issuer", issuer), ("sasl.oauthbearer.expected.audience", audience),
         ):  # fmt: skip
             if not given:
-                raise ConfigError(f"{written(name)} is not set: {listener} has {OAUTHBEARER}, and needs it")
+                raise ConfigError(f"{written(name)} is not set: {listener} has {OAUTHBEARER}, which needs it")
         urls, files = value(f"{_ALLOWED}.urls"), value(f"{_ALLOWED}.files")
         _check_url(written(_URL), url, urls, files)
     login = logins.get(OAUTHBEARER)
@@ -326,7 +328,7 @@ def _oauthbearer(settings: _Settings, listener: str, logins: Mapping[str, Login]
 
 
 def _check_url(name: str, url: str, urls: Sequence[str], files: Sequence[str]) -> None:
-    """Check that keys may be had from there (CVE-2025-27817). Raises ConfigError."""
+    """Check that keys may be fetched from a URL (CVE-2025-27817). Raises ConfigError."""
     try:
         parts = urlsplit(url)
         is_local = parts.scheme == "file" and parts.netloc in ("", "localhost")
@@ -343,7 +345,7 @@ def _check_url(name: str, url: str, urls: Sequence[str], files: Sequence[str]) -
 def _tls(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bool) -> TlsSettings:
     keys = _key_store(settings)
     if keys is None and not is_elsewhere:
-        raise ConfigError(f"listeners: {listener} is {protocol}, and has neither ssl.keystore.location nor .key")
+        raise ConfigError(f"listeners: {listener} is {protocol}, but has neither ssl.keystore.location nor .key")
     versions = settings.value("ssl.enabled.protocols")
     if unknown := [version for version in versions if version not in ENABLED_VERSIONS]:
         raise ConfigError(
@@ -358,7 +360,7 @@ def _tls(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: boo
         keys=keys,
         key_password=settings.value("ssl.key.password"),
         trusted=_trust_store(settings),
-        # As in Kafka, the plain setting is not meant for listeners whose clients are known by SASL.
+        # As in Kafka, the plain setting does not apply to listeners whose clients authenticate by SASL.
         client_auth=settings.value("ssl.client.auth", is_inherited=protocol == "SSL"),
         versions=versions or ENABLED_VERSIONS,
         cipher_suites=settings.value("ssl.cipher.suites"),
@@ -390,7 +392,7 @@ def _trust_store(settings: _Settings) -> Store | None:
 
 
 def _check_store(settings: _Settings, store: str, inline: str, location: str | None, text: str | None) -> None:
-    """Check that a store is a PEM one, and given once. Raises ConfigError."""
+    """Check that a store is in PEM, and given only once. Raises ConfigError."""
     kind = settings.written(f"{store}.type")
     value = str(settings.value(f"{store}.type")).upper()
     has_password = settings.value(f"{store}.password") is not None
@@ -407,5 +409,5 @@ def _check_store(settings: _Settings, store: str, inline: str, location: str | N
     if has_password:
         raise ConfigError(
             f"{settings.written(store + '.password')}: a password cannot be specified with PEM format for a store; "
-            "that of the private key is ssl.key.password"
+            "the password of the private key is ssl.key.password"
         )

@@ -1,8 +1,8 @@
-"""The table of settings of listeners' security that this broker acts on, in the form of `broker_settings`.
+"""The table of security settings of listeners that this broker acts on, in the form of `broker_settings`.
 
-Each can be set for one listener: `listener.name.<listener>.<setting>`, and some of SASL's for one of its mechanisms:
-`listener.name.<listener>.<mechanism>.<setting>`. `security` resolves them. Loaded only if a listener is not PLAINTEXT,
-or if one of these names is met.
+Each can be set for one listener, `listener.name.<listener>.<setting>`, and some SASL settings for one of its
+mechanisms, `listener.name.<listener>.<mechanism>.<setting>`. `security` resolves them. The table is loaded only if a
+listener is not PLAINTEXT, or if one of these names is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ssl.keystore.password                            password null
 ssl.keystore.type                                string   JKS
     Format of that file.
 ssl.principal.mapping.rules                      string   DEFAULT
-    Rules that make a short name of a certificate's name.
+    Rules that shorten a certificate's subject to a user name.
 ssl.truststore.certificates                      password null
     Trusted certificates, in PEM.
 ssl.truststore.location                          string   null
@@ -50,17 +50,17 @@ ssl.truststore.type                              string   JKS
 connection.failed.authentication.delay.ms        int      100 0..
     Wait before a connection that failed to authenticate is closed.
 connections.max.reauth.ms                        long     0
-    Longest a session lasts before its client must authenticate again.
+    Longest time before a client must authenticate again.
 sasl.enabled.mechanisms                          list     GSSAPI
     SASL mechanisms clients may use.
 sasl.jaas.config                                 password null
     Login settings of a SASL mechanism.
 sasl.kerberos.principal.to.local.rules           list     DEFAULT
-    Rules that make a short name of a Kerberos principal.
+    Rules that shorten a Kerberos principal to a user name.
 sasl.kerberos.service.name                       string   null
     Kerberos principal the brokers run as.
 sasl.mechanism.controller.protocol               string   GSSAPI
-    SASL mechanism by which nodes log in at controllers.
+    SASL mechanism with which nodes log in to controllers.
 sasl.mechanism.inter.broker.protocol             string   GSSAPI
     SASL mechanism between brokers.
 sasl.server.callback.handler.class               class    null
@@ -70,31 +70,31 @@ sasl.server.max.receive.size                     int      524288
 
 # Tokens of OAUTHBEARER
 kraftpy.sasl.oauthbearer.allow.unsecured.tokens  boolean  none->false
-    Accept unsigned tokens, which anybody can make, and no others; for tests of clients.
+    Accept unsigned tokens, which anyone can forge, and no others; only for testing clients.
 org.apache.kafka.sasl.oauthbearer.allowed.files  list     none->""
     Paths of the files that sasl.oauthbearer.jwks.endpoint.url may name.
 org.apache.kafka.sasl.oauthbearer.allowed.urls   list     none->""
     URLs that sasl.oauthbearer.jwks.endpoint.url may have.
 sasl.oauthbearer.clock.skew.seconds              int      30 0..3600
-    Difference of clocks allowed when a token is checked.
+    Difference between clocks that is tolerated when a token is checked.
 sasl.oauthbearer.expected.audience               list     ""
-    Audiences of which a token must have one.
+    Audiences, one of which a token must have.
 sasl.oauthbearer.expected.issuer                 string   null
     Issuer that a token must have.
 sasl.oauthbearer.jwks.endpoint.refresh.ms        long     3600000 1000..
-    Interval at which the keys that tokens are signed with are fetched.
+    Interval at which the keys for verifying tokens are fetched.
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long     10000 1..
     Longest wait before a failed fetch is tried again.
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms  long     100 1..
     First wait before a failed fetch is tried again.
 sasl.oauthbearer.jwks.endpoint.url               string   null
-    URL (https, http or file) of the keys that tokens are signed with.
+    URL (https, http or file) of the keys for verifying tokens.
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
     Class that checks tokens.
 sasl.oauthbearer.scope.claim.name                string   scope
-    Claim of a token that has its scope.
+    Claim of a token that holds its scope.
 sasl.oauthbearer.sub.claim.name                  string   sub
-    Claim of a token that has the user's name.
+    Claim of a token that holds the user's name.
 """
 
 SECURITY_SETTINGS: dict[str, Setting] = parse_table(SECURITY_TABLE)

@@ -175,7 +175,7 @@ class Setting:
         if self.allowed == "throttled":
             if "".join(values) != "*" and not all(_is_throttled(value) for value in values if value):
                 raise self.refusal(f"[{', '.join(values)}]", f"{self.name} {_THROTTLED}")
-            values = tuple(filter(None, values))  # as Kafka: what adds replicas one by one may leave commas
+            values = tuple(filter(None, values))  # as Kafka: tools that add replicas one by one may leave commas
         if "" in values:
             raise ConfigError(f"Configuration '{self.name}' values must not be empty.")
         if self.allowed.startswith("{"):
@@ -246,7 +246,7 @@ def check_length(text: str) -> None:
 
 
 def whole_number(text: str | None, default: int) -> int:
-    """Parse a stored integer; return `default` if there is none or it is invalid, so that readers never fail."""
+    """Parse a stored integer; return `default` if it is missing or invalid, so that readers never fail."""
     digits = (text or "").strip()
     try:
         return int(digits) if 0 < len(digits) <= _MAX_INTEGER_LENGTH else default

@@ -5,8 +5,8 @@ the nearest known one, but only a warning in the environment, where container im
 that Kafka has, for brokers, topics, groups or clients, but this broker does not use is a note. A name that a properties
 file has twice counts the last time, as in Java.
 
-A value may refer to where it is stored (`variables`). A password is not accepted on the command line, which every user
-of the machine can read.
+A value may be stored elsewhere, and referred to by a variable (`variables`). A password is not accepted on the command
+line, which every user of the machine can read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_SETTINGS = frozenset(_IMAGE_VARIABLES.split())
 
 
 class Loaded(NamedTuple):
-    """The settings, and what to tell the person who wrote them."""
+    """The settings, and the messages for the person who wrote them."""
 
     config: BrokerConfig
     warnings: list[str]
@@ -85,7 +85,7 @@ def load(
     exposed = [each for each in config.client_listeners if is_reachable(each) and not config.security_of(each.name)]
     if exposed and config.is_broker:
         listed = ", ".join(map(str, exposed))
-        warnings.append(f"listeners: everyone who reaches {listed} may do everything, and read what others send")
+        warnings.append(f"listeners: anyone who can reach {listed} may do anything, and read what others send")
     warnings += filter(None, map(_why_tokens_prove_little, config.secured))
     notes += [
         f"{name} is ignored: {reason}"
@@ -96,13 +96,13 @@ def load(
 
 
 def _why_tokens_prove_little(security: ListenerSecurity) -> str | None:
-    """Warn of a listener on which tokens of OAUTHBEARER can be forged; None if they cannot."""
+    """Return a warning if OAUTHBEARER tokens can be forged on a listener, else None."""
     oauthbearer = None if security.sasl is None else security.sasl.oauthbearer
     if oauthbearer is None or (oauthbearer.url is not None and not oauthbearer.url.startswith("http:")):
         return None
     if oauthbearer.url is None:
-        return f"{security.listener} accepts unsecured tokens: whoever reaches it may have any name"
-    return f"{security.listener}: keys of tokens come over http: whoever can change the answer may have any name"
+        return f"{security.listener} accepts unsecured tokens: anyone who can reach it can claim any name"
+    return f"{security.listener} fetches the keys for tokens over http: anyone who forges the answer can claim any name"
 
 
 def is_password(name: str) -> bool:
@@ -213,7 +213,7 @@ def _unescape(text: str, where: str) -> str:
 
 
 def _why_without_effect(name: str, config: BrokerConfig) -> str | None:
-    """Explain why a setting of listeners' security has no effect; None if it has, or is no such setting."""
+    """Explain why a security setting of listeners has no effect; None if it has one, or for any other setting."""
     from kraftpy.config.security import PREFIX as OF_LISTENER
     from kraftpy.config.security import base_name
     from kraftpy.config.security_settings import SECURITY_SETTINGS
@@ -224,11 +224,11 @@ def _why_without_effect(name: str, config: BrokerConfig) -> str | None:
         return None
     listener = name.removeprefix(OF_LISTENER).partition(".")[0]
     is_secured = any(each.listener.lower() == listener for each in config.secured)
-    return None if is_secured else f"{listener.upper()} is no listener with TLS or SASL"
+    return None if is_secured else f"{listener.upper()} is not a listener with TLS or SASL"
 
 
 def _tell_ignored(name: str, origin: Origin, warnings: list[str], notes: list[str]) -> None:
-    """Add the remark on a setting that this broker does not use. Raises ConfigError if nobody knows it."""
+    """Add the remark on a setting that this broker does not use. Raises ConfigError if the setting is unknown."""
     from kraftpy.config.other_settings import OTHER_SETTINGS, why_ignored
     from kraftpy.config.security import base_name
     from kraftpy.config.security_settings import SECURITY_SETTINGS

@@ -1,8 +1,8 @@
-"""The text of a file that a person wrote: properties, plans, secrets.
+"""Decodes files that people write: properties, plans, secrets.
 
-Editors and other systems put a byte order mark before UTF-8; as part of the first name it would make that name unknown.
-It is dropped, at the beginning of every line, since files are also put together from several. UTF-16 and UTF-32, which
-some editors call "Unicode", are refused with the remedy: read as Latin-1 they would give nonsense, not an error.
+Some editors and systems put a byte order mark before UTF-8; as part of the first name it would make that name unknown.
+It is dropped at the beginning of every line, since files are also concatenated. UTF-16 and UTF-32, which some editors
+call "Unicode", are refused with a hint: read as Latin-1 they would give nonsense, not an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WIDE_MARKS = (
 def text_of(data: bytes, file_name: str, *, or_latin_1: bool = False) -> str:
     """Decode a file's UTF-8, without byte order marks. Raises ConfigError with a one-line message.
 
-    With `or_latin_1`, bytes that are no UTF-8 are read as Latin-1, in which Java writes properties files.
+    With `or_latin_1`, bytes that are not UTF-8 are read as Latin-1, in which Java writes properties files.
     """
     for mark, encoding in _WIDE_MARKS:
         if data.startswith(mark):

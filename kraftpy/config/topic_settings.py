@@ -115,7 +115,7 @@ DESCRIBED_SYNONYMS: dict[str, str] = {
     "local.retention.bytes": "log.local.retention.bytes",
     "local.retention.ms": "log.local.retention.ms",
 }
-"""Like `SYNONYMS`, for settings without effect: only their description tells the broker setting."""
+"""Like `SYNONYMS`, for settings without effect: the broker settings appear only in their descriptions."""
 
 NO_EFFECT = frozenset(
     {

@@ -15,7 +15,7 @@ from kraftpy.config.settings import ConfigError
 _VARIABLE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 
 ReadFile = Callable[[str], str]
-"""Returns the text of the file at a path. Raises OSError, and ConfigError if it is no text."""
+"""Returns the text of the file at a path. Raises OSError, and ConfigError if it is not text."""
 
 
 def fill_in(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """What one place has, how much of it is distinct and correct, how much is expected, and how that is known."""
+    """The count at one place: how much it has, how much of that is distinct and correct, and how much is expected."""
 
     where: str
     count: int

@@ -1,6 +1,6 @@
 """End the demo cleanly on Ctrl-C and SIGTERM: both raise KeyboardInterrupt, after cancelling a running event loop.
 
-An exception raised at whatever point an event loop has reached would leave its tasks half done.
+An exception raised at an arbitrary point in an event loop would leave its tasks half done.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _names(names: Iterable[str]) -> int:
 
 
 def _topology(topology: Topology) -> int:
-    """Count the characters and numbers of a topology. It may have very many subtopologies."""
+    """Count the characters and numbers of a topology, which may have very many subtopologies."""
     parts = topology.subtopologies
 
     def lists(name: str, of: Iterable[Any] = parts) -> Iterator[Any]:

@@ -1,12 +1,12 @@
 """Decisions about a group that pause while a large computation is done apart from the coordinator.
 
 A decision is a generator. It yields `Work`, and is sent the result. Small work is done on the spot. For large work the
-group's `Decision` is kept, the shell is asked to call the function in a thread (`Compute`), and the decision goes on
+group's `Decision` is kept, the shell is asked to call the function in a thread (`Compute`), and the decision continues
 when the result comes (`Computed`). Until then the group is changing: everything else about it waits in its queue, while
 other groups are served.
 
 A function that is done apart touches nothing that the coordinator may change meanwhile: it works on the decision's own
-draft. What it looks up of topics may change while it runs; then the group looks at the topics again.
+draft. Topics may change while it runs; then the group looks at the topics again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Deciding = Generator[Work, Any, T]
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """A decision that may pause, and what it has come to.
+    """A decision that may pause, with its results so far.
 
-    The types of its parts are those of `change_queue`: modules below that one need only know that there is a decision.
+    The types of its parts are those of `change_queue`: modules below that one need not know them.
     """
 
     token: int
@@ -50,6 +50,6 @@ class Decision:
     steps: Deciding[Any]
     """The rest of the decision."""
     step: Any
-    """The step in which it began. It is renewed when the decision goes on."""
+    """The step in which it began. It is renewed when the decision continues."""
     then: Callable[[Any, Any], None] | None = None
-    """Goes on with the result, in a step. Without it the draft is stored, and the requests are answered."""
+    """Continues with the result, in a step. Without it the draft is stored, and the requests are answered."""

@@ -1,9 +1,9 @@
-"""The least time between two assignments of a group that the coordinator assigns to (KIP-1263).
+"""The minimum time between two assignments of a group that the coordinator assigns to (KIP-1263).
 
-While members come and go in quick succession, the group's epoch rises with each, and its targets are computed once, at
-the first heartbeat after the interval. Until then members carry on with the targets there are; a new one has none. The
-time of the last assignment is stored with its epoch, so the interval holds across coordinators. A group whose targets
-were never computed, or come from a classic leader, has no such time and does not wait.
+While members come and go in quick succession, the group's epoch rises with each of them, and its targets are computed
+once, at the first heartbeat after the interval. Until then members continue with the previous targets; a new member has
+none. The time of the last assignment is stored with its epoch, so the interval holds across coordinators. A group whose
+targets were never computed, or come from a classic leader, has no such time and does not wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def may_assign(assigned_at: int, interval_ms: int, timestamp: Millis) -> bool:
 
 
 def write_assigned_at(assigned_at: int) -> bytes:
-    """Encode the tagged fields of the record that stores an assignment's epoch, which is the same for all kinds."""
+    """Encode the tagged fields of the record with an assignment's epoch, which are the same for all kinds of groups."""
     if assigned_at == NEVER_ASSIGNED:
         return b"\x00"
     return b"\x01" + uvarint(_TAG) + uvarint(_LENGTH) + struct.pack(">q", assigned_at)

@@ -1,4 +1,4 @@
-"""The work of a coordinator that nobody waits for and that may be large: done in pieces, each at a tick of its own.
+"""The work of a coordinator that no request waits for and that may be large: done in pieces, one per tick.
 
     offsets that have expired                        `expiry`
     offsets of deleted topics                        `topic_deletion`
@@ -71,7 +71,7 @@ class Backlog:
         return self._pending_offsets.has_ended
 
     def transaction_ended(self, step: Step) -> None:
-        """Begin with what the end of a transaction has to do, or go on with it."""
+        """Do the first piece of the work that follows the end of a transaction, or the next one."""
         if self.end_transactions():
             self._set(ENDED_KEY, step)
 

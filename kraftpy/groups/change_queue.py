@@ -129,7 +129,7 @@ class ChangeQueue(ABC, Generic[D, P]):
             self._clocks.again(key, step)
 
     def restore(self, group: Group, now: Callable[[], Step]) -> Iterator[int]:
-        """Start the members' clocks, as the group was just loaded, and yield how many after each few of them."""
+        """Start the clocks of the members of a group just loaded; yield their number after every few of them."""
         return self._clocks.restore(group, now)
 
     def _work(self, group: Group, step: Step) -> None:
@@ -163,13 +163,13 @@ class ChangeQueue(ABC, Generic[D, P]):
         return self._start(group, Decision(token=0, draft=draft, answers=answers, steps=steps, step=step))
 
     def _start(self, group: Group, decision: Decision) -> ChangeQueue[Any, Any] | None:
-        """Begin with a decision, and go on with it as far as it goes at once."""
+        """Begin a decision, and continue until it pauses or is done."""
         self._last_token += 1
         decision.token = self._last_token
         return self._go_on(group, decision, partial(next, decision.steps))
 
     def _go_on(self, group: Group, decision: Decision, resume: Callable[[], Work]) -> ChangeQueue[Any, Any] | None:
-        """Go on with a decision, and have its result stored. If it has to pause, nothing follows for now."""
+        """Continue a decision, and have its result stored. If it has to pause, nothing follows for now."""
         step: Step = decision.step
         while True:
             try:
@@ -196,7 +196,7 @@ class ChangeQueue(ABC, Generic[D, P]):
         return group.decision is not None and isinstance(group.decision.draft, self._draft_class)
 
     def computed(self, group: Group, event: Computed, step: Step) -> None:
-        """Go on with the group's decision: what it waits for was computed."""
+        """Continue the group's decision with the result of the computation that it waits for."""
         decision = group.decision
         assert decision is not None, group
         group.decision, group.is_changing = None, False
@@ -303,7 +303,7 @@ class ChangeQueue(ABC, Generic[D, P]):
             return False
         if not (known is draft.before or (known is None and draft.before.is_gone)):
             return False
-        group.put_generation(None)  # of the classic group that it was
+        group.put_generation(None)  # the generation of the classic group that it was
         group.kind = group.classic_or_empty() if draft.group.is_gone else draft.group
         if draft.successor is not None:
             group.put_generation(draft.successor)

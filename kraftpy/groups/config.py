@@ -19,8 +19,8 @@ Settings = Callable[[str], GroupSettings]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """The settings of a `GroupCoordinator`. Kafka's defaults, except for what only delays a classic group's first
-    generation and new assignments, which are none."""
+    """The settings of a `GroupCoordinator`. Defaults are Kafka's, except that nothing delays a classic group's first
+    generation, or new assignments."""
 
     group_min_session_timeout_ms: int = 6_000
     """JoinGroup requests with a shorter session timeout are refused."""
@@ -31,7 +31,7 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: int = 0
     """How long an empty group waits for more members before its first generation (Kafka: 3000)."""
     group_consumer_assignment_interval_ms: int = 0
-    """Least time between two assignments of a consumer group (Kafka: 1000)."""
+    """Minimum time between two assignments of a consumer group (Kafka: 1000)."""
     group_consumer_session_timeout_ms: int = 45_000
     """How long a member of the consumer protocol may go without a heartbeat."""
     group_consumer_heartbeat_interval_ms: int = 5_000
@@ -43,7 +43,7 @@ class GroupConfig:
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The assignors a member may ask for; the first is the default."""
     group_streams_assignment_interval_ms: int = 0
-    """Least time between two assignments of a streams group (Kafka: 1000)."""
+    """Minimum time between two assignments of a streams group (Kafka: 1000)."""
     group_streams_session_timeout_ms: int = 45_000
     """How long a member of a streams group may go without a heartbeat."""
     group_streams_heartbeat_interval_ms: int = 5_000
@@ -55,7 +55,7 @@ class GroupConfig:
     group_streams_initial_rebalance_delay_ms: int = 3_000
     """How long an empty streams group waits for more members before its first assignment."""
     group_share_assignment_interval_ms: int = 0
-    """Least time between two assignments of a share group (Kafka: 1000)."""
+    """Minimum time between two assignments of a share group (Kafka: 1000)."""
     group_share_session_timeout_ms: int = 45_000
     """How long a member of a share group may go without a heartbeat."""
     group_share_heartbeat_interval_ms: int = 5_000
@@ -71,7 +71,7 @@ class GroupConfig:
     kraftpy_group_max_bytes: int = 8_388_608
     """Memory that the protocol metadata of one classic group's members may use."""
     has_authorizer: bool = False
-    """Whether rights are asked for: then nothing is known of topics on behalf of a member whose rights are not."""
+    """True if the broker has an authorizer: a member whose rights are unknown then sees no topics."""
     offset_metadata_max_bytes: int = 4_096
     """Maximum length of a committed offset's metadata, in characters (`offset.metadata.max.bytes`)."""
     offsets_retention_minutes: int = 10_080

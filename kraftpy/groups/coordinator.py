@@ -124,8 +124,7 @@ from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kraftpy.types import Millis
 
 DUE_AT_ONCE: Final = 500
-"""How many deadlines that have passed are handled before other requests are served: of members that fall silent
-together, for instance."""
+"""How many passed deadlines are handled before other requests are served: many members may fall silent together."""
 
 
 class GroupCoordinator:

@@ -50,7 +50,7 @@ class Deadlines:
         self._due.pop(key, None)
 
     def next(self) -> Millis | None:
-        """The earliest deadline, or None if there is none."""
+        """The earliest deadline, or None."""
         while self._heap:
             at, key = self._heap[0]
             if self._entry.get(key) == at:

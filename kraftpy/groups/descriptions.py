@@ -1,6 +1,6 @@
 """Describes large groups apart from the coordinator, from copies of them.
 
-A copy shares what does not change in place, so that it costs little. The answer is as of the time of the request.
+A copy is cheap, because it shares all objects that do not change in place. The answer is as of the time of the request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DescribeRequest = ConsumerGroupDescribeRequest | ShareGroupDescribeRequest | Str
 Describe = Callable[[Mapping[str, Group]], GroupResponse]
 
 _FIRST_TOKEN: Final = -(1 << 62)
-"""The tokens of nothing else come near it."""
+"""A number far from all other tokens."""
 
 
 class Descriptions:
@@ -62,7 +62,7 @@ class Descriptions:
         step.effects.append(Compute(group_id="", token=self._last_token, function=lambda: describe(copies)))
 
     def _describing(self, message: DescribeRequest, named: Mapping[str, Group]) -> Describe:
-        """Return a function that describes the groups it is given. It may be called in a thread."""
+        """Return a function that describes the given groups; it may be called in a thread."""
         match message:
             case ConsumerGroupDescribeRequest():
                 return lambda groups: consumer_queries.describe(message, groups, self._consumers)
@@ -76,7 +76,7 @@ class Descriptions:
                 assert_never(message)
 
     def computed(self, event: Computed, step: Step) -> bool:
-        """Answer the request that this is the result for; False if the event is about something else."""
+        """Answer the request with this result; return False if the event is about something else."""
         request = self._asked.pop(event.token, None)
         if request is None:
             return False

@@ -67,7 +67,7 @@ class AnyDraft(ABC, Generic[G, K, V]):
         self.cost = 0
         """Work spent on targets for this draft: the members, partitions and topics examined."""
         self.successor: GroupMetadataValue | None = None
-        """The generation of the classic group that the group becomes, whose record is the last."""
+        """The generation of the classic group that the group becomes; its record comes last."""
 
     @staticmethod
     @abstractmethod
@@ -99,7 +99,7 @@ class AnyDraft(ABC, Generic[G, K, V]):
 
     @property
     def count(self) -> int:
-        """The number of records that the draft stands for: those about this kind of group, and its successor's."""
+        """The number of records of the draft: those of this kind of group, and the successor's."""
         return len(self._written) + (self.successor is not None)
 
     def take_back(self, count: int) -> None:

@@ -100,7 +100,7 @@ GroupResponse = (
 
 
 class TopicRights(Protocol):
-    """What a member may know of topics and have created, at any time after its request; equal for equal members."""
+    """A member's rights to topics, now and at any later time; equal for members with the same principal and host."""
 
     def seen(self, topics: Sequence[str]) -> tuple[str, ...]:
         """Return those of the topics that the member may describe, in their order."""
@@ -121,7 +121,7 @@ class Request:
     among: Sequence[str] | None = None
     """For ListGroups: list only these groups, if they exist."""
     rights: TopicRights | None = None
-    """What the sender may know of topics; None if that is everything."""
+    """The sender's rights to topics; None if they are unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

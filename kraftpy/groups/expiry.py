@@ -46,7 +46,7 @@ class Expiry:
         self._left: list[str] = []
         """The groups remaining in this pass, in reverse order."""
         self._expired: deque[tuple[str, list[TopicPartition]]] = deque()
-        """Offsets that remain to be deleted before the pass goes on, by group."""
+        """Offsets that remain to be deleted before the pass continues, by group."""
         self._deleted = 0
         """How many tombstones this piece of the pass needs."""
 
@@ -81,7 +81,7 @@ class Expiry:
                 self._look_at(group, step)
 
     def _delete_piece(self, step: Step) -> None:
-        """Delete a piece of what was found to have expired, as far as that is still so."""
+        """Delete a piece of the offsets that were found to have expired, if they still have."""
         group_id, piece = self._expired.popleft()
         group = self._groups.get(group_id)
         if group is None or group.is_dead or group.is_changing or self._readings.begin(group, None, step):

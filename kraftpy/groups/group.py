@@ -1,6 +1,6 @@
-"""One group of any kind: what all kinds have in common, and exactly one of the four kinds.
+"""One group of any kind: the state that all kinds have in common, and the state of one of the four kinds.
 
-A group has offsets and a queue, whatever its kind. Members and epochs are those of its `kind`: a classic group, a group
+A group of any kind has offsets and a queue. Members and epochs are those of its `kind`: a classic group, a group
 of the consumer protocol (KIP-848), a share group (KIP-932) or a streams group (KIP-1071). A group that was never
 anything else is a classic one without members. Only `GroupCoordinator.replay` changes the kind, as records say.
 
@@ -127,8 +127,8 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The number of members, assigned partitions or tasks and committed offsets: roughly how long it takes to
-        describe the group."""
+        """The number of members, assigned partitions or tasks and committed offsets: roughly the cost of describing the
+        group."""
         match self.kind:
             case ClassicGroup():
                 assigned = 0

@@ -12,5 +12,5 @@ FIRST_EPOCH = 1
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch that follows a group's; 0 stands for a group of which nothing is stored."""
+    """Return the epoch that follows a group's; 0 stands for a group without stored records."""
     return max(epoch, FIRST_EPOCH) + 1

@@ -8,11 +8,11 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 NO_GROUP_ID: Final = "GroupId can't be empty."
 _TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))
-"""What Java trims from the ends of a text: blanks and control characters of ASCII, and no other spaces."""
+"""The characters that Java trims from the ends of a text: ASCII's blanks and control characters, no other spaces."""
 
 
 def is_blank(text: str) -> bool:
-    """Whether an id or a name consists of nothing but blanks, by Kafka's measure."""
+    """Return whether an id or a name consists only of characters that Kafka counts as blank."""
     return not text.strip(_TRIMMED)
 
 

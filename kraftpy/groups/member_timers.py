@@ -17,7 +17,7 @@ from kraftpy.types import Millis
 
 AGAIN_MS = 1_000
 RESTORED_AT_ONCE = 100
-"""How many members' timers are started before others may be served."""
+"""How many members' timers are started before other requests may be served."""
 
 
 class Members(Protocol):
@@ -74,7 +74,7 @@ class MemberClocks:
         self._deadlines.set(Key(group.group_id, self._session, member_id), Millis(step.now + session_ms))
 
     def restore(self, group: Group, now: Callable[[], Step]) -> Iterator[int]:
-        """Start the members' timers, as the group was just loaded, and yield how many after each few of them."""
+        """Start the timers of the members of a group just loaded; yield their number after every few of them."""
         known = self._of(group)
         assert known is not None
         members = sorted(known.members)

@@ -47,7 +47,7 @@ class Room:
         self.max_bytes = max_bytes
         self.refused = refused
         self.last_read: object = None
-        """The group whose members' subscriptions were read last (`classic.reading`): only one keeps what was read."""
+        """The group whose subscriptions were read last (`classic.reading`): only one group keeps the result."""
         self._usages: dict[int, Usage] = {}
 
     def join(self, usage: Usage) -> None:

@@ -1,11 +1,11 @@
 """Moves a member from its current assignment to its target, one heartbeat at a time (KIP-848, KIP-1071).
 
-The member is first told to give up what is not in its target, and stays at its epoch. When its heartbeat reports that
-it has, it moves to the epoch of the target and gets what no other member holds; the rest follows as the others give it
-up. Nothing therefore ever has two holders, regardless of what is lost or late on the way.
+The member first has to give up everything that is not in its target, and stays at its epoch. When its heartbeat reports
+that it has, it moves to the epoch of the target and gets the units that no other member holds; the rest follows as the
+others give them up. No unit therefore ever has two holders, even if messages are lost or late.
 
-An assignment is a set of partitions in consumer groups, and of tasks in streams groups. Each kind says what is free
-(`consumer.reconciliation`, `streams.reconciliation`).
+An assignment is a set of partitions in consumer groups, and of tasks in streams groups. Each kind decides which units
+are free (`consumer.reconciliation`, `streams.reconciliation`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Assigned(Protocol):
 
 
 class Phase(Enum):
-    """How far a member has come, whatever its group calls it."""
+    """A member's progress towards its target; each kind of group has its own names for it."""
 
     STABLE = auto()  # it has all of its target
     UNREVOKED = auto()  # it has yet to give something up

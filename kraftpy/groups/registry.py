@@ -28,7 +28,7 @@ from kraftpy.protocol.errors import ProtocolError
 
 _CLASSIC_KEY: Final = GROUP_KEY_VERSION.to_bytes(2, "big")
 _OF_CLASSIC: Final = 2
-"""The bytes that each byte of a classic group's record takes: its members' metadata stays as it is."""
+"""The memory for each byte of a classic group's record: its members' metadata is kept unparsed."""
 
 
 def parse(key: Buffer | None, value: Buffer | None) -> object:
@@ -69,7 +69,7 @@ class GroupRegistry:
     def replay(self, key: Buffer | None, value: Buffer | None, offset: int, parsed: object = None) -> None:
         """Apply one record. Raises ProtocolError if it is not in Kafka's format.
 
-        `parsed` is the value if it was parsed before, since that takes long (`parse`).
+        `parsed` is the value if it was parsed before, which takes long (`parse`).
         """
         if key is None:
             return

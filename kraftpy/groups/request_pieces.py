@@ -54,7 +54,7 @@ NAME_CHARACTERS: Final = 50
 _TOPIC_UNITS: Final = 2
 
 MOST_REPEATS: Final = 10
-"""How many groups of one request are answered a second time: an answer must not grow with the request's repetitions."""
+"""How many repeated groups of a request are answered again: an answer must not grow with the request's repetitions."""
 
 T = TypeVar("T")
 Size = Callable[[str], int]
@@ -115,7 +115,7 @@ def joined(answers: Sequence[Any]) -> Any:
 
 
 def repeats(items: Iterable[T], name: Callable[[T], object]) -> tuple[list[T], list[T]]:
-    """Return the first item of each name, and items that repeat a name, of which only `MOST_REPEATS` are kept."""
+    """Return the first item of each name, and up to `MOST_REPEATS` items that repeat a name."""
     first: dict[object, T] = {}
     again: list[T] = []
     for item in items:
@@ -125,7 +125,7 @@ def repeats(items: Iterable[T], name: Callable[[T], object]) -> tuple[list[T], l
 
 
 def as_often_as_named(names: Iterable[str], found: Mapping[str, T]) -> list[T]:
-    """Answer for each name, in order; names said again only as long as they are few (`MOST_REPEATS`)."""
+    """Answer for each name, in order; only `MOST_REPEATS` repeated names are answered again."""
     known: set[str] = set()
     answers: list[T] = []
     left = MOST_REPEATS
@@ -209,7 +209,7 @@ def _of_names(message: Any, field: str, size: Size) -> Iterator[tuple[Any, int]]
 
 
 def with_refused(refused: list[Any], answered: list[Any]) -> list[Any]:
-    """Put what the broker refused of topics before the coordinator's answer, and list each topic once.
+    """Put the partitions that the broker refused before the coordinator's answer, and list each topic once.
 
     If nothing was refused, the answer stays as it is: a topic that the request names twice is listed twice.
     """

@@ -18,7 +18,7 @@ from kraftpy.groups.memory import Usage
 from kraftpy.groups.step import Step
 
 MEMBERS_AT_ONCE: Final = 1_000
-"""How many members, and groups, are restored before other coordinators are served."""
+"""How many members or groups are restored before other coordinators are served."""
 
 
 class Restoration:
@@ -72,7 +72,7 @@ class Restoration:
                 continue
             try:
                 yield from self._restore(group, now)
-            except Exception as error:  # the stored members cannot be used: they join again
+            except Exception as error:  # the stored members cannot be used, and have to join again
                 if isinstance(group.kind, ClassicGroup):
                     self._rebalance.dissolve(group.kind, now())
                 now().survived("a group's restoration", group.group_id, error)

@@ -198,7 +198,7 @@ def while_loading(message: GroupRequest, api_version: int) -> GroupResponse:
 def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode, why: str | None = None) -> GroupResponse:
     """Return a response with this error, wherever the version of the response has room for it.
 
-    `why` says it in other words than the error code's own, if the response has words about the whole request.
+    `why` replaces the error code's own message, if the response has a message about the whole request.
     """
     response = _REFUSALS[type(message)](message, api_version, error_code)
     if why is not None and hasattr(response, "error_message"):
@@ -221,7 +221,7 @@ def _with_meaning(response: Callable[..., GroupResponse]) -> _Refusal:
 
 
 def _heartbeat(response: Callable[..., GroupResponse]) -> _Refusal:
-    """Refuse a heartbeat. As in Kafka, an error that means what it always means has no message."""
+    """Refuse a heartbeat. As in Kafka, an error with its usual meaning has no message."""
 
     def refusal(message: Any, _: int, error_code: ErrorCode) -> GroupResponse:
         has_no_name = error_code is ErrorCode.INVALID_REQUEST and not message.group_id.strip()

@@ -16,7 +16,7 @@ from typing import Final
 from kraftpy.ports import Buffer
 
 MOST_TOPICS: Final = 100_000
-"""Twice as many as a cluster has by default. A request that names more is taken to read everything."""
+"""Twice the default number of partitions of a cluster. A subscription with more topics counts as one to all topics."""
 
 
 def topics_of_all(encoded: Iterable[bytes]) -> frozenset[str] | None:

@@ -5,7 +5,7 @@ tombstones at a time. The first piece is done at once, each further one at a tic
 served in between.
 
 Invariant: no offset that was committed after the deletion is deleted. Until a deletion is done, commits for its topics
-(another topic may have the name by then) are refused with UNKNOWN_TOPIC_OR_PARTITION, on which clients try again.
+(another topic may have the name by then) are refused with UNKNOWN_TOPIC_OR_PARTITION, after which clients try again.
 
 Share groups have no offsets; `share.changes` makes them forget the topics.
 """

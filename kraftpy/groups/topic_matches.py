@@ -6,9 +6,9 @@
 
 All expressions of all groups of a node share one budget of work: `SLICE_UNITS` (about 10 ms) at once, refilled in
 `REFILL_MS`. An expression remembers its position in the list of topics, so the next call continues from there, and
-later calls only look at new topics. Matches are cached and evicted least recently used first, within `max_bytes`, and
-what is cached costs none of the budget while the topics stay the same, so that no expression that matches many of them
-keeps others from being resolved. Automata are kept only for the last few expressions.
+later calls only look at new topics. Matches are cached and evicted least recently used first, within `max_bytes`.
+Cached matches cost none of the budget while the topics stay the same, so that an expression with many matches does not
+keep others from being resolved. Automata are kept only for the last few expressions.
 
 Kafka resolves expressions on a separate thread, and members wait for the result in the same way (KIP-848).
 """
@@ -43,7 +43,7 @@ _ENTRY_BYTES = 500
 _NUMBER_BYTES = 5
 """The memory of a number in an array that grows."""
 _REFERENCE_BYTES = 8
-"""The memory of a name in a result: the names themselves are those of the topics."""
+"""The memory of a name in a result: the topics hold the names themselves."""
 
 
 @dataclass(slots=True)

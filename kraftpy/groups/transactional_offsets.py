@@ -178,8 +178,8 @@ def uncount(counts: Counter[TopicPartition], partitions: Sequence[TopicPartition
 def check(message: TxnOffsetCommitRequest, group: Group | None) -> ErrorCode:
     """Return an error if this sender may not commit now.
 
-    It must be a member in its generation, or claim to be none. To a group without members, whoever names no generation
-    commits as none.
+    It must be a member in its generation, or not claim to be one. In a group without members, a sender that names no
+    generation does not claim to be one.
     """
     is_member = message.generation_id >= 0 or message.member_id != "" or message.group_instance_id is not None
     if group is None:

@@ -62,7 +62,7 @@ class Demand(NamedTuple):
 KEYS: Final = Demand(needs_keys=True, codec=None, level=None)
 """The demand of a compacted topic that keeps the producer's codec."""
 TIMES: Final = Demand(needs_keys=False, codec=None, level=None)
-"""The demand on a batch whose header cannot be believed, if the topic demands nothing."""
+"""The demand on a batch whose header is not trusted, if the topic has no demands."""
 
 
 class Prepared(NamedTuple):
@@ -123,7 +123,7 @@ def demand_of(config: TopicConfig) -> Demand | None:
 
 
 class Demands:
-    """A topic's demands, computed once for each of its configs."""
+    """A topic's demands, computed once for each version of its settings."""
 
     __slots__ = ("_config", "_demand")
 
@@ -252,8 +252,8 @@ def stored_form(
 ) -> tuple[BatchHeader, memoryview]:
     """Return a producer's batch in its stored form; only `stamp` still has to fill in its fields.
 
-    `batch` is the result of `prepared`, which is done again here if the topic's demand has changed since. `header` is
-    that of the batch in `records`, if the caller has read it; without `batch`, its timestamps have been judged.
+    `batch` is the result of `prepared`, which is repeated here if the topic's demands have changed since. `header` is
+    that of the batch in `records`, if the caller has read it; without `batch`, its timestamps have been checked.
     """
     demand = demands.of(config)
     if batch is not None and batch.demand == (demand or TIMES):

@@ -1,11 +1,12 @@
-"""The copy of a log that is made in another directory: how far it is, and what of it is still the log's own.
+"""The copy of a log that is being made in another directory: its progress, and the part that equals the log.
 
 A copy takes batches only from its log, in order. When it is opened again after a restart, the log may have lost records
 that the copy has: unsynced ones in a crash, or those that a follower truncated. Both logs agree up to the end of the
 last leader epoch that both know, because a broker that restarts never leads in an epoch it led in before (rule 5). As a
 second proof the last batch that both have must be the same, byte for byte, unless compaction may have rewritten it.
 
-`copy-progress` holds what only a running broker would know of the copy; it is durable before it is relied upon.
+The file `copy-progress` holds the state of the copy that only a running broker knows; it is durable before it is relied
+upon.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class CopyProgress(NamedTuple):
     recovery_point: int
     log_start_offset: int
     clean_until: int
-    """Everything before this offset was compacted when the copy was begun."""
+    """Everything before this offset had been compacted when the copy was begun."""
 
 
 def write_progress(copy: PartitionLog, clean_until: int) -> None:
@@ -34,7 +35,7 @@ def write_progress(copy: PartitionLog, clean_until: int) -> None:
 
 
 def read_progress(directory: Directory) -> CopyProgress | None:
-    """Return the progress of the copy in a directory; None if it has none or it is damaged. Blocks. Raises OSError."""
+    """Return the progress of the copy in a directory; None if it is missing or damaged. Blocks. Raises OSError."""
     try:
         [entry] = layout.decode_entries(directory.read(layout.COPY_PROGRESS), len(CopyProgress._fields))
         progress = CopyProgress(*map(int, entry))
@@ -44,7 +45,7 @@ def read_progress(directory: Directory) -> CopyProgress | None:
 
 
 def common_end(copy: PartitionLog, source: PartitionLog) -> int | None:
-    """Return the offset up to which a copy is its source's; None if it has nothing in common that is worth keeping.
+    """Return the offset up to which a copy equals its source; None if they have nothing in common worth keeping.
 
     Reads one batch of each. Raises OSError and KafkaError as `PartitionLog.read` does.
     """
@@ -65,7 +66,7 @@ def _end_by_epochs(copy: PartitionLog, source: PartitionLog) -> int:
         known, known_end = source.end_offset_for_epoch(epoch)
         if known == epoch and epoch >= 0:
             return min(end, known_end)
-        end = min(end - 1, _start_of(copy, epoch))  # the source has nothing of this epoch
+        end = min(end - 1, _start_of(copy, epoch))  # the source has no records of this epoch
     return end
 
 

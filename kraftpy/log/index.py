@@ -49,16 +49,16 @@ class OffsetIndex:
         self.positions.append(position)
 
     def last_position(self) -> int:
-        """Return the last entry's position; 0 if there is none."""
+        """Return the last entry's position, or 0."""
         return self.positions[-1] if self.positions else 0
 
     def entry_of(self, relative_offset: int) -> tuple[int, int]:
-        """Return the relative offset and position of the last entry up to an offset; (-1, 0) if there is none."""
+        """Return the relative offset and position of the last entry up to an offset, or (-1, 0)."""
         found = bisect_right(self.offsets, relative_offset)
         return (self.offsets[found - 1], self.positions[found - 1]) if found else (-1, 0)
 
     def entry_before(self, position: int) -> tuple[int, int]:
-        """Return the relative offset and position of the last entry up to a position; (-1, 0) if there is none."""
+        """Return the relative offset and position of the last entry up to a position, or (-1, 0)."""
         found = bisect_right(self.positions, position)
         return (self.offsets[found - 1], self.positions[found - 1]) if found else (-1, 0)
 
@@ -114,12 +114,12 @@ class TimeIndex:
             self.offsets.append(relative_offset)
 
     def first_at_least(self, timestamp: int) -> int | None:
-        """Return the relative offset of the first entry at or after `timestamp`; None if there is none."""
+        """Return the relative offset of the first entry at or after `timestamp`, or None."""
         found = bisect_left(self.timestamps, timestamp)
         return self.offsets[found] if found < len(self.offsets) else None
 
     def entries(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the timestamp and relative offset of the entries with these numbers, as far as they exist."""
+        """Return the timestamp and relative offset of those of the entries with these numbers that exist."""
         start = max(0, start)
         return list(zip(self.timestamps[start:stop], self.offsets[start:stop], strict=True))
 

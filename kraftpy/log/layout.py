@@ -85,7 +85,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str, suffix: str) -> int | None:
-    """Return the offset in a file's name; None if the name is not 20 digits and `suffix`, or of no offset."""
+    """Return the offset in a file's name; None if the name is not 20 digits and `suffix`, or not a valid offset."""
     digits = name[:_DIGITS]
     if len(name) == _DIGITS + len(suffix) and name.endswith(suffix) and digits.isdecimal() and digits.isascii():
         offset = int(digits)
@@ -170,9 +170,9 @@ def decode_entries(data: bytes, fields: int) -> list[list[str]]:
 
 
 def decode_number(text: str) -> int:
-    """Return an epoch, offset or partition of a checkpoint: not negative, of 63 bits. Raises CorruptFile."""
+    """Return an epoch, offset or partition of a checkpoint: not negative, at most 63 bits. Raises CorruptFile."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) >> 63 == 0):
-        raise CorruptFile(f"{text[:_DIGITS]!r} is no epoch, offset or partition")
+        raise CorruptFile(f"{text[:_DIGITS]!r} is not an epoch, offset or partition")
     return int(text)
 
 

@@ -183,10 +183,10 @@ class PartitionLog:
     def prepare(
         self, records: Buffer, now: Millis, header: BatchHeader | None = None, trust: Trust | None = None
     ) -> Work[Prepared] | None:
-        """Return the work to do on a producer's batch before `append` gets its result; None if there is none.
+        """Return the work to do on a producer's batch before `append` gets its result, or None.
 
-        It does not touch the log. `header` is that of the batch, if the caller has read it; `trust` is what is known of
-        its sender. Raises KafkaError as `append` does, either at once or while the work runs.
+        It does not touch the log. `header` is that of the batch, if the caller has read it; `trust` is the record of
+        its sender's headers. Raises KafkaError as `append` does, either at once or while the work runs.
         """
         if self.is_prepared(None, records, now, header, trust):
             return None
@@ -595,5 +595,5 @@ class PartitionLog:
         return True
 
     def expire_producers(self, now: Millis, expiration_ms: int | None = None) -> list[int]:
-        """Forget producers that were silent for `expiration_ms`, or as long as when the log was opened; return them."""
+        """Forget producers silent for `expiration_ms` or, if that was longer, its value at opening; return them."""
         return self.producers.expire(now, self._expiration_ms if expiration_ms is None else expiration_ms)

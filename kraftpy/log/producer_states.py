@@ -90,7 +90,7 @@ class ProducerDescription(NamedTuple):
 class Verification:
     """A pending question to the coordinator about a write that will open a transaction here (KIP-890).
 
-    Once the transaction's marker is written, it is no longer current: the coordinator's answer is about a transaction
+    Once the transaction's marker is written, the question is outdated: the coordinator's answer is about a transaction
     that has ended.
     """
 
@@ -146,7 +146,7 @@ class ProducerStates:
         self._open: dict[int, int] = {}  # first offset -> producer id, in offset order
         self._ended: list[EndedTransaction] = []  # those whose marker may still be above the high watermark
         self._verifications: dict[int, dict[int, Verification]] = {}
-        """By producer and epoch: no late request of an older epoch, or false one of a newer, takes another's place."""
+        """By producer and epoch, so that a late request of an older epoch, or a false newer one, replaces no other."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -205,7 +205,7 @@ class ProducerStates:
         if sequence == expected:
             return
         if producer.batches:
-            # How many numbers there are from this batch's first one up to the one before the window's first.
+            # The count of numbers from this batch's first up to the one before the window's first.
             up_to_window = (producer.batches[0].base_sequence - sequence) % _SEQUENCES
             in_window = (producer.last_sequence - producer.batches[0].base_sequence) % _SEQUENCES + 1
             if header.records_count <= up_to_window <= producer.proven_count - in_window:
@@ -513,7 +513,7 @@ class ProducerStates:
             older = [WrittenBatch._make(_BATCH.unpack_from(body, position + n * _BATCH.size)) for n in range(count)]
             producer.batches[:0] = older
             position += count * _BATCH.size
-            if begins_at_0:  # what went before that, if the numbers have wrapped, is not proven any more
+            if begins_at_0:  # earlier numbers, before a wrap, are not proven any more
                 producer.proven_count = producer.last_sequence + 1
         ended, aborted, proofs = _COUNTS.unpack_from(body, position)
         position += _COUNTS.size

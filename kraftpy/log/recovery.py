@@ -229,8 +229,8 @@ class _Loader:
     def _end_of_clean(self, recovery_point: int) -> int | None:
         """Return the log's end offset as a clean stop left it; None if the files show that the stop was not clean.
 
-        The end equals the recovery point, if that is known. If it is beyond, or where no segment could reach, the last
-        batch's base offset is damaged.
+        The end equals the recovery point, if that is known. If it is beyond that, or further than the segment can
+        reach, the last batch's base offset is damaged.
         """
         active = self.segments[-1]
         try:

@@ -300,7 +300,7 @@ class Segment:
     # --- reading ---
 
     def find(self, offset: int) -> BatchPosition | None:
-        """Return the first batch whose last offset is `offset` or more; None if there is none."""
+        """Return the first batch whose last offset is `offset` or more, or None."""
         hint = self._hints.get(offset)
         for placed in self.walk(self.index.entry_for(offset)[1] if hint is None else hint):
             if placed.last_offset >= offset:

@@ -114,7 +114,7 @@ class SegmentIndex:
         return time_window(self.time_file.get(), timestamp, part) if times is None else times
 
     def last_time_entry(self) -> tuple[int, int] | None:
-        """Return the timestamp and relative offset of the last time entry; None if there is none."""
+        """Return the timestamp and relative offset of the last time entry, or None."""
         times = self.times
         if times is None:
             return last_time_entry(self.time_file.get())

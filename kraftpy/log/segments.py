@@ -64,7 +64,7 @@ class Segments:
         return None if number < 0 else self._segments[number]
 
     def after(self, segment: Segment) -> Segment | None:
-        """Return the segment that follows this one; None if there is none."""
+        """Return the segment that follows this one, or None."""
         number = bisect_right(self._bases, segment.base_offset)
         return self._segments[number] if number < len(self._segments) else None
 

@@ -217,7 +217,7 @@ def _read(log: PartitionLog, segment: Segment, last_offset: int) -> FoundBatch |
 def first_record(
     batch: FoundBatch, timestamp: int, start_offset: int, max_bytes: int
 ) -> Work[TimestampAndOffset | None]:
-    """Return the batch's first record at or after both `timestamp` and `start_offset`; None if there is none.
+    """Return the batch's first record at or after both `timestamp` and `start_offset`, or None.
 
     Raises CorruptBatch if the batch cannot be read, or expands to more than `max_bytes`.
     """

@@ -1,10 +1,10 @@
 """The timestamps of a producer's batch: those in its header, checked against those of its records.
 
-Kafka reads every record of a batch on append, and sets the header's largest timestamp right. A broker in Python cannot
-afford that for every batch, so the header is believed, unless it cannot be right, would have the batch refused, comes
-from a client whose headers have not proved right yet (`Trust`), or the topic limits how old a record may be. Then the
-records decide, as they do with Kafka: those whose timestamps are out of range are named in the answer (KIP-467), and if
-there are none, the header is corrected.
+Kafka reads every record of a batch on append, and corrects the header's largest timestamp. A broker in Python cannot
+afford that for every batch, so the header is trusted, unless it cannot be right, would have the batch refused, comes
+from a client whose headers have not been found right yet (`Trust`), or the topic limits how old a record may be. Then
+the records decide, as in Kafka: the answer names those whose timestamps are out of range (KIP-467), and if all are in
+range, the header is corrected.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _is_in_range(header: BatchHeader, config: TopicConfig, now: Millis) -> bool:
 class Trust:
     """The record of one client's headers: a client that sets them right always does.
 
-    It is trusted after a batch whose largest timestamp was right and not the first one's, too, or after many in which
-    all were the same; and never again after one that was wrong.
+    A client is trusted after a batch whose largest timestamp was right, and not that of the first record, or after many
+    batches with equal timestamps; and never again after a wrong one.
     """
 
     __slots__ = ("_right_count", "is_enough")
@@ -63,7 +63,7 @@ class Trust:
     def __init__(self) -> None:
         self._right_count = 0
         self.is_enough = False
-        """The client's headers are believed."""
+        """True if the client's headers are trusted."""
 
     def read(self, sent: BatchHeader, max_timestamp: int) -> None:
         """Compare the header of a batch whose records have been read."""
@@ -79,9 +79,8 @@ def are_doubtful(
 ) -> bool:
     """Return whether the records must be read, because the header's timestamps may be wrong or are out of range.
 
-    That of a single record is compared at once, if it is not compressed. Without `trust`, the client is believed. A
-    client that has not proved right has its records read even if the topic replaces timestamps: nobody else may be able
-    to read them.
+    The header of a single uncompressed record is compared at once. Without `trust`, the client is trusted. The records
+    of an untrusted client are read even if the topic replaces timestamps: they may be unreadable for others.
     """
     count, first, largest, attributes = (
         header.records_count, header.base_timestamp, header.max_timestamp, header.attributes,

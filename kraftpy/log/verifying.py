@@ -151,7 +151,7 @@ class Anchor(NamedTuple):
 class SegmentFile(NamedTuple):
     """A segment's file and the facts needed to verify its contents.
 
-    The file is taken from `log` for each read: whatever else is read meanwhile (an index) may have had it closed.
+    The file is taken from `log` for each read: another read in between (of an index) may have had it closed.
     """
 
     log: LazyFile

@@ -9,13 +9,13 @@ from kraftpy.security.acls import AclBinding
 
 
 def create_acls(command: CreateAcls, image: Image) -> Decision[None]:
-    """Add the bindings that are new."""
+    """Add the bindings that do not exist yet."""
     new = [each for each in dict.fromkeys(command.bindings) if each not in image.acls.index]
     return Decision(records=tuple(AclChanged(binding=each) for each in new))
 
 
 def delete_acls(command: DeleteAcls, image: Image) -> Decision[tuple[DeletedAcls, ...]]:
-    """Remove what the filters select, all of them according to the image before any of it."""
+    """Remove the bindings that the filters select; each filter sees the image before the command."""
     removed: dict[AclBinding, None] = {}
     results = []
     for wanted in command.filters:

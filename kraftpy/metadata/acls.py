@@ -1,4 +1,4 @@
-"""ACL bindings in the metadata (KIP-140, KIP-801): the commands that change them, and those of an image."""
+"""ACL bindings in the metadata (KIP-140, KIP-801): their commands and records, and the bindings of an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftpy.security.acls import AclBinding, AclFilter, AclIndex
 from kraftpy.types import Millis
 
 _OVERHEAD_BYTES: Final = 1_000
-"""The memory of a binding without its texts: the object, and its places in three dictionaries."""
+"""The memory of a binding without its texts: the object, and its entries in three dictionaries."""
 
 
 @frozen
@@ -31,7 +31,7 @@ class DeleteAcls:
 
 @frozen
 class AclChanged:
-    """There is this binding now, or it is there no more."""
+    """A binding was added or removed."""
 
     binding: AclBinding
     is_removed: bool = False
@@ -39,7 +39,7 @@ class AclChanged:
 
 @frozen
 class DeletedAcls:
-    """The bindings that one filter of a `DeleteAcls` selected; one that several select is told of each."""
+    """The bindings that one filter of a `DeleteAcls` selected; a binding may appear for several filters."""
 
     bindings: tuple[AclBinding, ...] = ()
 
@@ -52,7 +52,7 @@ class Acls:
         self.bytes = 0
         """Estimated memory of all bindings."""
         self.changes = 0
-        """How many changes there have been: what was decided before the last one may be wrong now."""
+        """The number of changes so far: decisions from before the last one may be outdated."""
         for binding in bindings:
             self.replay(AclChanged(binding=binding))
 

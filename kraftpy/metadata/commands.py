@@ -12,9 +12,9 @@ Schema 2 decides differently from schema 1 only through features, and a cluster 
 decides differently only for replicas marked as offline, and only its own `ChangeReplicas` marks them. Schema 4 decides
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
-(`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level is none that exists, as it was when the
-command was decided. Schema 6 adds credentials, ACLs, delegation tokens and client quotas. Only a command that needs a
-schema is written with it.
+(`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level does not exist, as when the command was
+decided. Schema 6 adds credentials, ACLs, delegation tokens and client quotas. A command is written in the lowest schema
+that it needs.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -206,7 +206,7 @@ class TopicReference:
 
     @property
     def is_sound(self) -> bool:
-        """Whether one of both is given, and not the other."""
+        """True if exactly one of name and id is given."""
         return (self.name is None) != (self.topic_id == ZERO_TOPIC_ID)
 
 
@@ -267,16 +267,16 @@ class SetConfigs:
     time_ms: Millis
     validate_only: bool = False
     rules: int = 0
-    """0 knows no client metrics, no controllers, and no settings of brokers that have no effect or no meaning: earlier
-    versions refuse them."""
+    """0 refuses client metrics, controllers, and settings of brokers that are unknown or without effect, as earlier
+    versions do."""
 
 
 @frozen
 class SetControllerDefaults:
     """The active controller's own static settings on which elections depend; one that is not named has its default.
 
-    A controller issues it when its term begins, if the last one had other settings: every node decides elections by
-    these values, and none by those of its own file.
+    A controller issues it when its term begins, if the last controller had other settings: every node decides elections
+    by these values, not by those of its own file.
     """
 
     configs: tuple[ConfigValue, ...]
@@ -488,9 +488,9 @@ _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items(
 _OLDER_SCHEMA: Final = 4
 _OF_NEW_LEVELS: Final = 5
 _NEW_LEVELS: Final = {"share.version": 2}
-"""The levels of features that schema 5 was the first to know."""
+"""The levels of features that are new in schema 5."""
 _NEW_SETTINGS: Final = ("errors.deadletterqueue.",)
-"""The beginnings of the names of settings that schema 5 was the first to know."""
+"""The prefixes of the settings that are new in schema 5."""
 _NO_LEVEL: Final = 32_767
 
 
@@ -500,7 +500,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def _schema_of(command: Command) -> int:
-    """Return the lowest schema in which a command means what it means now: nodes of the last version can read it."""
+    """Return the lowest schema in which a command has its current meaning, so that older nodes can read it."""
     match command:
         case FormatCluster():
             needs_newer = any(is_new_level(each.name, each.level) for each in command.features)
@@ -529,7 +529,7 @@ def is_new_level(name: str, level: int) -> bool:
 
 
 def _as_of_older_schema(command: Command) -> Command:
-    """Return a command that is refused for what the older schema did not support."""
+    """Return a command that is refused because the older schema did not support it."""
     match command:
         case FormatCluster():
             return replace(command, features=tuple(map(_without_new_level, command.features)))

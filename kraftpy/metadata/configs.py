@@ -8,8 +8,8 @@ it.
 
 Left out: loggers as resources, which belong to one process (INVALID_REQUEST). The broker that receives the request
 checks whether the broker or controller exists, whether a setting can change without a restart, a group's settings
-against its own bounds, and the patterns of client metrics, which another version of Python may judge otherwise.
-Settings of brokers that nobody knows are kept, as in Kafka: they may be those of a plug-in.
+against its own bounds, and the patterns of client metrics, on which versions of Python may disagree. Unknown settings
+of brokers are stored, as in Kafka: they may belong to a plug-in.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def _partition_changes(decided: Sequence[Record], image: Image) -> list[Record]:
 
 
 def set_controller_defaults(command: SetControllerDefaults, image: Image) -> Decision[None]:
-    """Take over the settings for elections of a new active controller, and decide by them what they change."""
+    """Take over a new active controller's settings for elections, and make the changes that follow from them."""
     defaults: dict[str, str] = {}
     for config in command.configs:
         if config.name not in _FOR_ELECTIONS or config.value is None:
-            message = f"{config.name} is not a setting of elections, or has no value"
+            message = f"{config.name} is not a setting for elections, or has no value"
             return Decision(error=ErrorCode.INVALID_REQUEST, message=message)
         defaults[config.name] = config.value
     if problem := _problem(ConfigResourceType.BROKER, tuple(sorted(defaults.items()))):
@@ -110,7 +110,7 @@ def set_controller_defaults(command: SetControllerDefaults, image: Image) -> Dec
 
 
 def _decided_again(topics: Sequence[Topic | None], rules: Rules) -> list[PartitionChanged]:
-    """Return the changes to partitions of these topics that follow from other rules alone."""
+    """Return the changes to partitions of these topics that follow from the new rules alone."""
     return [
         record
         for topic in topics

@@ -13,7 +13,7 @@ a newer version, lack of memory (the other nodes may have had enough), and a fai
 decision half applied. Commands from other nodes are checked before they enter the log (`proposals`).
 
 A command may arrive as a submission; a duplicate of one changes nothing and is reported as such. An entry's term is the
-controller's epoch: commands that a controller issued by itself (fencing, balancing) are refused in another term.
+controller's epoch: commands that a controller issued on its own (fencing, balancing) are refused in another term.
 
 Left out: authorization, which is the handlers' part.
 """
@@ -188,8 +188,8 @@ class MetadataStateMachine:
     def apply(self, index: int, term: int, data: bytes | memoryview) -> Applied:
         """Decide a committed command and replay the decision; total and deterministic.
 
-        `data` comes from `encode_submission` or `encode_command`; `index` and `term` are its place in the log. Of all
-        possible contents, only a newer schema raises.
+        `data` comes from `encode_submission` or `encode_command`; `index` and `term` are its place in the log. The only
+        content that raises is a newer schema.
         """
         try:
             submission, command = decode_submission(data)

@@ -1,7 +1,7 @@
-"""SCRAM credentials of users (KIP-554): what changes them, and those of an image.
+"""SCRAM credentials of users in the metadata (KIP-554): their commands and records, and the credentials of an image.
 
-A credential holds what a server needs to check a password, and neither the password nor what a client derives from it.
-None of its secrets is shown.
+A credential lets a server check a password, but holds neither the password nor the key that a client derives from it.
+`repr` shows none of its secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OVERHEAD_BYTES: Final = 256
 
 @frozen
 class ScramChange:
-    """A user's new credential for a mechanism (its number in Kafka's APIs), or with no iterations, none."""
+    """A user's new credential for a mechanism (its number in Kafka's APIs); with 0 iterations, it is deleted."""
 
     name: str
     mechanism: int
@@ -31,7 +31,7 @@ class ScramChange:
 
 @frozen
 class SetScramCredentials:
-    """Change credentials, each on its own."""
+    """Change credentials, each independently."""
 
     changes: tuple[ScramChange, ...]
     time_ms: Millis
@@ -39,7 +39,7 @@ class SetScramCredentials:
 
 @frozen
 class ScramCredentialChanged:
-    """A user has this credential, or none any more."""
+    """A user has a new credential for a mechanism, or none any more."""
 
     change: ScramChange
 
@@ -77,7 +77,7 @@ class Credentials:
         return sorted(self._by_name)
 
     def iterations(self, name: str) -> dict[int, int]:
-        """Return the iterations of a user's credentials by mechanism; empty if there is no such user."""
+        """Return the iterations of a user's credentials by mechanism; empty for an unknown user."""
         return {number: change.iterations for number, change in sorted(self._by_name.get(name, {}).items())}
 
     def replay(self, change: ScramChange) -> None:
@@ -93,7 +93,7 @@ class Credentials:
             del self._by_name[change.name]
 
     def saved(self) -> tuple[ScramChange, ...]:
-        """Return the changes that lead to these credentials, in one order."""
+        """Return the changes that lead to these credentials, in a fixed order."""
         return tuple(change for name in self.users() for _, change in sorted(self._by_name[name].items()))
 
 

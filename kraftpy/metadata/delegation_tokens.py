@@ -1,6 +1,7 @@
-"""Delegation tokens (KIP-48): what changes them, and those of an image. `token_decisions` decides about them.
+"""Delegation tokens in the metadata (KIP-48): their commands and records, and the tokens of an image.
 
-A token is kept without its HMAC: its digest is a key to find it by. All of a token's principals are users.
+A token is stored without its HMAC, and is found by the HMAC's digest. All principals of a token are users. Decisions
+are in `token_decisions`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class DelegationToken:
 
 @frozen
 class CreateDelegationToken:
-    """Keep a new token."""
+    """Store a new token."""
 
     token: DelegationToken
     time_ms: Millis
@@ -40,9 +41,9 @@ class CreateDelegationToken:
 
 @frozen
 class ExpireDelegationToken:
-    """Let a token expire `period_ms` from `time_ms`, but not after its longest life; asked for by a user.
+    """Make a token expire `period_ms` from `time_ms`, but no later than its maximum lifetime, for a user.
 
-    As a renewal, it is refused if the token has expired before it is asked whose it is, as in Kafka; else after.
+    As in Kafka, a renewal is checked for expiry first and for the owner then, and other changes the other way round.
     """
 
     digest: bytes = field(repr=False)
@@ -54,32 +55,32 @@ class ExpireDelegationToken:
 
 @frozen
 class RemoveDelegationTokens:
-    """Remove tokens: those that expired before `time_ms`, or the token that a user asks to remove."""
+    """Remove tokens: those of `token_ids` that expired before `time_ms`, or the one that a user wants to remove."""
 
     token_ids: tuple[str, ...] = ()
     digest: bytes = field(default=b"", repr=False)
-    """The token of which `requester` must be owner or renewer; empty for `token_ids`, of which expired ones go."""
+    """The token to remove, whose owner or renewer `requester` must be; empty to remove expired tokens."""
     requester: str = ""
     time_ms: Millis
 
 
 @frozen
 class DelegationTokenChanged:
-    """A token is this one now."""
+    """A token was created or changed."""
 
     token: DelegationToken
 
 
 @frozen
 class DelegationTokenRemoved:
-    """A token is gone."""
+    """A token was removed."""
 
     token_id: str
 
 
 @frozen
 class DelegationTokenResult:
-    """When the token expires."""
+    """The time at which the token expires."""
 
     expiry_ms: Millis
 
@@ -107,7 +108,7 @@ class DelegationTokens:
         return self._by_digest.get(digest)
 
     def all(self) -> tuple[DelegationToken, ...]:
-        """Return every token, in no certain order."""
+        """Return every token, in no particular order."""
         return tuple(self._by_id.values())
 
     def expired(self, now_ms: int, most: int) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ class DelegationTokens:
         self.bytes += token_bytes(token)
 
     def remove(self, token_id: str) -> None:
-        """Apply a decided removal, or do nothing if there is no such token."""
+        """Apply a decided removal; does nothing if the token does not exist."""
         token = self._by_id.pop(token_id, None)
         if token is not None:
             del self._by_digest[token.digest]

@@ -41,10 +41,10 @@ LATEST_METADATA_VERSION = 30
 
 SUPPORTED: dict[str, tuple[int, int]] = {
     ELR_FEATURE: (0, 1),
-    GROUP_FEATURE: (0, 1),  # 1: there is the consumer protocol (KIP-848)
+    GROUP_FEATURE: (0, 1),  # 1: the consumer protocol (KIP-848)
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (FIRST_METADATA_VERSION, LATEST_METADATA_VERSION),
-    SHARE_FEATURE: (0, 2),  # 1: there are share groups (KIP-932); 2: they have dead letter queues (KIP-1191)
+    SHARE_FEATURE: (0, 2),  # 1: share groups (KIP-932); 2: their dead letter queues (KIP-1191)
     STREAMS_FEATURE: (0, 1),  # 1: there are streams groups (KIP-1071)
     "transaction.version": (0, 2),  # 2: the epoch rises with every transaction (KIP-890)
 }
@@ -71,7 +71,7 @@ def update_features(command: UpdateFeatures, image: Image) -> Decision[tuple[Fea
     """Finalize all requested levels, or none: the first refusal becomes the decision's error."""
     records: list[Record] = []
     results = []
-    for update in {each.name: each for each in command.updates}.values():  # the last that is said of a feature
+    for update in {each.name: each for each in command.updates}.values():  # the last update of a feature counts
         error, message = ErrorCode.NONE, None
         try:
             records += _updated(update, command, image)

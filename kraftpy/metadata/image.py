@@ -53,7 +53,7 @@ from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 SCHEMA = 6
 """The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
 _OLDER_SCHEMA = 4
-"""The schema of a snapshot that earlier versions understand: it knows the features, and no controller's defaults."""
+"""The schema of a snapshot that earlier versions can read: with their features, and without a controller's defaults."""
 _WITHOUT_SECURITY = 5
 
 _TOPICS_DEPTH = 3
@@ -83,7 +83,7 @@ class Broker:
     registered_index: int = 0
     """The log index of its registration: it has caught up once it has applied this entry."""
     shutdown_index: int = 0
-    """The log index where its controlled shutdown began: a broker that has applied it knows that this one no longer
+    """The log index at which its controlled shutdown began: a broker that has applied it knows that this one no longer
     leads."""
     is_leaving: bool = False
     """Some of its partitions have been moved, as for a fencing or a controlled shutdown; the rest and its new state
@@ -330,7 +330,7 @@ class Image:
     def partitions_of(self, broker_id: BrokerId) -> Iterator[tuple[Topic, int, Partition]]:
         """Yield every partition of which the broker has a replica, in order of topic names.
 
-        Nothing is sorted for it, so that a caller may look at a part of very many.
+        Nothing has to be sorted, so that a caller may look at only some of very many.
         """
         for topic in self.topics() if broker_id in self._placed else ():
             for number, partition in enumerate(topic.partitions):

@@ -7,8 +7,8 @@ log is gone is reported as lost: if another replica leads the partition, the los
 none does, it stays offline, since otherwise the partition would become empty. An unclean election on request accepts
 that loss.
 
-KIPs: 497 (a leader's proposals), 841 and 903 (who may not be in sync), 704 (recovery), 460 (elections on request), 858
-(failed directories: there they are known by ids, and a partition by its directory).
+KIPs: 497 (a leader's proposals), 841 and 903 (brokers that may not be in sync), 704 (recovery), 460 (elections on
+request), 858 (failed directories: there they are known by ids, and a partition by its directory).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from kraftpy.quotas.entities import QuotaEntity
 
 
 def alter_client_quotas(command: AlterClientQuotas, image: Image) -> Decision[None]:
-    """Change quotas. To remove one that does not exist, or to set the value that it has, changes nothing."""
+    """Change quotas. Removing a quota that does not exist, or setting the value it has, changes nothing."""
     values: dict[tuple[QuotaEntity, str], float | None] = {}
     records = []
     for change in command.changes:

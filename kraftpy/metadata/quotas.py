@@ -1,6 +1,7 @@
-"""Client quotas in the metadata (KIP-546): what changes them, and those of an image.
+"""Client quotas in the metadata (KIP-546): their commands and records, and the quotas of an image.
 
-Whoever submits a command has checked it (`quotas.entities`); a decision only leaves out what changes nothing.
+The broker that submits a command checks it before (`quotas.entities`); the decision only leaves out changes without
+effect.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kraftpy.quotas.limits import Limits
 from kraftpy.types import Millis
 
 _OVERHEAD_BYTES: Final = 512
-"""The memory of an entity with one quota, names apart."""
+"""The memory of an entity with one quota, without names."""
 _VALUE_BYTES: Final = 128
 
 
@@ -28,7 +29,7 @@ class QuotaPart:
 
 @frozen
 class QuotaChange:
-    """An entity's new quota for a key, or with None, none. The parts are sorted by type."""
+    """An entity's new quota for a key; None removes it. The parts are sorted by type."""
 
     parts: tuple[QuotaPart, ...]
     key: str
@@ -42,7 +43,7 @@ class QuotaChange:
 
 @frozen
 class AlterClientQuotas:
-    """Change quotas, all of them."""
+    """Change quotas, all or none."""
 
     changes: tuple[QuotaChange, ...]
     time_ms: Millis
@@ -50,13 +51,13 @@ class AlterClientQuotas:
 
 @frozen
 class ClientQuotaChanged:
-    """An entity has this quota, or none any more."""
+    """An entity has a new quota for a key, or none any more."""
 
     change: QuotaChange
 
 
 def quota_change(entity: QuotaEntity, key: str, value: float | None) -> QuotaChange:
-    """Return the change that gives an entity a quota, or takes it away."""
+    """Return the change that sets an entity's quota, or removes it."""
     parts = tuple(QuotaPart(entity_type=part.entity_type, name=part.name) for part in entity.parts)
     return QuotaChange(parts=parts, key=key, value=value)
 
@@ -72,7 +73,7 @@ class ClientQuotas:
             self.replay(change)
 
     def entities(self) -> list[QuotaEntity]:
-        """Return every entity that has quotas, in one order."""
+        """Return every entity that has quotas, in a fixed order."""
         return self.limits.entities()
 
     def values(self, entity: QuotaEntity) -> Mapping[str, float]:
@@ -87,7 +88,7 @@ class ClientQuotas:
         self.bytes += quota_bytes(entity, len(self.limits.values(entity)))
 
     def saved(self) -> tuple[QuotaChange, ...]:
-        """Return the changes that lead to these quotas, in one order."""
+        """Return the changes that lead to these quotas, in a fixed order."""
         return tuple(
             quota_change(entity, key, value)
             for entity in self.entities()

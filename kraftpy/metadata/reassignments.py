@@ -50,7 +50,7 @@ def _altered(wanted: Reassignment, command: AlterReassignments, image: Image, ru
 
 
 def _found(name: str, number: int, image: Image) -> tuple[Topic, Partition]:
-    """Return a partition by name. Raises `Refused`, in the words that Kafka has for reassignments."""
+    """Return a partition by name. Raises `Refused` in Kafka's words for reassignments."""
     topic = image.topic(name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")

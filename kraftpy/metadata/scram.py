@@ -10,7 +10,7 @@ from kraftpy.protocol.errors import ErrorCode
 
 
 def set_scram_credentials(command: SetScramCredentials, image: Image) -> Decision[tuple[ScramResult, ...]]:
-    """Change each credential on its own; one that does not exist cannot be deleted."""
+    """Change each credential independently; one that does not exist cannot be deleted."""
     records: list[Record] = []
     results = []
     for change in command.changes:

@@ -13,16 +13,16 @@ never had a connection to it, after twice that if it is connected but silent, an
 lost just before. A broker is unfenced when it has applied the log up to its own registration and wants to be unfenced.
 A broker that wants to stop is put into controlled shutdown by a command. It is fenced when every active broker has
 applied that command and therefore knows that this one no longer leads (guarantees, rule 21), and may stop once that is
-decided: if its node is the active controller, nobody would decide it afterwards, and clients would be sent to it until
-its session ended. Any partition that it still leads has no other possible leader, and has none from then on.
+decided: if its node is the active controller, no controller could decide it afterwards, and clients would be sent to it
+until its session ended. Any partition that it still leads has no other possible leader, and has none from then on.
 
 The caller passes in every heartbeat, connection and disconnection, calls `tick` at `next_deadline` and after each
 heartbeat, and proposes the commands that `tick` returns. It also makes sure that a broker sends a heartbeat as soon as
 it connects to a new controller, and as soon as it has applied the start of another broker's controlled shutdown.
 
 Connections are tracked by inactive controllers too. `now` comes from one monotonic clock. A command moves at most
-`PARTITIONS_AT_ONCE` partitions; when one was decided in part, the caller says so (`decided_in_part`), and the next tick
-proposes the rest, or the way back if the broker has returned meanwhile. A tick looks at each broker once, and at
+`PARTITIONS_AT_ONCE` partitions; after one that was decided in part, the caller calls `decided_in_part`, and the next
+tick proposes the rest, or the way back if the broker has returned meanwhile. A tick looks at each broker once, and at
 partitions only when balancing is due. Otherwise a proposal is repeated only if the image still differs after
 `RETRY_MS`.
 

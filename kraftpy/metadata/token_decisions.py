@@ -21,15 +21,16 @@ from kraftpy.types import Millis
 
 
 def create_delegation_token(command: CreateDelegationToken, image: Image) -> Decision[None]:
-    """Keep a new token. Refused if its id or its digest is taken, which chance rules out."""
+    """Store a new token. Refused if its id or its digest is taken, which is as good as impossible."""
     token, known = command.token, image.delegation_tokens
     if known.of_id(token.token_id) is not None or known.of_digest(token.digest) is not None:
-        return Decision(error=ErrorCode.INVALID_REQUEST, message=f"There is a delegation token {token.token_id}.")
+        message = f"Delegation token {token.token_id} already exists."
+        return Decision(error=ErrorCode.INVALID_REQUEST, message=message)
     return Decision(records=(DelegationTokenChanged(token=token),))
 
 
 def expire_delegation_token(command: ExpireDelegationToken, image: Image) -> Decision[DelegationTokenResult]:
-    """Change when a token expires. The order of the refusals is Kafka's, and differs for a renewal."""
+    """Change when a token expires. The checks are in Kafka's order, which differs for a renewal."""
     token = image.delegation_tokens.of_digest(command.digest)
     if token is None:
         return Decision(error=ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
@@ -46,7 +47,7 @@ def expire_delegation_token(command: ExpireDelegationToken, image: Image) -> Dec
 
 
 def remove_delegation_tokens(command: RemoveDelegationTokens, image: Image) -> Decision[DelegationTokenResult]:
-    """Remove one token for its owner or a renewer, or those named that have expired."""
+    """Remove one token for its owner or a renewer, or those of the named tokens that have expired."""
     tokens = image.delegation_tokens
     result = DelegationTokenResult(expiry_ms=command.time_ms)
     if command.digest:

@@ -40,7 +40,7 @@ def create(
 ) -> list[Path]:
     """Write the project `name` below `parent`. Return its files, sorted. Raises ProjectError, OSError.
 
-    `command_config` is a file with settings of clients, such as those of TLS and SASL.
+    `command_config` is a properties file with client settings, such as those for TLS and SASL.
 
     The files in the folder `transformations` replace the example's, and may use the same @values@; the example's README
     and sample are then left out.

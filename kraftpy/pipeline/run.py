@@ -38,7 +38,7 @@ def run(
 ) -> int:
     """Run the project at `place`, or only check it. Returns the exit status. Raises ProjectError, NoJavaError.
 
-    `command_config` is a file with settings of clients, in place of the one that the project names.
+    `command_config` is a properties file with client settings, used instead of the one that the project names.
     `output` is a file for Spark's standard output and error.
     """
     check(place)

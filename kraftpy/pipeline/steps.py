@@ -33,14 +33,14 @@ BRONZE = ("key", "value", "topic", "partition", "offset", "timestamp", "timestam
 _PLACE = ("topic", "partition", "offset", "timestamp")
 _DAMAGED = "_damaged"
 COMMAND_CONFIG = "KRAFTPY_COMMAND_CONFIG"
-"""The variable that names a file with settings of clients."""
+"""The environment variable that names a properties file with client settings."""
 _PROJECT_S = "spark.kraftpy.command.config"
 
 
 def security(spark: SparkSession) -> dict[str, str]:
-    """Return the options of the reader and the sink for TLS and SASL, from a file with settings of clients.
+    """Return the reader's and the sink's options for TLS and SASL, from a properties file with client settings.
 
-    The environment names the file, or else the project does. Without either, there are no such options. Raises
+    The environment names the file, or else the project does. If neither does, there are no such options. Raises
     ConfigError, OSError.
     """
     path = os.environ.get(COMMAND_CONFIG) or spark.conf.get(_PROJECT_S, "")

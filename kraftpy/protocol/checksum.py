@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), in hardware where there is an instruction for it: the function of the package crc32c.
+"""CRC-32C (Castagnoli) by the package crc32c, which uses the processor's instruction if it has one.
 
 Only the package's extension module is loaded. The package itself asks `importlib.metadata` for its version, which loads
-the standard library's e-mail parser, and that is a fifteenth of the time in which a node starts.
+the standard library's e-mail parser, and that takes a fifteenth of a node's start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Checksum(Protocol):
 
 
 def _loaded() -> _Checksum:
-    """Return the extension module's function; the package's own, if the package is laid out in another way."""
+    """Return the extension module's function, or the package's own if its layout is different."""
     function: Any = None
     package = find_spec("crc32c")
     spec = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)

@@ -196,5 +196,5 @@ def encode_generation(generation_id: int) -> bytes:
 
 
 def decode_generation(data: bytes | None) -> int:
-    """Return the generation in that user data; -1 if there is none."""
+    """Return the generation in that user data, or -1."""
     return int(_INT32.unpack_from(data)[0]) if data is not None and len(data) >= 4 else -1

@@ -102,7 +102,7 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """Replace bytes that are not UTF-8 as Java does: a surrogate by one character, where Python makes three."""
+    """Replace bytes that are not UTF-8 as Java does: a surrogate by one character, whereas Python uses three."""
     assert isinstance(error, UnicodeDecodeError)
     is_surrogate = _SURROGATE.match(error.object, error.start) is not None
     return "\ufffd", error.start + 3 if is_surrogate else error.end
@@ -112,7 +112,7 @@ codecs.register_error(_AS_JAVA, _replaced)
 
 
 def _mended(data: Buffer) -> str:
-    """Return the text of bytes that are not all UTF-8. A replacement takes three, so the text may be too long."""
+    """Return the text of bytes that are not all UTF-8. A replacement takes three bytes, so it may be too long."""
     text = str(data, "utf-8", _AS_JAVA)
     if len(text.encode()) > MAX_STRING_BYTES:
         raise ProtocolError(f"a string of {len(data)} bytes that are not UTF-8")
@@ -311,7 +311,7 @@ def read_tags(
 ) -> int:
     """Read a section of tagged fields, set the known ones on `into`, and return the position after it (KIP-482).
 
-    Of a field that appears twice, the last counts. A known field must take exactly the bytes it announced.
+    If a field appears twice, the last one counts. A known field must take exactly the bytes it announced.
     """
     count, position = read_uvarint(buffer, position)
     if count > MAX_TAGGED_FIELDS:

@@ -92,7 +92,7 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # halves of the header; the CRC covers one
 _STAMPED: Final = struct.Struct(">qii")  # base_offset, batch_length, partition_leader_epoch
 _MAX_MARKER_BYTES: Final = 1 << 16
-_KNOWN: Final = 0x7F  # the attribute bits with a meaning; others are kept until a batch's attributes are written anew
+_KNOWN: Final = 0x7F  # the attribute bits with a meaning; others are kept until a batch's attributes are rewritten
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 
 
@@ -234,9 +234,9 @@ def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple
 def one_batch(records: Buffer, version: int) -> tuple[BatchHeader, Buffer]:
     """Return the one batch that a producer may send for a partition, with its header, and without bytes that follow.
 
-    Checks lengths and magic only, as Kafka does: what is too short to be a batch counts as none, also behind the first.
-    Raises CorruptBatch with INVALID_RECORD for none, for several and for old message formats, with CORRUPT_MESSAGE for
-    what can be no batch. The messages tell the `version` of the request.
+    Checks lengths and magic only, as Kafka does: bytes too few for a batch are ignored, also after the first batch.
+    Raises CorruptBatch with INVALID_RECORD for no batch, for several and for old message formats, with CORRUPT_MESSAGE
+    for bytes that cannot be a batch. The messages contain the `version` of the request.
     """
     if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
         header = BatchHeader._make(_HEADER.unpack_from(records))
@@ -257,7 +257,7 @@ def one_batch(records: Buffer, version: int) -> tuple[BatchHeader, Buffer]:
 
 
 def _whole_batch(view: memoryview) -> int | None:
-    """Return the size of the batch at the start, of any format; None if it is not all there. Raises CorruptBatch."""
+    """Return the size of the batch at the start, of any format; None if it is incomplete. Raises CorruptBatch."""
     if len(view) < _PREFIX_BYTES:
         return None
     length: int = struct.unpack_from(">i", view, 8)[0]

@@ -42,7 +42,7 @@ NewRecord = tuple[int, bytes | None, bytes | None, Headers]
 
 
 MOST_NAMED: Final = 1_000
-"""How many bad records of a batch are named at most; a client tells of the others that they were in the batch."""
+"""The most bad records of a batch that are named; a client treats the other records as in a refused batch."""
 
 
 class CorruptBatch(KafkaError):
@@ -56,7 +56,7 @@ class RecordError(NamedTuple):
     """The problem with one record of a refused batch (KIP-467)."""
 
     batch_index: int
-    """Its place in the batch."""
+    """The record's position in the batch."""
     message: str
 
 

@@ -1,7 +1,7 @@
 """A token bucket: a long-term rate that allows bursts (KIP-599).
 
-It fills at `rate` tokens a second up to `rate` x `samples` x seconds of a sample, begins full, and may be overdrawn: an
-operation is allowed as soon as there are tokens at all, so that one that is larger than the bucket can be done.
+It begins full, fills at `rate` tokens a second up to `rate` x `samples` x the seconds of a sample, and may be
+overdrawn: an operation is allowed as soon as there are any tokens, so that one larger than the bucket is possible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TokenBucket:
         self._filled_at = self._rate = 0.0
 
     def tokens(self, rate: float, now: float) -> float:
-        """Return the tokens that there are now; negative if it is overdrawn."""
+        """Return the number of tokens now; negative if the bucket is overdrawn."""
         burst = rate * self._window_s
         tokens = burst if self._tokens is None else self._tokens + rate * max(0.0, now - self._filled_at) / 1000
         self._tokens = tokens = min(burst, tokens)
@@ -33,7 +33,7 @@ class TokenBucket:
         self._tokens = min(rate * self._window_s, tokens - count)
 
     def wait_ms(self, rate: float, now: float) -> int:
-        """Return how long it takes until the bucket is not overdrawn any more; 0 if it is not."""
+        """Return how long the bucket stays overdrawn; 0 if it is not."""
         tokens = self.tokens(rate, now)
         return 0 if tokens >= 0 else round(min(-tokens / rate * 1000, MOST_WAIT_MS))
 

@@ -1,8 +1,8 @@
-"""How fast connections may be created: on a broker, on each listener, and from each IP address (KIP-612).
+"""Limits how fast connections are created: on a broker, on each listener, and from each IP address (KIP-612).
 
-A connection beyond the rate of the broker or its listener waits its turn, as in a queue of the listener: each is let
-in when the one before it has been, and after its own wait. One beyond the rate of its address is closed after the wait,
-and does not count. No wait is longer than one sample, so that a higher rate is noticed soon.
+A connection beyond the rate of the broker or its listener waits, as in a queue of the listener: it is accepted after
+the one before it and after its own wait. A connection beyond the rate of its address is closed after the wait, and does
+not count. No wait is longer than one sample, so that a higher rate takes effect soon.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _LEAST_LIMIT: Final = 1e-9
 
 
 class Verdict(NamedTuple):
-    """What happens to a new connection."""
+    """The decision on a new connection."""
 
     wait_ms: float
-    """How long it waits before it is served, or closed."""
+    """How long it waits before it is served or closed."""
     is_refused: bool
-    """It is closed after the wait."""
+    """True if it is closed after the wait."""
 
 
 class ConnectionRates:
-    """The rates at which connections are created; each limit is an argument, None for none."""
+    """The rates at which connections are created. Each limit is an argument; None means no limit."""
 
     def __init__(self, samples: int, sample_ms: float, *, most_addresses: int = MOST_ADDRESSES) -> None:
         self._samples, self._sample_ms = samples, sample_ms
@@ -35,7 +35,7 @@ class ConnectionRates:
         self._broker = Rate(samples, sample_ms)
         self._listeners: dict[str, Rate] = {}
         self._free_at: dict[str, float] = {}
-        """When the listener lets in the next connection."""
+        """The time at which each listener accepts the next connection."""
         self._addresses: dict[str, Rate] = {}
 
     def arrive(
@@ -48,7 +48,7 @@ class ConnectionRates:
         of_listener: float | None,
         of_address: float | None,
     ) -> Verdict:
-        """Count a new connection, and say what happens to it."""
+        """Count a new connection; return whether it is served, and after which wait."""
         if of_address is not None:
             rate = self._rate_of(address, now)
             if wait_ms := self._count(rate, of_address, now):

@@ -1,9 +1,9 @@
-"""Quota entities, quota keys, and the rules that an alteration has to meet (KIP-546).
+"""Quota entities, quota keys, and the rules for changing quotas (KIP-546).
 
-An entity is what a quota is set for: a user, a client id, both together, or an IP address. A name of None stands for
-the default: everybody of that type for whom no quota is set by name. Messages say what Kafka's say.
+A quota is set for an entity: a user, a client id, both together, or an IP address. A name of None stands for the
+default, which applies to every name of that type without a quota of its own. Messages are Kafka's.
 
-Left out: resolving the name of a host, which is I/O (`broker.quotas.hosts`).
+Left out: resolving host names, which is I/O (`broker.quotas.hosts`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EntityPart(NamedTuple):
 
 
 class QuotaEntity(NamedTuple):
-    """A sound entity: its parts, sorted by type. Make it with `entity_of`."""
+    """A valid entity: its parts, sorted by type. Make it with `entity_of`."""
 
     parts: tuple[EntityPart, ...]
 
@@ -67,7 +67,7 @@ class QuotaEntity(NamedTuple):
         return any(part.entity_type == entity_type for part in self.parts)
 
     def name(self, entity_type: str) -> str | None:
-        """Return the name of the part of this type; None for the default, and if there is no such part."""
+        """Return the name of the part of this type; None if it is the default, or there is no such part."""
         return next((part.name for part in self.parts if part.entity_type == entity_type), None)
 
     def __str__(self) -> str:
@@ -114,12 +114,12 @@ def check_value(entity: QuotaEntity, key: str, value: float) -> None:
         raise InvalidQuota(f"Proposed value for {key} is too large for {kind.name}.")
     if kind.is_whole and abs(math.fmod(value, 1.0)) > _FRACTION:
         raise InvalidQuota(f"{key} cannot be a fractional value.")
-    if math.isinf(value):  # Kafka stores it; no limit at all is better said by removing the quota
+    if math.isinf(value):  # Kafka stores it; to have no limit, remove the quota
         raise InvalidQuota(f"Proposed value for {key} is too large for a DOUBLE.")
 
 
 def check_ops(ops: Iterable[tuple[str, float | None]]) -> dict[str, float | None]:
-    """Return the value that each key is to have, None for no quota. Raises InvalidQuota for a key that comes twice."""
+    """Return the new value of each key, None for no quota. Raises InvalidQuota for a duplicate key."""
     found: dict[str, float | None] = {}
     for key, value in ops:
         if key in found:
@@ -137,10 +137,10 @@ class MatchType:
 
 
 class QuotaFilter:
-    """A filter of entities: components that all have to match. Raises InvalidQuota and UnsupportedType.
+    """A filter for entities: all of its components have to match. Raises InvalidQuota and UnsupportedType.
 
-    A component is a type of entity, a match type, and the name to match, which only EXACT has. `strict` leaves out
-    entities that have other parts too.
+    A component is a type of entity, a match type, and, for EXACT only, the name to match. `strict` excludes entities
+    that have other parts too.
     """
 
     def __init__(self, components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> None:
@@ -179,7 +179,7 @@ class QuotaFilter:
             raise InvalidQuota(f"Unknown match type {match_type}")
 
     def matches(self, entity: QuotaEntity) -> bool:
-        """Return whether the filter lets an entity through."""
+        """Return whether an entity passes the filter."""
         if self._strict and len(entity.parts) != len(self._names) + len(self._any):
             return False
         if not all(entity.has(each) for each in (*self._names, *self._any)):

@@ -1,16 +1,16 @@
-"""Finds the limit that applies to a client, and with whom the client shares it.
+"""Finds the quota that limits a client, and the clients that share it.
 
-Eight levels, the most special first: user and client id; user and default client id; user; default user and client id;
-default user and default client id; default user; client id; default client id. Each key is looked up by itself, and the
-first level that has a value above 0 for it applies (KIP-55). Without one, there is no limit.
+There are eight levels, the most specific first: user and client id; user and default client id; user; default user and
+client id; default user and default client id; default user; client id; default client id. Each key is looked up
+separately, and the first level with a value above 0 applies (KIP-55). If no level has one, there is no limit.
 
-Who counts together: with a client id in the level, each pair of user and client id; at the levels of users alone, all
-clients of a user; at the levels of client ids alone, all users of a client id. A limit is for each broker by itself.
+A limit on a user and client id is shared by the connections of that pair; a limit on a user by all of its clients; a
+limit on a client id by all users of that id. Each broker enforces a limit separately.
 
-An IP address has a limit of its own, or that of the default.
+An IP address has its own limit or the default.
 
 Left out: classes of `client.quota.callback.class`. A client without a client id counts as one whose id is empty, and
-gets the quotas of default client ids; Kafka lets it go without.
+gets the quotas of default client ids; in Kafka it has no quota.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _NOTHING: Final[Mapping[str, float]] = {}
 
 
 class Limit(NamedTuple):
-    """A client's limit for one key, and whose use counts towards it."""
+    """A client's limit for one key, and the clients whose usage counts towards it."""
 
     value: float
     user: str | None
-    """The user whose use is counted; None for that of all users of the client id."""
+    """The user whose usage counts; None if that of all users of the client id counts."""
     client_id: str | None
-    """The client id whose use is counted; None for that of all clients of the user."""
+    """The client id whose usage counts; None if that of all clients of the user counts."""
 
 
 class Limits:
-    """The quotas of all entities. `changes` counts alterations: what was found before may be outdated afterwards."""
+    """The quotas of all entities. `changes` counts alterations: a limit found before the last one may be outdated."""
 
     def __init__(self) -> None:
         self._values: dict[QuotaEntity, dict[str, float]] = {}
@@ -42,16 +42,16 @@ class Limits:
         self._ips: dict[str | None, dict[str, float]] = {}
         self.changes = 0
         self.of_clients = False
-        """There is a quota of a user or client id."""
+        """True if some user or client id has a quota."""
         self.of_ips = False
-        """There is a quota of an IP address."""
+        """True if some IP address has a quota."""
 
     def values(self, entity: QuotaEntity) -> Mapping[str, float]:
         """Return an entity's quotas by key; empty if it has none."""
         return self._values.get(entity, _NOTHING)
 
     def entities(self) -> list[QuotaEntity]:
-        """Return every entity that has quotas, in one order."""
+        """Return every entity that has quotas, in a fixed order."""
         return sorted(self._values, key=_order)
 
     def set(self, entity: QuotaEntity, key: str, value: float | None) -> None:
@@ -93,7 +93,7 @@ class Limits:
         return None
 
     def of_ip(self, address: str, key: str) -> float | None:
-        """Return the limit of an IP address, in the form it was set; None if it has none."""
+        """Return the limit of an IP address, in the form in which its quota was set; None if it has none."""
         for name in (address, None):
             value = self._ips.get(name, _NOTHING).get(key)
             if value is not None and value > 0:

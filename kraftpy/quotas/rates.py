@@ -1,13 +1,13 @@
-"""Measures what a client uses against its rate, and how long it has to wait until it may use more: a leaky bucket.
+"""Measures a client's usage against its rate, and how long it must wait before it may use more: a leaky bucket.
 
-What was used drains at the rate. A client may be ahead of its rate by what the rate allows in the window of `samples`
-samples of `sample_ms` but one (`quota.window.num`, `quota.window.size.seconds`): so much it may use at once after a
-pause. Beyond that it waits for just as long as it is ahead; after one burst, a client that wants more gets its rate,
-evenly. A use may be taken back (`record` with a negative amount).
+Usage drains at the rate. After a pause, a client may use at once what its rate allows in `samples` - 1 samples of
+`sample_ms` (`quota.window.num`, `quota.window.size.seconds`). Beyond this burst it waits until the excess has drained;
+so a client that always wants more gets its rate, evenly, after the first burst. `record` with a negative amount takes
+back usage that was recorded before.
 
-Kafka sums the samples of a sliding window (KIP-13, KIP-124). The waits for a first burst are the same. When that
-leaves the window, all at once, Kafka lets the next one in: a greedy client gets some nine tenths of its quota there, in
-bursts that are a window apart.
+Kafka instead sums the samples of a sliding window (KIP-13, KIP-124). Its waits after a first burst are the same. But
+the burst leaves the window all at once, and Kafka then allows another: a greedy client gets some nine tenths of its
+quota, in bursts one window apart.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import Final
 
 MOST_WAIT_MS: Final = 2**31 - 1
-"""The longest wait that an answer can tell."""
+"""The longest wait that a response can carry."""
 
 
 class Rate:
-    """One client's use. The limit per second is an argument, since it may change at any time."""
+    """One client's usage. The limit per second is an argument, since it may change at any time."""
 
     __slots__ = ("_at", "_limit", "_used", "_window_s")
 
@@ -28,21 +28,21 @@ class Rate:
         self._used = self._at = self._limit = 0.0
 
     def record(self, amount: float, limit: float, now: float, *, forgives: bool = False) -> None:
-        """Count a use.
+        """Record some usage.
 
-        If this `forgives`, a use that is ahead by more than twice the burst is not counted: for quotas whose waits are
-        bounded, so that nobody who has stopped is made to wait for longer than the window.
+        With `forgives`, usage beyond twice the burst is not counted. Quotas with bounded waits use this, so that a
+        client that has stopped waits no longer than the window.
         """
         used = max(0.0, self._drained(limit, now) + amount)
         self._used = min(used, 2 * limit * self._window_s) if forgives else used
 
     def wait_ms(self, limit: float, now: float) -> int:
-        """Return for how long nothing may be used; 0 if more may be used at once."""
+        """Return how long the client must wait before it may use more; 0 if it may at once."""
         ahead = self._drained(limit, now) - limit * self._window_s
         return round(min(ahead / limit * 1000, MOST_WAIT_MS)) if ahead > 0 else 0
 
     def is_as_new(self, now: float) -> bool:
-        """Return whether nothing is left of what was used, so that forgetting this changes nothing."""
+        """Return whether all usage has drained, so that dropping this changes nothing."""
         return self._drained(self._limit, now) <= 0
 
     def _drained(self, limit: float, now: float) -> float:

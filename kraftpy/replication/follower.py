@@ -70,7 +70,7 @@ class LogView(Protocol):
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in it; -1 if there is none."""
+        """The newest leader epoch in it, or -1."""
         ...
 
     @property

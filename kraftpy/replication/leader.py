@@ -391,7 +391,7 @@ class Leader:
             follower.is_counted = follower.broker_id in members
 
     def _advance_high_watermark(self, now: int) -> Sequence[LeaderEffect]:
-        """Raise the high watermark as far as rule 9 allows."""
+        """Raise the high watermark to the highest offset that rule 9 allows."""
         if self.is_under_min_insync_replicas:
             return _NOTHING
         offset = self.log_end_offset

@@ -1,9 +1,9 @@
-"""Access control lists: who may do what on which resources from which hosts (KIP-11, prefixed patterns KIP-290).
+"""Access control lists: which principals may perform which operations on which resources (KIP-11, KIP-290).
 
-`AclIndex` holds bindings and decides as Kafka's StandardAuthorizer does: of all bindings whose pattern covers a
-resource, any that denies wins, else any that allows. ALLOW of READ, WRITE, DELETE or ALTER also allows DESCRIBE, and
-ALLOW of ALTER_CONFIGS also allows DESCRIBE_CONFIGS; DENY implies nothing. If no binding covers the resource, whoever
-asks decides (`allow.everyone.if.no.acl.found`).
+`AclIndex` holds bindings and decides as Kafka's StandardAuthorizer does: among the bindings whose pattern covers a
+resource, one that denies wins over any that allow. ALLOW of READ, WRITE, DELETE or ALTER also allows DESCRIBE, and
+ALLOW of ALTER_CONFIGS also allows DESCRIBE_CONFIGS; DENY implies nothing. If no binding covers the resource, the
+verdict is NO_BINDING, and the caller decides (`allow.everyone.if.no.acl.found`).
 
 Hosts are compared as addresses, not as text: "::ffff:10.0.0.1" is 10.0.0.1, and "::1" is "0:0:0:0:0:0:0:1".
 """
@@ -23,7 +23,7 @@ WILDCARD: Final = "*"
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a resource of type CLUSTER."""
 ANYONE: Final = f"{USER}:{WILDCARD}"
-"""The principal of bindings that hold for everybody, authenticated or not."""
+"""The principal of bindings that apply to every principal, authenticated or not."""
 
 
 class ResourceType(IntEnum):
@@ -40,7 +40,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How a pattern's name is compared with a resource's; MATCH, in filters: every pattern that covers the name."""
+    """How a pattern's name is compared with a resource's. MATCH is for filters: every pattern that covers the name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -120,7 +120,10 @@ def operation_bits(operations: Iterable[Operation]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclBinding:
-    """One rule: a pattern of resources, and who may or may not do what on them. The texts are those of its creator."""
+    """One rule: a principal may, or may not, perform an operation on the resources that a pattern covers.
+
+    Names and hosts are kept as its creator wrote them.
+    """
 
     resource_type: int
     name: str
@@ -168,24 +171,24 @@ class AclFilter:
 
 
 class Verdict(Enum):
-    """What the bindings say of an operation."""
+    """The answer of the bindings about one operation."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
-    """A binding denies it, or there are bindings for the resource and none allows it."""
+    """A binding denies the operation, or bindings cover the resource but none of them allows it."""
     NO_BINDING = "no binding"
-    """No binding covers the resource, whoever asks."""
+    """No binding covers the resource, for any principal."""
 
 
 _OfPattern = dict[str, dict[AclBinding, None]]
-"""The bindings of one pattern, by their principals."""
+"""The bindings of one pattern, by principal."""
 
 
 class AclIndex:
-    """The bindings of a cluster, found by what they cover and by whom they are about.
+    """The bindings of a cluster, indexed by resource and principal.
 
-    A lookup costs an access for the name, one for the wildcard, and one for each length that a prefix of that resource
-    type has, however many other principals have bindings there.
+    A lookup takes one access for the name, one for the wildcard, and one for each distinct length of the prefixes of
+    that resource type, no matter how many other principals have bindings there.
     """
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
@@ -193,7 +196,7 @@ class AclIndex:
         self._literal: dict[tuple[int, str], _OfPattern] = {}
         self._prefixed: dict[tuple[int, str], _OfPattern] = {}
         self._lengths: dict[int, dict[int, int]] = {}
-        """How many prefixes there are of each length, by resource type."""
+        """The number of prefixes of each length, by resource type."""
         for binding in bindings:
             self.add(binding)
 
@@ -207,7 +210,7 @@ class AclIndex:
         return binding in self._bindings
 
     def add(self, binding: AclBinding) -> bool:
-        """Add a binding; return False if it is there already."""
+        """Add a binding; return False if it exists already."""
         if binding in self._bindings:
             return False
         self._bindings[binding] = None
@@ -221,7 +224,7 @@ class AclIndex:
         return True
 
     def remove(self, binding: AclBinding) -> bool:
-        """Remove a binding; return False if there is none."""
+        """Remove a binding; return False if it does not exist."""
         if binding not in self._bindings:
             return False
         del self._bindings[binding]
@@ -242,7 +245,7 @@ class AclIndex:
         return True
 
     def _covering(self, resource_type: int, name: str) -> Iterator[_OfPattern]:
-        """Yield what is bound by each pattern that covers a resource."""
+        """Yield the bindings of each pattern that covers a resource."""
         literal, prefixed = self._literal, self._prefixed
         if (found := literal.get((resource_type, name))) is not None:
             yield found
@@ -255,7 +258,7 @@ class AclIndex:
     def decide(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> Verdict:
-        """Decide whether a principal at a host (an address, as `address_of` returns it) may do this."""
+        """Decide whether a principal at a host (an address, as `address_of` returns it) may perform an operation."""
         who = (str(principal), ANYONE)
         allowing = _ALLOWED_BY.get(operation) or (operation, Operation.ALL)
         denying = (operation, Operation.ALL)
@@ -277,10 +280,10 @@ class AclIndex:
     def allows_on_any(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> Verdict:
-        """Decide whether there may be a resource of the type on which the principal may do this (KIP-679).
+        """Decide whether the principal may perform the operation on some possible resource of the type (KIP-679).
 
-        An allowed pattern counts unless the same literal, or a prefix of its name, is denied. Nothing is implied by
-        other operations here, as in Kafka. NO_BINDING means that no binding of the type is about everything.
+        An allowed pattern counts unless the same literal, or a prefix of its name, is denied. As in Kafka, no other
+        operation implies this one here. NO_BINDING means that no binding covers all resources of the type.
         """
         who = (str(principal), ANYONE)
         allowed: list[AclBinding] = []
@@ -312,7 +315,7 @@ class AclIndex:
 
 
 class Allowed:
-    """The resources of one type on which a principal at a host may do something, for many questions at once."""
+    """The resources of one type on which a principal at a host may perform an operation: quick for many lookups."""
 
     def __init__(
         self,
@@ -324,7 +327,7 @@ class Allowed:
         *,
         without_acl: bool,
     ) -> None:
-        """`without_acl` says whether it is allowed on resources that no binding covers."""
+        """`without_acl` says whether the operation is allowed on resources that no binding covers."""
         who = (str(principal), ANYONE)
         allowing = _ALLOWED_BY.get(operation) or (operation, Operation.ALL)
         self._allowing, self._denying, self._covering = _Patterns(), _Patterns(), _Patterns()
@@ -348,7 +351,7 @@ class Allowed:
 
 
 class _Patterns:
-    """A set of patterns, asked whether one of them covers a name."""
+    """A set of patterns; `cover` tells whether one of them covers a name."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -374,8 +377,8 @@ def _is_host(of_binding: str, host: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def address_of(host: str) -> str:
-    """Return the one form of an address in which it is compared; a text that is no address is returned as it is."""
-    import ipaddress  # here: a node without an authorizer needs none of it
+    """Return an address in the form in which addresses are compared; any other text is returned unchanged."""
+    import ipaddress  # here: a node without an authorizer does not need it
 
     try:
         address = ipaddress.ip_address(host)
@@ -398,5 +401,5 @@ def is_address(host: str) -> bool:
 
 
 def parse_super_users(text: str) -> frozenset[Principal]:
-    """Parse `super.users`: principals separated by semicolons, since names may hold commas. Raises ValueError."""
+    """Parse `super.users`: principals separated by semicolons, since names may contain commas. Raises ValueError."""
     return frozenset(parse_principal(each.strip()) for each in text.split(";") if each.strip())

@@ -1,10 +1,10 @@
-"""The rules of delegation tokens (KIP-48, KIP-373): their HMACs and lifetimes, and the rights of principals.
+"""The rules for delegation tokens (KIP-48, KIP-373): HMACs, lifetimes, and which principals may renew or see them.
 
-A token lets its bearer log in as its owner by SCRAM, with the token's id as name and, as password, an HMAC of the id
-under a secret that the cluster's nodes share. The HMAC is stored nowhere: the metadata holds a digest of it, by which a
-token is found. A node with another secret does not accept the token.
+A token lets its bearer log in as its owner by SCRAM: the user name is the token's id, and the password is an HMAC of
+the id under a secret that the cluster's nodes share. The HMAC is not stored: the metadata holds a digest of it, by
+which a token is found. A node with a different secret does not accept the token.
 
-Times are milliseconds since the epoch. A sum that exceeds 64 bits is the greatest 64-bit number, as in Kafka.
+Times are milliseconds since the epoch. A sum that exceeds 64 bits becomes the greatest 64-bit number, as in Kafka.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class Token(Protocol):
-    """What the rules ask of a token. All of its principals are users."""
+    """The properties of a token that the rules need. All principals of a token are users."""
 
     @property
     def owner(self) -> str:
-        """The name of the user as whom its bearer logs in."""
+        """The name of the user that its bearer logs in as."""
 
     @property
     def requester(self) -> str:
-        """The name of the user who created it."""
+        """The name of the user that created it."""
 
     @property
     def renewers(self) -> tuple[str, ...]:
-        """The names of the users who may renew and expire it, besides the owner."""
+        """The names of the users that may renew and expire it, in addition to the owner."""
 
     @property
     def expiry_ms(self) -> int:
@@ -42,7 +42,7 @@ class Token(Protocol):
 
     @property
     def max_ms(self) -> int:
-        """The time at which it expires in any case."""
+        """The time at which it expires even if it is renewed."""
 
 
 def token_hmac(secret: str, token_id: str) -> bytes:
@@ -51,12 +51,12 @@ def token_hmac(secret: str, token_id: str) -> bytes:
 
 
 def hmac_digest(token_hmac: bytes) -> bytes:
-    """Return the digest by which a token is found, and from which its HMAC cannot be."""
+    """Return the digest by which a token is found; the HMAC cannot be computed from it."""
     return hashlib.sha256(token_hmac).digest()
 
 
 def is_hmac_of(token_hmac_given: bytes, secret: str, token_id: str) -> bool:
-    """Return whether this is a token's HMAC, in constant time."""
+    """Compare an HMAC with a token's, in constant time; return whether they are equal."""
     return hmac.compare_digest(token_hmac_given, token_hmac(secret, token_id))
 
 
@@ -72,34 +72,34 @@ def token_credential(mechanism: Mechanism, secret: str, token_id: str, salt: byt
 
 
 def later(now_ms: int, period_ms: int) -> int:
-    """Return the time after a period that a client may have chosen."""
+    """Return the time `period_ms` from now, within 64 bits: the period may be any number that a client sent."""
     return max(-_INT64_MAX - 1, min(now_ms + period_ms, _INT64_MAX))
 
 
 def times_of_new(now_ms: int, asked_ms: int, max_lifetime_ms: int, expiry_time_ms: int) -> tuple[int, int]:
-    """Return when a new token expires, and when it does so in any case.
+    """Return the time at which a new token expires, and the latest time to which it can be renewed.
 
-    `asked_ms` is the longest life that its creator asks for; 0 and less stand for `max_lifetime_ms`.
+    `asked_ms` is the longest lifetime that its creator asks for; 0 and less stand for `max_lifetime_ms`.
     """
     max_ms = later(now_ms, min(max_lifetime_ms, asked_ms) if asked_ms > 0 else max_lifetime_ms)
     return min(max_ms, later(now_ms, expiry_time_ms)), max_ms
 
 
 def renewal_period(asked_ms: int, expiry_time_ms: int) -> int:
-    """Return for how long a token is renewed; 0 and less stand for `expiry_time_ms`, the longest."""
+    """Return how long a token is renewed for; an `asked_ms` of 0 and less stands for the longest, `expiry_time_ms`."""
     return min(expiry_time_ms, asked_ms) if asked_ms > 0 else expiry_time_ms
 
 
 def has_expired(token: Token, now_ms: int) -> bool:
-    """Return whether a token is good for nothing any more."""
+    """Return whether a token has expired, for renewals as well."""
     return token.max_ms < now_ms or token.expiry_ms < now_ms
 
 
 def may_renew(token: Token, principal: Principal) -> bool:
-    """Return whether a principal may renew and expire a token: its owner and its renewers may."""
+    """Return whether a principal may renew and expire a token: it is the token's owner or one of its renewers."""
     return principal.kind == USER and (principal.name == token.owner or principal.name in token.renewers)
 
 
 def has_part_in(token: Token, principals: Set[Principal]) -> bool:
-    """Return whether one of them is a token's owner, its requester or a renewer: they see it without any right."""
+    """Return whether one of them is the token's owner, requester or renewer: these see it without needing a right."""
     return any(Principal(USER, name) in principals for name in (token.owner, token.requester, *token.renewers))

@@ -1,10 +1,10 @@
-"""The subject of a certificate as text, in the form of Java, which principals, ACLs and mapping rules of Kafka have.
+"""The subject of a certificate as text in Java's form, which Kafka's principals, ACLs and mapping rules use.
 
-That form is RFC 2253 as `X500Principal.getName()` writes it: the most special part first, `=` escaped as well, and
+Java's form is RFC 2253 as `X500Principal.getName()` writes it: the most specific part first, `=` escaped as well, and
 attributes without a short name in RFC 2253 as `1.2.840.113549.1.9.1=#1603612e62`, the DER of the value in hexadecimal.
 
-The certificate has been verified or at least parsed by OpenSSL; it is read here once more, with bounds: `subject_of`
-raises ValueError for bytes that are no certificate, and its work grows with their length alone.
+OpenSSL has verified the certificate, or at least parsed it. It is parsed again here, with bounds: `subject_of` raises
+ValueError for bytes that are not a certificate, and takes time proportional to their length.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_LENGTH: Final = 4
 
 
 class _Element(NamedTuple):
-    """One element of DER: its tag, its content, and all of its bytes."""
+    """One DER element: its tag, its content, and its whole encoding."""
 
     tag: int
     content: bytes
@@ -57,7 +57,7 @@ def alternative_names_of(certificate: bytes) -> frozenset[bytes]:
         for extension in _elements(_one(field.content, _SEQUENCE).content):
             parts = _elements(extension.content)
             if len(parts) < 2 or parts[0].tag != _OBJECT_ID or parts[-1].tag != _OCTETS:
-                raise ValueError("an extension that is none")
+                raise ValueError("a malformed extension")
             if _object_id(parts[0].content) == _ALTERNATIVE_NAMES:
                 names = _elements(_one(parts[-1].content, _SEQUENCE).content)
                 return frozenset(name.encoded for name in names)
@@ -65,8 +65,8 @@ def alternative_names_of(certificate: bytes) -> frozenset[bytes]:
 
 
 def _fields(certificate: bytes) -> list[_Element]:
-    """Return the parts of what a certificate's authority has signed. Raises ValueError."""
-    parts = _elements(_one(certificate, _SEQUENCE).content)  # what was signed, how, and the signature
+    """Return the fields of a certificate that its authority has signed. Raises ValueError."""
+    parts = _elements(_one(certificate, _SEQUENCE).content)  # the signed part, the algorithm and the signature
     return _elements(parts[0].content) if parts and parts[0].tag == _SEQUENCE else []
 
 
@@ -75,7 +75,7 @@ def name_of(encoded: bytes) -> str:
     parts = []
     for relative_name in reversed(_elements(_one(encoded, _SEQUENCE).content)):
         if relative_name.tag != _SET:
-            raise ValueError("a part of a name that is no set")
+            raise ValueError("a part of a name that is not a set")
         parts.append("+".join(_attribute(each) for each in _elements(relative_name.content)))
     return ",".join(parts)
 
@@ -83,7 +83,7 @@ def name_of(encoded: bytes) -> str:
 def _attribute(element: _Element) -> str:
     pair = _elements(element.content)
     if element.tag != _SEQUENCE or len(pair) != 2 or pair[0].tag != _OBJECT_ID:
-        raise ValueError("a part of a name that is no attribute")
+        raise ValueError("a part of a name that is not an attribute")
     dotted = _object_id(pair[0].content)
     keyword, value = _SHORT_NAMES.get(dotted), pair[1]
     if keyword is None or value.tag not in _STRINGS:
@@ -92,7 +92,7 @@ def _attribute(element: _Element) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape what separates, and blanks at both ends."""
+    """Escape separators, and blanks at both ends."""
     shown = "".join("\\" + letter if letter in _ESCAPED else "\\00" if letter == "\0" else letter for letter in text)
     lead = len(shown) - len(shown.lstrip(_BLANKS))
     if lead == len(shown):
@@ -118,7 +118,7 @@ def _object_id(content: bytes) -> str:
 def _one(encoded: bytes, tag: int) -> _Element:
     found = _elements(encoded)
     if len(found) != 1 or found[0].tag != tag:
-        raise ValueError("bytes that are no certificate")
+        raise ValueError("bytes that are not a certificate")
     return found[0]
 
 
@@ -129,12 +129,12 @@ def _elements(encoded: bytes) -> list[_Element]:
         start = position
         tag = encoded[position]
         if tag & 0x1F == 0x1F or position + 2 > len(encoded):
-            raise ValueError("bytes that are no DER")
+            raise ValueError("bytes that are not DER")
         length, position = encoded[position + 1], position + 2
         if length & 0x80:
             count = length & 0x7F
             if not 0 < count <= _LONGEST_LENGTH or position + count > len(encoded):
-                raise ValueError("bytes that are no DER")
+                raise ValueError("bytes that are not DER")
             length, position = int.from_bytes(encoded[position : position + count], "big"), position + count
         if position + length > len(encoded):
             raise ValueError("bytes that end early")

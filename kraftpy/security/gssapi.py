@@ -1,18 +1,18 @@
 """SASL's mechanism GSSAPI (RFC 4752), which is Kerberos: the messages of both ends, without the library.
 
     client                                                   server
-    tokens of GSS-API                                  <->   tokens of GSS-API, until both contexts stand
+    tokens of GSS-API                                  <->   tokens of GSS-API, until both contexts are established
     an empty message, unless its own token was last     ->
                                                        <-    wrapped: the layers that the server has, and a size
     wrapped: the chosen layer, a size, an identity      ->
 
-Only the layer "none" is offered and chosen, as in Kafka: what protects a connection is TLS.
+Only the layer "none" is offered and chosen, as in Kafka: TLS protects a connection.
 
-A client's name is that of its ticket, made short by rules. The identity to act as must be absent, or that name, or the
-broker's own one: kafka-python and aiokafka send `kafka@<host>` there, and Kafka does not look at it.
+A client's name is that of its ticket, shortened by rules. The identity to act as must be absent, that name, or the
+broker's own: kafka-python and aiokafka send `kafka@<host>` there, and Kafka ignores it.
 
-A step of a context takes time, because it reads keys and notes what was seen before, so it happens apart from the
-exchange (`prepare`); wrapping is fast.
+A step of a context takes time, because it reads keys and looks for replays, so it runs apart from the exchange
+(`prepare`); wrapping is fast.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kraftpy.security.sasl import Step
 MECHANISM: Final = "GSSAPI"
 _NO_LAYER: Final = 1
 _HEAD_BYTES: Final = 4
-"""A byte of layers, and three of the size of buffers, which is 0 without a layer."""
+"""One byte for the layers, and three for the size of buffers, which is 0 without a layer."""
 
 
 class ContextError(Exception):
-    """A context cannot be established, or a message is none of its own. The message is one line."""
+    """A context cannot be established, or a message does not belong to it. The message is one line."""
 
 
 class Context(Protocol):
@@ -41,7 +41,7 @@ class Context(Protocol):
 
     @property
     def is_established(self) -> bool:
-        """Whether the peer is known and there are keys."""
+        """True if the peer is known and keys are agreed on."""
 
     @property
     def peer(self) -> str:
@@ -51,10 +51,10 @@ class Context(Protocol):
         """Take the peer's token, empty for an initiator's first step; return the answer, empty if none. Blocks."""
 
     def wrap(self, message: bytes) -> bytes:
-        """Return a message so that the peer knows whose it is."""
+        """Sign a message; return it with its signature."""
 
     def unwrap(self, token: bytes) -> bytes:
-        """Return the message that the peer has wrapped."""
+        """Check the signature of the peer's message, and return the message."""
 
 
 def choice_of(offer: bytes) -> bytes:
@@ -73,8 +73,8 @@ class _Stage(Enum):
 class GssapiExchange:
     """The server's end.
 
-    `name_of` makes a short name of a principal, or raises ValueError; `service` is the primary of the broker's own.
-    `apart` runs what blocks, and what it returns is awaited.
+    `name_of` shortens a principal to a name, or raises ValueError; `service` is the primary of the broker's principal.
+    `apart` starts a function that blocks, and returns the awaitable for its end.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class GssapiExchange:
         self._failure: ContextError | None = None
 
     def prepare(self, token: bytes) -> Awaitable[None] | None:
-        """Let the context take a token."""
+        """Have the context process a token."""
         return self._apart(functools.partial(self._take, token)) if self._stage is _Stage.CONTEXT else None
 
     def _take(self, token: bytes) -> None:
@@ -103,7 +103,7 @@ class GssapiExchange:
             self._failure = failure
 
     def evaluate(self, token: bytes) -> Step:
-        """Answer a token. One for the context has been taken by `prepare`."""
+        """Answer a token; `prepare` has processed it already if it is for the context."""
         try:
             return self._evaluated(token)
         except ContextError as failure:
@@ -126,9 +126,9 @@ class GssapiExchange:
         return Step(self._context.wrap(_NO_LAYER.to_bytes(1, "big") + bytes(_HEAD_BYTES - 1)))
 
     def _chosen(self, message: bytes) -> str:
-        """Return the name that is proved once the client has chosen a layer. Raises AuthenticationFailed."""
+        """Check the layer and the identity that the client chose; return its name. Raises AuthenticationFailed."""
         if len(message) < _HEAD_BYTES or message[0] != _NO_LAYER:
-            raise InvalidCredentials("the client has not chosen the one layer of GSSAPI that there is, none")
+            raise InvalidCredentials("the client has not chosen the only layer of GSSAPI that was offered, none")
         principal = self._context.peer
         try:
             name = self._name_of(principal)

@@ -1,10 +1,10 @@
-"""The value of `sasl.jaas.config`: one login module of Kafka's with its options, in the grammar of Java's JAAS files.
+"""Parses `sasl.jaas.config`: one of Kafka's login modules with its options, in the grammar of Java's JAAS files.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_alice="c";
 
-Comments, quotes and escapes are those of Java's tokenizer. Only the modules in `MODULES` are known: they stand for what
-this package does itself, and no class is ever loaded by a name in a setting (CVE-2023-25194, CVE-2025-27818). Options
-are secrets: neither `repr` nor an error shows them.
+Comments, quotes and escapes are those of Java's tokenizer. Only the modules in `MODULES` are known: each stands for a
+mechanism of this package, and a name in a setting never makes it load a class (CVE-2023-25194, CVE-2025-27818).
+Options are secrets: neither `repr` nor an error shows them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULES: Final = {
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": ("OAUTHBEARER",),
     "com.sun.security.auth.module.Krb5LoginModule": ("GSSAPI",),
 }
-"""The mechanisms that each module is of."""
+"""The mechanisms of each login module."""
 _USER: Final = "user_"
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _TOKEN: Final = re.compile(
@@ -45,32 +45,32 @@ class Login:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """The mechanisms that the module is of."""
+        """The mechanisms that the module serves."""
         return MODULES[self.module]
 
     @property
     def username(self) -> str | None:
-        """The name under which this node itself logs in at others."""
+        """The name with which this node itself logs in to others."""
         return self.options.get("username")
 
     @property
     def password(self) -> str | None:
-        """The password under which this node itself logs in at others."""
+        """The password with which this node itself logs in to others."""
         return self.options.get("password")
 
     @property
     def is_by_token(self) -> bool:
-        """Whether name and password are a delegation token's id and HMAC: the option `tokenauth`."""
+        """True if name and password are a delegation token's id and HMAC: the option `tokenauth`."""
         return self.options.get("tokenauth", "").lower() == "true"
 
     @property
     def keytab(self) -> str | None:
-        """The file with Kerberos's keys, if they are to be used."""
+        """The Kerberos keytab, if the module uses one."""
         return self.options.get("keyTab") if self.options.get("useKeyTab", "").lower() == "true" else None
 
     @property
     def users(self) -> dict[str, str]:
-        """The passwords of the users of PLAIN, by name: the options `user_<name>`."""
+        """The passwords of PLAIN's users, by name: the options `user_<name>`."""
         return {name[len(_USER) :]: value for name, value in self.options.items() if name.startswith(_USER)}
 
 

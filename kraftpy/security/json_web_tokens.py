@@ -1,4 +1,4 @@
-"""JSON Web Tokens as credentials (RFC 7519, RFC 8725; KIP-768): parses JWKS documents and verifies tokens.
+"""Verifies JSON Web Tokens with the keys of a JWKS document (RFC 7519, RFC 8725; KIP-768).
 
 PyJWT checks signatures and nothing else. This module decides which algorithms and keys are allowed and checks every
 claim, with the time as an argument. Only asymmetric algorithms are accepted (`ALGORITHMS`), and a key serves only the
@@ -6,9 +6,9 @@ algorithms of its type. Headers that name keys (`jku`, `x5u`, `jwk`, `x5c`) are 
 refused, and so is JSON with duplicate names.
 
 A token must have `exp`, `iat`, the expected issuer and one of the expected audiences; Kafka demands the last two only
-if they are configured. The reason for a refusal is for this process's log and does not quote the token.
+if they are configured. The reason for a refusal goes to the log only, and does not quote the token.
 
-An unsecured token (`alg` none) proves nothing. `verify_unsecured` is for tests of clients, and accepts no other tokens.
+An unsecured token (`alg` none) proves nothing. `verify_unsecured` is for testing clients, and accepts no other tokens.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from kraftpy.security.failures import InvalidCredentials
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
-"""The algorithms of signatures that are accepted."""
+"""The signature algorithms that are accepted."""
 MOST_TOKEN_BYTES: Final = 64 * 1024
 MOST_JWKS_BYTES: Final = 1 << 20
 MOST_KEY_ID_CHARACTERS: Final = 1_000
 LEAST_RSA_BITS: Final = 2_048
 MOST_RSA_BITS: Final = 16_384
-"""Checking a signature by a longer key would take too long."""
+"""Checking a signature of a longer key would take too long."""
 _OF_CURVE: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _NONE: Final = "none"
 
 
 class JwksError(ValueError):
-    """A document is no JWKS, or has no key that can be used. The message does not quote it."""
+    """A document is not a JWKS, or has no usable key. The message does not quote the document."""
 
 
 class InvalidToken(InvalidCredentials):
@@ -46,7 +46,7 @@ class InvalidToken(InvalidCredentials):
 
 
 class Verified(NamedTuple):
-    """Who a token is of, and for how long from now."""
+    """The name that a token proves, and how long the token is valid from now."""
 
     name: str
     lifetime_ms: float
@@ -54,26 +54,26 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a listener demands of tokens."""
+    """The demands of a listener on tokens."""
 
     issuer: str | None
-    """The issuer; None only for unsecured tokens, which then need none."""
+    """The expected issuer; unsecured tokens need none if this is None."""
     audience: tuple[str, ...]
-    """The audiences, of which a token must have one; empty only for unsecured tokens, which then need none."""
+    """The accepted audiences, one of which a token must have; unsecured tokens need none if this is empty."""
     sub_claim_name: str = "sub"
     scope_claim_name: str = "scope"
     clock_skew_ms: int = 30_000
 
 
 class Header(NamedTuple):
-    """What a token says of its signature. Nothing of it is proved."""
+    """The signature's algorithm and key as the token claims them; neither is proved yet."""
 
     algorithm: str
     key_id: str | None
 
 
 class Key(NamedTuple):
-    """A public key, and the algorithms that it may have signed by."""
+    """A public key, and the algorithms of the signatures that it may verify."""
 
     public: Any
     algorithms: tuple[str, ...]
@@ -89,7 +89,7 @@ class KeySet:
         return sum(map(len, self._keys.values()))
 
     def find(self, header: Header) -> Any:
-        """Return the public key that a token names, or None. One that names none means the only one that fits it."""
+        """Return the public key that a token names, or None. A token that names no key gets the only one that fits."""
         if header.key_id is not None:
             listed: Sequence[Key] = self._keys.get(header.key_id, ())
         else:
@@ -101,7 +101,7 @@ class KeySet:
 
 
 def parse_jwks(document: bytes) -> KeySet:
-    """Parse a JWKS document (RFC 7517). Keys that are not for signatures, or of no kind known, are left out.
+    """Parse a JWKS document (RFC 7517). Keys of an unknown kind, or not for signatures, are left out.
 
     Raises JwksError.
     """
@@ -110,9 +110,9 @@ def parse_jwks(document: bytes) -> KeySet:
     try:
         listed = _json(document)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise JwksError("it is no JSON with a list of keys") from None
+        raise JwksError("it is not JSON with a list of keys") from None
     if not isinstance(listed, list):
-        raise JwksError("it is no JSON with a list of keys")
+        raise JwksError("it is not JSON with a list of keys")
     keys: dict[str | None, list[Key]] = {}
     for each in listed:
         key = _key(each)
@@ -125,7 +125,7 @@ def parse_jwks(document: bytes) -> KeySet:
 
 
 def _key(described: Any) -> Key | None:
-    """Return a key that may have signed tokens, or None."""
+    """Return a key that can verify tokens, or None."""
     if not isinstance(described, dict) or described.get("use", "sig") != "sig":
         return None
     operations = described.get("key_ops")
@@ -155,11 +155,11 @@ def _key(described: Any) -> Key | None:
 
 
 def read_header(token: str) -> Header:
-    """Return what a token says of its signature. Raises InvalidToken."""
+    """Return the algorithm and the key that a token names. Raises InvalidToken."""
     if len(token) > MOST_TOKEN_BYTES:
         raise InvalidToken(f"a token of {len(token)} bytes")
     if token.count(".") != 2:
-        raise InvalidToken("a token that has not three parts")
+        raise InvalidToken("a token that does not have three parts")
     header = _part(token.partition(".")[0], "header")
     if "crit" in header:
         raise InvalidToken("a token with a header that is critical (crit)")
@@ -172,7 +172,7 @@ def read_header(token: str) -> Header:
 
 
 def verify(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> Verified:
-    """Return who a token is of. Raises InvalidToken."""
+    """Check a token's signature and claims; return the name that it proves. Raises InvalidToken."""
     header = read_header(token)
     if header.algorithm not in ALGORITHMS:
         raise InvalidToken("a token whose algorithm is not allowed")
@@ -192,14 +192,14 @@ def verify(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> Verified
 
 
 def verify_unsecured(token: str, rules: TokenRules, now_ms: int) -> Verified:
-    """Return who an unsecured token says that it is of. Raises InvalidToken for any other token."""
+    """Return the name that an unsecured token claims. Raises InvalidToken for any other token."""
     if read_header(token).algorithm != _NONE or not token.endswith("."):
-        raise InvalidToken("a token that is not unsecured, on a listener that takes those alone")
+        raise InvalidToken("a token that is not unsecured, on a listener that accepts only unsecured ones")
     return _check_claims(token, rules, now_ms)
 
 
 def expiry_ms_of(token: str) -> float | None:
-    """Return the time that a token names as its end, or None; of a token that is one's own, and is not checked."""
+    """Return the expiry time that a token names, or None. The token is the caller's own, and is not checked."""
     try:
         return _time_ms(_part(token.split(".")[1], "claims").get("exp"))
     except (InvalidToken, IndexError):
@@ -235,7 +235,7 @@ def _check_claims(token: str, rules: TokenRules, now_ms: int) -> Verified:
 
 
 def _check_scope(scope: Any) -> None:
-    """Check that a scope, if there is one, is a text of words or a list of them. Raises InvalidToken."""
+    """Check that a scope, if there is one, is a list of words or a text of words. Raises InvalidToken."""
     if scope is None:
         return
     words = scope.split() if isinstance(scope, str) else scope
@@ -246,7 +246,7 @@ def _check_scope(scope: Any) -> None:
 
 
 def _time_ms(value: Any) -> float | None:
-    """Return the time that a claim names, if it is one: a number of seconds from 0 on."""
+    """Return the time that a claim names; None unless it is a number of seconds, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -257,7 +257,7 @@ def _time_ms(value: Any) -> float | None:
 
 
 def _part(text: str, what: str) -> dict[str, Any]:
-    """Decode a part of a token, which is an object of JSON. Raises InvalidToken."""
+    """Decode a part of a token, which must be a JSON object. Raises InvalidToken."""
     try:
         decoded = _json(b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True))
     except (NotBase64, ValueError, RecursionError):
@@ -268,16 +268,16 @@ def _part(text: str, what: str) -> dict[str, Any]:
 
 
 def _json(document: bytes) -> Any:
-    """Decode JSON. Raises ValueError, also for a name that is there twice and for numbers that JSON does not have."""
+    """Decode JSON. Raises ValueError, also for duplicate names and for numbers that JSON does not have."""
     return json.loads(document.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a duplicate name")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -1,16 +1,16 @@
-r"""Rules that make a short name of a Kerberos principal: `sasl.kerberos.principal.to.local.rules`.
+r"""Rules that shorten a Kerberos principal to a user name: `sasl.kerberos.principal.to.local.rules`.
 
     RULE:[1:$1@$0](.*@EXAMPLE\.ORG)s/@.*//L
          |         |               |       `- lower case; U: upper case
-         |         |               `- like sed's s/../../: the first match, or each with a g behind it
-         |         `- an expression that the whole of what `[..]` makes must match
+         |         |               `- like sed's s/../../: replaces the first match, or with a g every match
+         |         `- an expression that the text made by `[..]` must match as a whole
          `- for principals of one component: $0 is the realm, $1 and $2 are the components
 
 The first rule that fits decides. `DEFAULT` fits principals of the default realm, and drops their realm and their host.
 A principal that no rule fits fails authentication, and so does one whose short name is empty or has a `/` or a `@`.
 
-The grammar is Kafka's, in which an expression has no `)`, and a substitution no `/`. As in `mapping_rules`, expressions
-are RE2's, and what Kafka finds wrong with a rule when it is applied is refused at the start.
+The grammar is Kafka's: an expression cannot contain `)`, nor a substitution `/`. As in `mapping_rules`, expressions are
+RE2's, and an error in a rule that Kafka reports when it applies the rule is refused at the start.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class KerberosRules:
         self._rules = tuple(rules)
 
     def apply(self, principal: str, default_realm: str) -> str:
-        """Return the short name of a principal. Raises ValueError if there is none."""
+        """Return the short name of a principal. Raises ValueError if no rule gives it one."""
         name = parse_kerberos_name(principal)
         for rule in self._rules:
             short = rule.apply(name, default_realm)
@@ -116,7 +116,7 @@ class KerberosRules:
 
 
 def parse_kerberos_rules(texts: Sequence[str]) -> KerberosRules:
-    """Parse a list of rules; an empty one is DEFAULT. Raises ValueError, with Kafka's words."""
+    """Parse a list of rules; an empty one means DEFAULT. Raises ValueError in Kafka's words."""
     texts = texts or ("DEFAULT",)
     rules: list[_Rule | _Default] = []
     for text in texts:
@@ -130,7 +130,7 @@ def parse_kerberos_rules(texts: Sequence[str]) -> KerberosRules:
 
 
 def _parameters(rule: str, text: str, count: int) -> list[str | int]:
-    """Parse what `[..]` makes into texts and numbers of parts of a principal. Raises ValueError."""
+    """Parse the format in `[..]` into texts and the numbers of a principal's parts. Raises ValueError."""
     parts: list[str | int] = []
     position = 0
     for found in _PARAMETER.finditer(text):

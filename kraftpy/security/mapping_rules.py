@@ -1,12 +1,12 @@
-r"""Rules that make a short name of a certificate's name: `ssl.principal.mapping.rules` (KIP-371).
+r"""Rules that shorten a certificate's subject to a user name: `ssl.principal.mapping.rules` (KIP-371).
 
-`RULE:^CN=(.*?),.*$/$1/L,DEFAULT`: the first rule whose expression matches the whole name decides; its replacement may
-hold groups, and `L` or `U` makes the result lower or upper case. `DEFAULT` keeps the name. A name that no rule matches
-fails authentication.
+`RULE:^CN=(.*?),.*$/$1/L,DEFAULT`: the first rule whose expression matches the whole name decides. Its replacement may
+refer to groups, and `L` or `U` converts the result to lower or upper case. `DEFAULT` keeps the name. A name that no
+rule matches fails authentication.
 
 The expressions are RE2's, which take time linear in the name: Java's look-around and back references are refused. A
-replacement with a group that the expression does not have is refused at the start, where Kafka fails each
-authentication; if the expression has other groups, it stands for itself, as in Kafka.
+replacement that refers to a missing group is refused at the start, whereas Kafka fails each authentication; but if the
+expression has other groups, a missing number stays as text, as in Kafka.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARSER: Final = re.compile(_RULE)
 
 
 class PatternError(ValueError):
-    """An expression is none of RE2's. The message is RE2's."""
+    """RE2 does not accept an expression. The message is RE2's."""
 
 
 def compile_pattern(expression: str) -> Any:
@@ -38,17 +38,17 @@ def compile_pattern(expression: str) -> Any:
 
 
 class Substitution:
-    """An expression and what replaces its matches, in Java's notation. Raises ValueError."""
+    """An expression and the replacement for its matches, in Java's notation. Raises ValueError."""
 
     def __init__(self, expression: str, replacement: str) -> None:
         self.pattern = compile_pattern(expression)
         self._parts = _replacement(replacement, self.pattern.groups, self.pattern.groupindex)
 
     def apply(self, text: str, *, is_repeated: bool) -> str:
-        """Return the text with its first match replaced, or with all of them."""
+        """Return the text with its first match replaced, or if `is_repeated` every match."""
         result, position, last = [], 0, (-1, -1)
         for found in self.pattern.finditer(text):
-            if found.span() == last:  # it finds an empty match at the end twice
+            if found.span() == last:  # RE2 finds an empty match at the end twice
                 continue
             last = found.span()
             result.append(text[position : found.start()])
@@ -60,7 +60,7 @@ class Substitution:
 
 
 def changed_case(name: str, case: str) -> str:
-    """Return the name in lower (`L`) or upper case (`U`), or as it is."""
+    """Return the name in lower (`L`) or upper case (`U`), or unchanged."""
     return name.lower() if case == "L" else name.upper() if case == "U" else name
 
 
@@ -105,7 +105,7 @@ class SslRules:
 
 
 def parse_ssl_rules(text: str) -> SslRules:
-    """Parse a comma-separated list of rules. Raises ValueError, with Kafka's words."""
+    """Parse a comma-separated list of rules. Raises ValueError in Kafka's words."""
     rules: list[_Rule | None] = []
     for split in _SPLITTER.finditer(text.strip()):
         rule = split[1]
@@ -122,7 +122,7 @@ def parse_ssl_rules(text: str) -> SslRules:
 
 
 def _replacement(text: str, groups: int, names: Mapping[str, int]) -> list[str | int]:
-    """Parse a replacement of Java into texts and numbers of groups. Raises ValueError."""
+    """Parse a replacement in Java's notation into texts and group numbers. Raises ValueError."""
     parts: list[str | int] = []
     literal, position = "", 0
     while position < len(text):

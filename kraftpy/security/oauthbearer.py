@@ -5,7 +5,7 @@
                                                        <-    an empty message, or {"status":"invalid_token"}
     ^A                                                 ->    only after a refusal, which then ends the authentication
 
-The client learns nothing of why a token is refused. An identity to act as must be absent or the token's own.
+The client does not learn why a token is refused. The identity to act as must be absent or the token's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REFUSAL: Final = '{"status":"invalid_token"}'
 
 
 def first_message(token: str, extensions: Mapping[str, str]) -> bytes:
-    """Return a client's message. Raises ValueError for what it cannot carry."""
+    """Return a client's message. Raises ValueError for characters that it cannot carry."""
     pairs = "".join(f"{name}={value}{_END}" for name, value in extensions.items())
     message = f"n,,{_END}auth=Bearer {token}{_END}{pairs}{_END}"
     if not _BEARER.match(f"Bearer {token}") or not all(_is_extension(*each) for each in extensions.items()):
@@ -46,7 +46,7 @@ def _is_extension(name: str, value: str) -> bool:
 
 
 def refusal_of(answer: bytes) -> str | None:
-    """Return the status that a server refuses a token with; None if it has accepted it."""
+    """Return the status with which a server refused a token; None if it accepted the token."""
     if not answer:
         return None
     try:
@@ -78,10 +78,10 @@ def parse_first(message: bytes) -> tuple[str, str]:
 
 
 class OauthBearerExchange:
-    """The server's end: one token, and one message more if it is refused.
+    """The server's end: one token, and one more message if the token is refused.
 
-    `verify` says who a token is of, or raises InvalidToken. `prepare` returns what to await before `verify` gets a
-    token with this header; None if nothing.
+    `verify` returns the name that a token proves, or raises InvalidToken. `prepare` returns what to await before
+    `verify` gets a token with this header; None if nothing.
     """
 
     def __init__(self, verify: Callable[[str], Verified], prepare: Callable[[Header], Awaitable[None] | None]) -> None:
@@ -90,7 +90,7 @@ class OauthBearerExchange:
         self._refused: InvalidToken | None = None
 
     def prepare(self, token: bytes) -> Awaitable[None] | None:
-        """Get the key that a token names."""
+        """Return what to await until the key that a token names is there; None if nothing."""
         if self._refused is not None:
             return None
         try:
@@ -99,7 +99,7 @@ class OauthBearerExchange:
             return None
 
     def evaluate(self, token: bytes) -> Step:
-        """Check the client's token, or end."""
+        """Check the client's token; after a refusal, end the authentication."""
         if self._refused is not None:
             raise AuthenticationFailed(_REFUSAL) from self._refused
         text, identity = parse_first(token)

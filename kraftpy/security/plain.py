@@ -1,7 +1,7 @@
 """SASL's mechanism PLAIN (RFC 4616): a name and a password in clear text, one message from the client.
 
 The identity to act as must be absent or the name itself (CVE-2017-12610). Passwords are compared in constant time, also
-for names that nobody has.
+for unknown names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_plain(message: bytes, passwords: Mapping[str, str]) -> str:
     if not password:
         raise InvalidCredentials("Authentication failed: password not specified")
     expected = passwords.get(name)
-    # A name that nobody has is compared with what cannot be equal: a password is never empty.
+    # For an unknown name, compare with a text that is never a password: these contain no NUL.
     is_right = hmac.compare_digest((expected or "\0").encode(), password.encode())
     if not is_right or not expected:
         raise AuthenticationFailed("Authentication failed: Invalid username or password")

@@ -9,7 +9,7 @@ USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """A principal. Both parts are case-sensitive, and the name may hold any character, ":" too."""
+    """A principal. Both parts are case-sensitive, and the name may contain any character, even ":"."""
 
     kind: str
     name: str
@@ -19,7 +19,7 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""The principal of a connection that was not asked who it is (PLAINTEXT, or TLS without a client certificate)."""
+"""The principal of a connection that proves no name (PLAINTEXT, or TLS without a client certificate)."""
 
 
 def parse_principal(text: str) -> Principal:

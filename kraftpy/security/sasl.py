@@ -1,12 +1,12 @@
-"""The server's side of SASL on one connection: which mechanism, whose turn it is, and how long the session lasts.
+"""The server's side of SASL on one connection: the mechanism, the state of the exchange, and the session's lifetime.
 
     INITIAL -> VERSIONS_TOLD -> AUTHENTICATE -> COMPLETE | FAILED
 
-It knows the protocol's rules and no bytes of it: `security.authentication` of the broker decodes requests, asks this
-what to do, and encodes the answers. Times are monotonic milliseconds.
+`SaslServer` knows the protocol's rules, but not its bytes: the broker's `security.authentication` decodes requests,
+calls it, and encodes the answers. Times are monotonic milliseconds.
 
-`evaluate` decides at once. If it needs something that takes time to get, such as a key from elsewhere, `prepare`
-returns an awaitable for it, which the caller awaits before it calls `evaluate`; nobody else waits.
+`evaluate` decides at once. If it needs something that takes time to get, such as a key from another host, `prepare`
+returns an awaitable, which the caller awaits before it calls `evaluate`; other connections do not wait.
 
 A session that expires is renewed on the same connection by the same mechanism and the same principal (KIP-368).
 """
@@ -25,15 +25,15 @@ from kraftpy.security.scram import Mechanism, ScramCredential, ScramServer, toke
 
 _LEAST_BETWEEN_RENEWALS_MS: Final = 1_000
 _LONGEST_SESSION_MS: Final = 2**42
-"""The longest session, 139 years: Java's clients count its nanoseconds, and a token may name any time as its end."""
+"""The longest session, 139 years: a token may name any expiry time, and Java clients count in 64-bit nanoseconds."""
 
 
 class IllegalState(Exception):
-    """The request does not belong here. The message is Kafka's."""
+    """The request is not allowed in this state. The message is Kafka's."""
 
 
 class Step(NamedTuple):
-    """What a mechanism answers to a token; `name` is set when it is done."""
+    """A mechanism's answer to a token; `name` is set once the exchange is done."""
 
     token: bytes
     name: str | None = None
@@ -42,14 +42,14 @@ class Step(NamedTuple):
     is_by_token: bool = False
     """True if the name was proved by a delegation token."""
     is_valid: Callable[[], bool] | None = None
-    """Tells whether there still is that credential; None if the session does not depend on it."""
+    """Returns whether the credential still exists; None if the session does not depend on it."""
 
 
 class MechanismServer(Protocol):
     """One exchange of one mechanism."""
 
     def prepare(self, token: bytes) -> Awaitable[None] | None:
-        """Return what to await before `evaluate` gets this token; None if nothing. Raises nothing."""
+        """Return what to await before `evaluate` gets this token; None if nothing. Never raises."""
 
     def evaluate(self, token: bytes) -> Step:
         """Take the client's next token. Raises AuthenticationFailed."""
@@ -62,7 +62,7 @@ class PlainServer:
         self._passwords = passwords
 
     def prepare(self, token: bytes) -> None:
-        """Need nothing."""
+        """Return None: there is nothing to wait for."""
 
     def evaluate(self, token: bytes) -> Step:
         """Check the name and the password."""
@@ -70,7 +70,7 @@ class PlainServer:
 
 
 class TokenLogin(NamedTuple):
-    """What a delegation token's bearer proves, and what that gives."""
+    """The credential of a delegation token, and the user and the lifetime of a login with it."""
 
     credential: ScramCredential
     owner: str
@@ -84,11 +84,11 @@ class TokenLogins(Protocol):
         """Return what to await before `find` can find this token; None if nothing."""
 
     def find(self, token_id: str) -> TokenLogin | None:
-        """Return what belongs to a token, unless there is none or it has expired."""
+        """Return the login of a token; None if the token does not exist or has expired."""
 
 
 class ScramExchange:
-    """SCRAM: two tokens. `tokens` are the delegation tokens that are accepted; None if those are not enabled."""
+    """SCRAM: two tokens. `tokens` are the delegation tokens that may log in; None if these are not enabled."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ScramExchange:
         self._is_challenged = False
 
     def prepare(self, token: bytes) -> Awaitable[None] | None:
-        """Derive the credential of a delegation token that the first message names."""
+        """Derive the credential of the delegation token that the first message names, if any."""
         if self._tokens is None or self._is_challenged:
             return None
         token_id = token_id_of(token)
@@ -121,7 +121,7 @@ class ScramExchange:
         tokens, token_id = self._tokens, self._server.name
         login = tokens.find(token_id)
         if login is None:
-            raise InvalidCredentials("the delegation token has expired, or was removed")
+            raise InvalidCredentials("the delegation token has expired or was removed")
         is_valid = functools.partial(_is_there, tokens, token_id)
         return Step(answer, login.owner, login.lifetime_ms, is_by_token=True, is_valid=is_valid)
 
@@ -136,7 +136,7 @@ def _is_there(tokens: TokenLogins, token_id: str) -> bool:
 
 
 class State(Enum):
-    """Where a connection is."""
+    """The state of a connection's authentication."""
 
     INITIAL = auto()
     VERSIONS_TOLD = auto()
@@ -146,7 +146,7 @@ class State(Enum):
 
 
 class SaslServer:
-    """SASL on one connection. `make` begins an exchange of a mechanism."""
+    """SASL on one connection. `make` begins a mechanism's exchange."""
 
     def __init__(
         self,
@@ -158,25 +158,25 @@ class SaslServer:
         """The mechanisms that the listener has."""
         self.state = State.INITIAL
         self.principal = ANONYMOUS
-        """The proved identity, once the state is COMPLETE; during a renewal, the one that has been proved before."""
+        """The proved identity, once the state is COMPLETE; during a renewal, the one proved before."""
         self.has_requests = False
-        """Whether tokens travel in SaslAuthenticate requests, rather than bare."""
+        """True if tokens travel in SaslAuthenticate requests, rather than bare."""
         self.is_by_token = False
-        """Whether it was proved by a delegation token."""
+        """True if the identity was proved by a delegation token."""
         self.expires_at_ms: float | None = None
-        """When the session ends."""
+        """The time at which the session ends; None if it does not."""
         self._make = make
         self._reauthenticate_ms = reauthenticate_ms
         self._mechanism = ""
         self._proved_with = ""
-        """The mechanism of the proved identity; empty while there is none."""
+        """The mechanism that proved the identity; empty before that."""
         self._exchange: MechanismServer | None = None
         self._is_valid: Callable[[], bool] | None = None
         self._renewal_began_at_ms: float | None = None
 
     @property
     def is_renewing(self) -> bool:
-        """True while a client that is known authenticates again."""
+        """True while a client that has authenticated before does so again."""
         return bool(self._proved_with) and self.state is not State.COMPLETE
 
     def versions_asked(self) -> None:
@@ -191,12 +191,12 @@ class SaslServer:
         self.state = State.VERSIONS_TOLD
 
     def may_renew(self, now_ms: float) -> bool:
-        """Return whether a SaslHandshake begins a renewal now: the session expires, and the last was not just now."""
+        """Return whether a SaslHandshake may begin a renewal now: not twice a second, nor if the session has no end."""
         began = self._renewal_began_at_ms
         return self.expires_at_ms is not None and (began is None or now_ms - began >= _LEAST_BETWEEN_RENEWALS_MS)
 
     def handshake(self, mechanism: str, *, has_requests: bool, now_ms: float) -> bool:
-        """Begin an exchange; return False if the listener does not have the mechanism, which fails the connection."""
+        """Begin an exchange; return False, and fail, if the listener does not have the mechanism."""
         if self.state is State.COMPLETE:
             self._renewal_began_at_ms = now_ms
         self.has_requests = has_requests
@@ -213,7 +213,7 @@ class SaslServer:
         return None if self._exchange is None else self._exchange.prepare(token)
 
     def evaluate(self, token: bytes, now_ms: float) -> tuple[bytes, int]:
-        """Take a token; return the answer, and for how many milliseconds the session lasts (0 for ever, or not done).
+        """Take a token; return the answer and the session's lifetime in milliseconds (0: it has no end, or not begun).
 
         Raises AuthenticationFailed with a message for the client.
         """
@@ -263,7 +263,7 @@ class SaslServer:
         return lifetime
 
     def has_expired(self, now_ms: float) -> bool:
-        """Return whether the session has ended, so that nothing but a renewal is served."""
+        """Return whether the session has ended, so that only a renewal is served."""
         if self.expires_at_ms is not None and now_ms >= self.expires_at_ms:
             return True
         return self._is_valid is not None and not self._is_valid()

@@ -1,16 +1,16 @@
-"""SASL's mechanisms SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84), both ends, without I/O and chance.
+"""SASL's mechanisms SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): both ends, without I/O or randomness.
 
 Channel binding is not offered, and names are not prepared (SASLprep): a name is its UTF-8 bytes, as in Kafka. Nonces
-come in as arguments, and so does the salted password, because deriving it takes milliseconds (`salted_password`).
+are arguments, and so is the salted password, because deriving it takes milliseconds (`salted_password`).
 
-The server compares everything in constant time, the whole nonce included (CVE-2024-56128). A name that nobody has is
-answered with a salt made from a secret of the server and fails at the end, like a wrong password; Kafka tells names
-apart. It looks like a name whose password was set with our defaults: a salt of another length, or more iterations,
-still show that there is such a name. The client refuses a number of iterations that would cost it seconds, and a server
-that does not prove that it knows the credential.
+The server compares everything in constant time, including the whole nonce (CVE-2024-56128). An unknown name gets a
+challenge too, with a salt made from a secret of the server, and fails at the end like a wrong password; Kafka reveals
+which names exist. The challenge looks like that of a password set with our defaults: a salt of another length, or more
+iterations, still reveal that a name exists. The client refuses a number of iterations that would take it seconds, and a
+server that does not prove that it knows the credential.
 
 A client may log in with a delegation token (KIP-48), by the extension `tokenauth=true`: its name is then the token's
-id. An id that no token has is answered like a token's, as names are.
+id. An unknown id gets a challenge too, like an unknown name.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ LEAST_ITERATIONS: Final = 4096
 MOST_ITERATIONS: Final = 16_384
 """The most iterations of a stored credential, as in Kafka."""
 MOST_CLIENT_ITERATIONS: Final = 1_000_000
-"""The most that a client computes for a server: about a second."""
+"""The most iterations that a client computes for a server: about a second."""
 SALT_BYTES: Final = 32
-"""Random bytes of a salt that this program makes."""
+"""The number of random bytes in a new salt."""
 MOST_MESSAGE_BYTES: Final = 16 * 1024
 """The longest message: room for the longest name twice, with every character escaped, and as much again."""
 NONCE_BYTES: Final = 18
-"""Random bytes of a nonce; RFC 5802 asks for no certain number, OpenSSL's and Kafka's have as many bits."""
+"""The number of random bytes in a nonce. RFC 5802 demands no particular number; Kafka's nonces have as many bits."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+\Z")
 _NAME: Final = re.compile(r"(?:[^\x00=,]|=2C|=3D)+\Z")
 _FIRST: Final = re.compile(r"n,(?:a=([^,]*))?,(?:m=[^,]*,)?n=([^,]*),r=([^,]*)((?:,[A-Za-z]+=[^,]*)*)\Z", re.DOTALL)
 _FINAL: Final = re.compile(r"c=([^,]*),r=([^,]*)((?:,[A-Za-z]+=[^,]*)*),p=([^,]*)\Z", re.DOTALL)
 _CHALLENGE: Final = re.compile(r"(?:m=[^,]*,)?r=([^,]*),s=([^,]*),i=([0-9]{1,9})(?:,[A-Za-z]+=[^,]*)*\Z", re.DOTALL)
 TOKEN_AUTH: Final = "tokenauth"
-"""The extension, and the option of a login module, that stands for delegation tokens."""
+"""The extension by which a client logs in with a delegation token; also the name of the login module's option."""
 _BINDING: Final = "biws"
-"""What a client without channel binding repeats of its first message: base64 of `n,,`."""
+"""The part of its first message that a client without channel binding repeats: base64 of `n,,`."""
 
 
 class Mechanism(NamedTuple):
@@ -63,7 +63,7 @@ MECHANISMS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What the server keeps of a password; the password cannot be found from it. Not shown."""
+    """A password as the server stores it: the password cannot be computed from it. `repr` shows no secrets."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -84,14 +84,14 @@ def credential_of(mechanism: Mechanism, salted: bytes, salt: bytes, iterations: 
 
 
 def fake_credential(mechanism: Mechanism, name: str, secret: bytes) -> ScramCredential:
-    """Return a credential that no password is of, always the same for a name, for one that nobody has."""
+    """Return a credential for an unknown name: no password fits it, and the same name always gets the same one."""
     made = hmac.digest(secret, f"{mechanism.name} {name}".encode("utf-8", "surrogatepass"), "sha512")
     key = hmac.digest(made, b"key", mechanism.hash)
     return ScramCredential(salt=made[:SALT_BYTES], stored_key=key, server_key=key, iterations=LEAST_ITERATIONS)
 
 
 def token_id_of(message: bytes) -> str | None:
-    """Return the id of the delegation token that a client's first message names; None if it names none."""
+    """Return the id of the delegation token that a client's first message names, or None."""
     try:
         match = _FIRST.match(_text(message))
     except InvalidCredentials:
@@ -117,7 +117,7 @@ class ScramServer:
     ) -> None:
         """`look_up` returns the credential of a name; `nonce` is printable, random, and new for each exchange.
 
-        `look_up_token` returns that of a delegation token's id; None if those are not enabled.
+        `look_up_token` returns the credential of a delegation token's id; None if tokens are not enabled.
         """
         self._mechanism = mechanism
         self._look_up = look_up
@@ -130,7 +130,7 @@ class ScramServer:
         self.name = ""
         """The name that the client claims; proved once `final` has returned."""
         self.is_by_token = False
-        """Whether the name is the id of a delegation token."""
+        """True if the name is the id of a delegation token."""
 
     def first(self, message: bytes) -> bytes:
         """Answer the client's first message. Raises AuthenticationFailed."""
@@ -164,7 +164,7 @@ class ScramServer:
         return challenge.encode()
 
     def final(self, message: bytes) -> bytes:
-        """Check the client's proof, and return the server's. Raises AuthenticationFailed."""
+        """Check the client's proof, and return the server's proof. Raises AuthenticationFailed."""
         mechanism, credential = self._mechanism, self._credential
         match = _FINAL.match(_text(message))
         if match is None:
@@ -180,7 +180,7 @@ class ScramServer:
         key = _xor(proof if has_length else bytes(len(signature)), signature)
         is_right = _is_same(hashlib.new(mechanism.hash, key).digest(), credential.stored_key)
         if not (is_right and has_length and self._known):
-            raise InvalidCredentials("the proof is wrong, or nobody has this name")
+            raise InvalidCredentials("the proof is wrong, or the name is unknown")
         return b"v=" + b64encode(_hmac(mechanism, credential.server_key, signed))
 
 
@@ -200,7 +200,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def challenged(self, challenge: bytes) -> tuple[bytes, int]:
-        """Take the server's challenge; return the salt and the iterations of it. Raises AuthenticationFailed."""
+        """Take the server's challenge; return its salt and its number of iterations. Raises AuthenticationFailed."""
         match = _CHALLENGE.match(_text(challenge))
         if match is None:
             raise AuthenticationFailed("the broker's SCRAM challenge is malformed")
@@ -216,7 +216,7 @@ class ScramClient:
         return _base64(match[2]), iterations
 
     def final(self, salted: bytes) -> bytes:
-        """Return the final message, with the proof of a salted password."""
+        """Return the final message, with the proof that the client knows the password."""
         mechanism = self.mechanism
         without_proof = f"c={_BINDING},r={self._nonce}"
         signed = f"{self._bare},{self._challenge},{without_proof}".encode()
@@ -226,7 +226,7 @@ class ScramClient:
         return f"{without_proof},p={b64encode(proof).decode()}".encode()
 
     def verify(self, answer: bytes) -> None:
-        """Check that the server has proved to know the credential. Raises AuthenticationFailed."""
+        """Check that the server has proved that it knows the credential. Raises AuthenticationFailed."""
         text = _text(answer)
         if text.startswith("e="):
             raise AuthenticationFailed("the broker refused the SCRAM credentials")

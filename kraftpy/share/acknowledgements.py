@@ -65,7 +65,7 @@ def check(acknowledgements: Sequence[Acknowledgement]) -> Sequence[Acknowledgeme
     """Return them in order if they name no offset twice. Raises BadAcknowledgement (INVALID_RECORD_STATE)."""
     acknowledgements = sorted(acknowledgements, key=attrgetter("first_offset"))
     for before, after in pairwise(acknowledgements):
-        if after.first_offset <= before.last_offset:  # as if the second one came in a request of its own
+        if after.first_offset <= before.last_offset:  # as if the second one came in a separate request
             message = f"offset {after.first_offset} is acknowledged twice"
             raise BadAcknowledgement(ErrorCode.INVALID_RECORD_STATE, message)
     return acknowledgements

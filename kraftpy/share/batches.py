@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 _FIRST = itemgetter(0)
 _LAST = itemgetter(1)
 _FEW = 8
-"""Batches are inserted one by one if they are this many times fewer than those that are known."""
+"""New batches are inserted one by one if there are this many times more known ones."""
 
 
 class DeliveryState(IntEnum):

@@ -24,4 +24,4 @@ class SharePartitionConfig:
     record_lock_duration_ms: int = 30_000
     renew_acknowledge_enable: bool = True
     has_dead_letters: bool = False
-    """Records that are given up are written to a dead letter queue first (KIP-1191)."""
+    """True if records that are given up are written to a dead letter queue first (KIP-1191)."""

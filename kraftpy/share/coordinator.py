@@ -107,7 +107,7 @@ class StateChange:
 
 
 class _Said(NamedTuple):
-    """A record, and what it says."""
+    """A record with its parsed content."""
 
     record: Record
     said: ShareState | StateChange | None

@@ -1,4 +1,4 @@
-"""What a share partition reads and hands out, and what it asks its driver to do (`share.partition`)."""
+"""The data of a share partition: the ranges it reads and hands out, and its effects (`share.partition`)."""
 
 from __future__ import annotations
 

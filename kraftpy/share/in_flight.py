@@ -23,7 +23,7 @@ NEVER = Millis(1 << 62)
 
 
 class GivenUp(Enum):
-    """Why a record was given up; dead letters have the text, which is Kafka's."""
+    """The reason for which a record was given up, with Kafka's text for dead letters."""
 
     REJECTED = "Offset rejected by client."
     DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
@@ -64,9 +64,9 @@ class Run:
         self.is_gap = False
         """True if no records exist here: they were compacted away, or are markers, or were aborted."""
         self.cause: GivenUp | None = None
-        """Why they were given up, while they are archiving or are to be."""
+        """Why they are given up: set while they are archiving, or about to."""
         self.told = 0
-        """While they are archiving: the number of the write that tells the coordinator so; 0 if it knows."""
+        """While they are archiving: the number of the write that reports it to the coordinator; 0 once that is done."""
         self.is_sent = False
         """True if they are on their way to the dead letter queue."""
 
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def is_archiving(self) -> bool:
-        """True if the records are given up, and not written to the dead letter queue yet."""
+        """True if the records are given up, but not written to the dead letter queue yet."""
         return self.state is DeliveryState.ARCHIVING
 
     def become(self, state: DeliveryState, count: int, cause: GivenUp | None = None) -> None:
@@ -188,8 +188,7 @@ class InFlight:
         return found
 
     def _split(self, offset: int) -> int:
-        """Make a run begin at the offset, if one holds it; return the place of the first run that does not end before
-        it."""
+        """Split a run at the offset, if one holds it; return the place of the first run that does not end before it."""
         place = bisect_right(self._runs, offset, key=_FIRST) - 1
         if place < 0 or (run := self._runs[place]).first == offset:
             return max(place, 0)

@@ -2,9 +2,9 @@
 
     partition = SharePartition(config)
     partition.loaded(state, log_start_offset=..., log_end_offset=...)
-    effects = partition.resume_dead_letters()      # those that the last leader did not complete
+    effects = partition.resume_dead_letters()      # continue those that the last leader did not complete
     offset = partition.next_fetch_offset()         # read the log from there
-    acquired = partition.acquire(...)              # and hand out what is available of what was read
+    acquired = partition.acquire(...)              # hand out the available records among those read
     effects = partition.save_skipped()             # if that acquired nothing
     effects = partition.acknowledge(...)           # accept, release, reject, renew, or report a gap
     effects = partition.give_back(...)             # undo an acquisition
@@ -18,13 +18,13 @@ A record is available, acquired by one member for the duration of a lock, and fi
 delivery is counted: a record that is released, or whose lock expires, or whose member's session ends, on its last
 allowed delivery (`share.delivery.count.limit`) is archived.
 
-If the group has a dead letter queue (KIP-1191), records that are rejected, or delivered too often, are archiving first:
-that is written, then they are written to the queue, and then they are archived, whether or not the queue took them. If
-the leader changes meanwhile, the next one writes them again.
+If the group has a dead letter queue (KIP-1191), records that are rejected, or delivered too often, go through the state
+archiving: the state is written, then the records are written to the queue, and then they are archived, even if the
+write to the queue failed. If the leader changes meanwhile, the next leader writes them to the queue again.
 
 Invariants: no two members hold a record at the same time; a finished record is never handed out again; an
 acknowledgement is answered, and takes effect, only after it is written: if the write fails, the member holds the record
-as before; one Write is in flight at a time, and what happens meanwhile goes into the next one; at most
+as before; one Write is in flight at a time, and later changes go into the next one; at most
 `share.partition.max.record.locks` records are between the start offset and the end.
 
 A record that crashes its consumers also costs deliveries of the records fetched with it, since no one reports which
@@ -57,7 +57,7 @@ FENCED = (
 """After these errors the coordinator accepts no more writes from here: the state, if any, has to be read again."""
 
 _RETRY_MS = 1_000
-"""Dead letters wait for a write; if it fails, and nobody asks for another, it is repeated after this time."""
+"""The time after which a failed write that dead letters wait for is repeated, unless another write comes first."""
 
 
 @dataclass(slots=True)
@@ -269,7 +269,7 @@ class SharePartition:
                 )
 
     def _target(self, kind: AcknowledgeType, run: Run) -> tuple[DeliveryState, GivenUp | None]:
-        """Return the state that an acknowledgement leads to, and why the record is given up, if it is a dead letter."""
+        """Return the state that an acknowledgement leads to; if that makes a dead letter, also why it is given up."""
         cause = None
         if kind is AcknowledgeType.ACCEPT:
             return DeliveryState.ACKNOWLEDGED, None
@@ -287,7 +287,7 @@ class SharePartition:
         return run.count >= self.config.delivery_count_limit
 
     def release(self, member_id: str) -> list[Effect]:
-        """End the member's session: what it held is released. Its acknowledgements are still written."""
+        """End the member's session: release the records it holds. Its acknowledgements are still written."""
         held = []
         for run in self.records:
             if run.member_id == member_id and run.is_locked:
@@ -323,7 +323,7 @@ class SharePartition:
         return self._released(expired) or (self._write_if_idle() if is_retried else [])
 
     def _released(self, runs: Sequence[Run]) -> list[Effect]:
-        """Take back what was delivered, or give it up, and write that in the end."""
+        """Make delivered records available again, or give them up, and have that written."""
         if not runs:
             return []
         for run in runs:
@@ -350,7 +350,7 @@ class SharePartition:
         return self._write_if_idle()
 
     def save_skipped(self) -> list[Effect]:
-        """Write the start offset if all was done and what followed was no record, or if something was given up.
+        """Write the start offset if all records are done and only markers followed, or if records were given up.
 
         Otherwise markers and aborted records at the end of the log would remain a lag that no acknowledgement ends, and
         nothing would write the dead letters.
@@ -417,12 +417,12 @@ class SharePartition:
         return effects
 
     def resume_dead_letters(self) -> list[Effect]:
-        """Write what is archiving, and not on its way yet, to the dead letter queue."""
+        """Write archiving records that are not on their way yet to the dead letter queue."""
         effects: list[Effect] = []
         for run in self.records if not self.is_fenced else ():
             if run.is_archiving and not run.told and not run.is_sent:
                 run.is_sent = True
-                too_often = self._is_last_delivery(run)  # as far as a later leader can tell
+                too_often = self._is_last_delivery(run)  # a later leader can only guess the reason
                 guess = GivenUp.DELIVERED_TOO_OFTEN if too_often else GivenUp.REJECTED
                 effects.append(
                     DeadLetters(
@@ -435,7 +435,7 @@ class SharePartition:
         return effects
 
     def dead_letters_written(self, first_offset: int, last_offset: int) -> list[Effect]:
-        """Archive records that the dead letter queue has, or cannot have."""
+        """Archive records that are in the dead letter queue, or cannot be written to it."""
         first = max(first_offset, self.start_offset)
         sent = [
             run

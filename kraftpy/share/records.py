@@ -95,7 +95,7 @@ def write_key(kind: int, key: ShareKey) -> bytes:
 
 
 def write_value(value: ShareSnapshotValue | ShareUpdateValue, batches: Sequence[StateBatch] = ()) -> bytes:
-    """Return a value's bytes, as they are in the log, with these batches instead of its own, which must be none.
+    """Return a value's bytes, as they are in the log, with these batches; the value itself must have none.
 
     There may be thousands of batches, so they are packed without an object for each.
     """
@@ -103,7 +103,7 @@ def write_value(value: ShareSnapshotValue | ShareUpdateValue, batches: Sequence[
     encoded = encode(value, _VERSION)
     place = _SNAPSHOT_HEAD if isinstance(value, ShareSnapshotValue) else _UPDATE_HEAD
     packed = [_BATCH.pack(*each, 0) for each in batches]  # no tags
-    after = encoded[place + 1 :]  # the length of no batches takes a byte
+    after = encoded[place + 1 :]  # the length of an empty list takes a byte
     return b"".join((_NUMBER.pack(_VERSION), encoded[:place], uvarint(len(packed) + 1), *packed, after))
 
 

@@ -87,14 +87,14 @@ class ClientOptions:
     fetch_max_wait_ms: int
     receive_message_max_bytes: int
     security: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
-    """Options of any client, as pairs, that secure its connections. Secrets are among them."""
+    """The client options that secure connections, as pairs, including secrets."""
 
 
 def check_client_name(name: str, plain: str) -> list[str]:
     """Return warnings about `kafka.<plain>`. Raises OptionError if it is unknown or refused."""
     if plain in FORBIDDEN:
         raise OptionError(f"option {name!r} is not supported: {FORBIDDEN[plain]}")
-    if plain in CLIENT_USED or f"kafka.{plain}".startswith(SECURITY_PREFIXES):  # what is unknown of these is refused
+    if plain in CLIENT_USED or f"kafka.{plain}".startswith(SECURITY_PREFIXES):  # unknown ones are refused later
         return []
     if plain in CLIENT_WITHOUT_EFFECT:
         return [f"option kafka.{plain} is not used by this reader"]

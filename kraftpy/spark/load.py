@@ -88,7 +88,7 @@ class LoadOptions:
     bootstrap_servers: str
     topics: tuple[str, ...]
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Options of clients about TLS and SASL; files that they name are read by each task again."""
+    """The client options for TLS and SASL. Each task reads the files that they name again."""
     isolation_level: str = "read_committed"
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True

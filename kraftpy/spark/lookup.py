@@ -99,7 +99,7 @@ class Lookup:
         return self._once("latest", partitions, self._broker.latest)
 
     def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
-        """Return the offsets of the first records at or after these times (ms); None if there is none."""
+        """Return the offsets of the first records at or after these times (ms), or None."""
         answers = self.ask(lambda: self._broker.offsets(timestamps))
         return {where: None if answer is None else answer.offset for where, answer in answers.items()}
 

@@ -190,7 +190,7 @@ class OffsetLookup(Protocol):
         ...
 
     def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
-        """Return the offset of the first record at or after each time (ms), or None if there is none."""
+        """Return the offset of the first record at or after each time (ms), or None."""
         ...
 
     def committed(self, group_id: str, partitions: Sequence[TopicPartition]) -> Offsets:

@@ -104,9 +104,9 @@ def bootstrap_servers(options: Mapping[str, str]) -> str:
 
 
 def security_options(options: Mapping[str, str]) -> tuple[tuple[str, Any], ...]:
-    """Return the client's options of `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`, as pairs.
+    """Return the client options in `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`, as pairs.
 
-    Files that they name are read here, and again by each task. Raises OptionError, which shows no secret.
+    Files that they name are read here, and again by each task. Raises OptionError, which shows no secrets.
     """
     given = {
         name.removeprefix("kafka."): value for name, value in options.items() if name.startswith(SECURITY_PREFIXES)
@@ -123,7 +123,7 @@ def security_options(options: Mapping[str, str]) -> tuple[tuple[str, Any], ...]:
         if not unknown:
             ClientOptions(**found).security  # noqa: B018 - raises if it cannot be made
     except ValueError as error:
-        raise OptionError(f"kafka.security.protocol and its kin: {error}") from None
+        raise OptionError(f"options kafka.security, kafka.ssl and kafka.sasl: {error}") from None
     if unknown:
         raise OptionError(f"option kafka.{unknown[0]} is not supported")
     return tuple(found.items())

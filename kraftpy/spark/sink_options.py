@@ -125,7 +125,7 @@ class ProducerSettings:
     retry_backoff_max_ms: int
     transaction_timeout_ms: int
     security: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
-    """Options of any client, as pairs, that secure its connections. Secrets are among them."""
+    """The client options that secure connections, as pairs, including secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ def _check_names(given: Iterable[str]) -> list[str]:
 def _check_client_name(name: str, plain: str) -> list[str]:
     if plain in FORBIDDEN:
         raise OptionError(f"option {name!r} is not supported: {FORBIDDEN[plain]}")
-    if plain in CLIENT_USED or f"kafka.{plain}".startswith(SECURITY_PREFIXES):  # what is unknown of these is refused
+    if plain in CLIENT_USED or f"kafka.{plain}".startswith(SECURITY_PREFIXES):  # unknown ones are refused later
         return []
     if plain in CLIENT_WITHOUT_EFFECT:
         return [f"option kafka.{plain} is not used by this sink"]

@@ -59,7 +59,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """Reads only what passes the query's filters, as far as ranges of offsets can express them.
+    """Reads only records that pass the query's filters, if ranges of offsets can express these.
 
     It is a class of its own because, with `spark.sql.python.filterPushdown.enabled` off, Spark refuses any reader that
     has this method.

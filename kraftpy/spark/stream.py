@@ -208,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_of_batch(
         self, at: StreamOffsets, seen: BrokerOffsets, position: StreamPosition, limit: ReadLimit
     ) -> StreamOffsets:
-        """Return the end of the next batch, as far as the limits allow."""
+        """Return the end of the next batch, within the limits."""
         take = backlog = backlogs(position.offsets, seen.log_end)
         if not isinstance(limit, ReadAllAvailable):
             if self._delay is not None and self._target is None and self._delay.holds(backlog, _monotonic_ms()):

@@ -1,8 +1,8 @@
-"""TLS and SASL for the clients of a test cluster: throw-away certificates and users, and clients' options for them.
+"""TLS and SASL for the clients of a test cluster: throw-away certificates and users, and client options for them.
 
-Users have SCRAM credentials from the cluster's first moment on. If ACLs are given, they say who may do what. The nodes
-among themselves stay in clear text on the loopback interface, so that faults between them work as in any cluster; the
-test asks and administers there, as a super user.
+Users have SCRAM credentials from the start of the cluster. With ACLs, users may do only what these allow. Connections
+between nodes stay in clear text on the loopback interface, so that faults between them work as in any cluster; the test
+itself uses the same listener, as a super user.
 
 Needs the package cryptography (the extra `security`), except for SASL_PLAINTEXT.
 """
@@ -31,7 +31,10 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 class ClientSecurity:
-    """The security of a cluster's client listeners. `users` are passwords by name; without `acls`, all may do all."""
+    """The security of a cluster's client listeners.
+
+    `users` maps names to passwords; without `acls`, all users have all rights.
+    """
 
     def __init__(self, protocol: str, users: Mapping[str, str], acls: Iterable[AclBinding] | None = None) -> None:
         self.protocol = protocol.upper()
@@ -40,7 +43,7 @@ class ClientSecurity:
         if self._has_sasl != bool(users):
             raise ValueError(f"security={protocol!r} {'needs users' if self._has_sasl else 'has no users'}")
         if acls is not None and not users:
-            raise ValueError(f"security={protocol!r} has no users, so that ACLs could not tell clients apart")
+            raise ValueError(f"acls need users, and security={protocol!r} has none")
         self._users = dict(users)
         self._acls = None if acls is None else tuple(acls)
         self._directory = Path()
@@ -55,7 +58,7 @@ class ClientSecurity:
         return self.protocol.endswith("SSL")
 
     def open(self, directory: Path) -> None:
-        """Make the certificates, unless the directory has some from before."""
+        """Make the certificates, unless the directory has some already."""
         self._directory = directory / "security"
         self._directory.mkdir(mode=0o700, exist_ok=True)
         if not self._has_tls or self._keys.exists():
@@ -76,10 +79,10 @@ class ClientSecurity:
         return self._directory / "keys.pem"
 
     def settings(self, super_users: str = "") -> dict[str, str]:
-        """Return the settings of every node. `super_users` are those that the test wants."""
+        """Return the settings of every node; `super_users` is the test's own value of `super.users`."""
         settings: dict[str, str] = {}
         if self._acls is not None:
-            everyone = [str(ANONYMOUS), *filter(None, [super_users])]  # anonymous are those at the nodes' own listener
+            everyone = [str(ANONYMOUS), *filter(None, [super_users])]  # the nodes' listener has no logins
             settings |= {"authorizer.class.name": AUTHORIZER, "super.users": ";".join(everyone)}
         if self._has_tls:
             settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self._keys)}
@@ -88,7 +91,7 @@ class ClientSecurity:
         return settings
 
     def format(self, settings: Mapping[str, str]) -> None:
-        """Give a new node's directory the cluster's id, and the users."""
+        """Format a new node's directory with the cluster's id and the users."""
         if not self._has_sasl or Path(settings["log.dirs"], "meta.properties").exists():
             return
         from kraftpy.broker.storage.format import format_directories
@@ -115,7 +118,7 @@ class ClientSecurity:
         format_directories(BrokerConfig.of(settings), self._cluster_id, tuple(credentials))
 
     def apply(self, brokers: Sequence[tuple[str, int]], timeout: float) -> None:
-        """Create the ACLs; those that exist already stay. Returns when all brokers have them.
+        """Create the ACLs, and wait until all brokers have them.
 
         `brokers` are the addresses of the nodes' own listeners. Raises TimeoutError after `timeout` seconds.
         """
@@ -129,25 +132,25 @@ class ClientSecurity:
         for address in brokers:
             while not set(self._acls) <= _acls_at(address, timeout):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the broker at port {address[1]} has not got the ACLs within {timeout:g} s")
+                    raise TimeoutError(f"the broker at port {address[1]} does not have the ACLs after {timeout:g} s")
                 time.sleep(_POLL_SECONDS)
 
     def client_options(self, user: str | None) -> dict[str, Any]:
-        """Return keyword arguments of our clients; `user` defaults to the first one."""
+        """Return keyword arguments for our clients; `user` defaults to the first one."""
         options: dict[str, Any] = {"security_protocol": self.protocol}
         if self._has_tls:
             options["ssl_truststore_location"] = str(self._trusted)
         if self._has_sasl:
             name = next(iter(self._users)) if user is None else user
             if name not in self._users:
-                raise ValueError(f"there is no user {name!r}, but {', '.join(self._users)}")
+                raise ValueError(f"there is no user {name!r}, only {', '.join(self._users)}")
             options |= {"sasl_mechanism": MECHANISM, "sasl_username": name, "sasl_password": self._users[name]}
         elif user is not None:
             raise ValueError(f"{self.protocol} has no users")
         return options
 
     def client_properties(self, user: str | None) -> dict[str, str]:
-        """Return settings of clients by Kafka's names, for `--command-config` and clients in Java."""
+        """Return a client's settings by Kafka's names, for `--command-config` and Java clients."""
         options = self.client_options(user)
         settings = {"security.protocol": self.protocol}
         if self._has_tls:
@@ -160,7 +163,7 @@ class ClientSecurity:
 
 
 def _acls_at(address: tuple[str, int], timeout: float) -> set[AclBinding]:
-    """Return the bindings that one broker has."""
+    """Return the ACLs of one broker."""
     request = DescribeAclsRequest(
         resource_type_filter=ResourceType.ANY,
         resource_name_filter=None,

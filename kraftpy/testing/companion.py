@@ -4,8 +4,8 @@ Its only argument is a JSON object; it inherits the listening sockets of its lin
 
 **Links.** Each is a listening socket that one or all nodes take for the address of another node; every connection to it
 is forwarded to that node's real address. If all nodes share a link (the inter-broker listener is advertised once), the
-client id of a connection's first request tells which node opened it: `broker-<node id>`, with any suffix. Nobody can
-tell if the nodes speak TLS there: such connections are never cut.
+client id of a connection's first request tells which node opened it: `broker-<node id>`, with any suffix. If the nodes
+speak TLS there, the client id cannot be read: such connections are never cut.
 
 **A cut** between two nodes looks like a network that drops packets: bytes are held, closes are held, a new connection
 opens and stays silent; nothing is lost and nothing is closed. After healing, everything held is delivered in order. At
@@ -46,7 +46,7 @@ _FIRST_BYTES = struct.Struct(">ihhih")
 _ORPHAN_CHECK_SECONDS = 0.5
 _GIVE_UP_READING_AT = 1024
 _LARGEST_REQUEST = 100 << 20
-"""What begins with a larger number is no request, but TLS, in which nothing can be read."""
+"""A larger size at the start means that this is not a request but TLS, in which no client id can be read."""
 
 Pair = tuple[int, int]
 """The sender, and the receiver that it does not reach."""
@@ -125,7 +125,7 @@ class End(asyncio.Protocol):
         if may_pass:
             assert other is not None
             assert other._transport is not None
-            held, self._held = self._held, []  # to write may pause the other end, which calls this again
+            held, self._held = self._held, []  # writing may pause the other end, which calls this again
             for data in held:
                 if not other._transport.is_closing():
                     other._transport.write(data)

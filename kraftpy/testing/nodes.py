@@ -68,9 +68,10 @@ class Cluster(Faulty, Questions):
     killed. With `keep_on_failure`, a temporary directory is kept, too, if the block ends with an exception, which names
     it.
 
-    `security` is one of ssl, sasl_plaintext, sasl_ssl: clients then come over TLS, with a certificate made for it,
-    and log in as one of `users`, passwords by name; `client_options` and `client_properties` are what they need. With
-    `acls` (`kraftpy.client.AclBinding`), users may do only what these allow, except for the setting `super.users`.
+    `security` is one of ssl, sasl_plaintext, sasl_ssl: clients then connect over TLS, to a certificate made for it, and
+    log in as one of `users`, a mapping of names to passwords; `client_options` and `client_properties` configure them.
+    With `acls` (`kraftpy.client.AclBinding`), users may do only what these allow; the setting `super.users` exempts
+    users from them.
 
     `can_partition=False` lets nodes reach each other directly, for measurements of microseconds.
 
@@ -251,7 +252,7 @@ class Cluster(Faulty, Questions):
         return {"bootstrap.servers": self.bootstrap_servers, **settings}
 
     def _host_and_port(self, node: int) -> tuple[str, int]:
-        """Return where questions reach a broker: a listener that asks for no login."""
+        """Return the host and port for questions to a broker: a listener without security."""
         ports = self._wiring.ports[node]
         return HOST, ports.clients if self._security is None else ports.brokers
 

@@ -1,4 +1,4 @@
-"""Ports of 127.0.0.1 that stay a test's own, also while no server listens there.
+"""Ports of 127.0.0.1 that stay reserved for a test, even while no server listens there.
 
 A port that was free when it was asked for, and is released before a server binds it, may meanwhile be given to another
 process.
@@ -23,7 +23,7 @@ class ReservedPorts:
         self._held: list[socket.socket] = []
 
     def reserve(self) -> int:
-        """Return a port that nobody uses."""
+        """Return a free port."""
         held = socket.socket()
         self._held.append(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -136,7 +136,7 @@ class TransactionCoordinator:
         return step.effects
 
     def _resume(self, step: _Step) -> None:
-        """Have the markers written of some transactions that were interrupted."""
+        """Have the markers of some interrupted transactions written."""
         self._resume_at = Millis(step.now + _SOON_MS)
         for _ in range(min(MOST_AT_ONCE, len(self._prepared_left))):
             transaction = self.transactions.get(self._prepared_left.popleft())

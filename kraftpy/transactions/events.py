@@ -129,7 +129,7 @@ class Append:
 
     @property
     def record(self) -> Record:
-        """The record's bytes. To encode the partitions of a large transaction takes long."""
+        """The record's bytes. Encoding the partitions of a large transaction takes long."""
         return transaction_record(self.transactional_id, self.value)
 
     @property

@@ -83,9 +83,9 @@ def test_a_user_is_made_gets_in_and_is_removed(servers: tuple[str, str], tmp_pat
     ("more", "message"),
     [
         ({"ssl_truststore_type": "JKS"}, "ssl.truststore.type=JKS is not supported: only PEM is"),
-        ({"ssl_truststore_password": "x"}, "a store in PEM has no password"),
+        ({"ssl_truststore_password": "x"}, "a PEM store has no password"),
         ({"ssl_truststore_location": "/x"}, "without ssl.truststore.type=PEM"),
-        ({"request_timeout_ms": "soon"}, "request.timeout.ms is not of the form"),
+        ({"request_timeout_ms": "soon"}, "request.timeout.ms must be a number"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(

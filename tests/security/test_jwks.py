@@ -127,7 +127,7 @@ async def test_keys_stay_when_others_cannot_be_had(
         asked = keys.asked
         await until(lambda: keys.asked > asked + 3)
         assert await keys.has("rsa")
-        assert "the present ones stay in use" in caplog.text
+        assert "the current ones stay in use" in caplog.text
         keys.error, keys.shown = None, ("ec",)
         known = keys.jwks.keys
         await until(lambda: keys.jwks.keys is not known)

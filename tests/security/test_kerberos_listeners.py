@@ -303,7 +303,7 @@ SASL = "listener.name.sasl.gssapi.sasl.jaas.config"
     ("settings", "message"),
     [
         ({SASL: f'{MODULE} required useKeyTab=true keyTab="/nowhere" principal="kafka/host@{REALM}";'}, "/nowhere"),
-        ({SASL: f"{MODULE} required useTicketCache=true;"}, "no useKeyTab=true with keyTab and principal"),
+        ({SASL: f"{MODULE} required useTicketCache=true;"}, "must have useKeyTab=true with keyTab and principal"),
         ({SASL: f'{PLAIN_MODULE} required username="a";'}, "is not a login module of GSSAPI"),
         ({"sasl.kerberos.service.name": ""}, "No serviceName defined in either JAAS or Kafka config"),
         ({"sasl.kerberos.principal.to.local.rules": "RULE:[1:$2]"}, "outside of the valid range 0 to 1"),
@@ -349,7 +349,7 @@ def test_nodes_do_not_log_in_by_tickets_at_controllers(served: Served) -> None:
             "sasl.mechanism.controller.protocol": "GSSAPI",
             "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
         }
-        assert "nodes do not log in so at each other" in reason_not_to_start({**served.settings, **more})
+        assert "nodes cannot log in to each other with GSSAPI" in reason_not_to_start({**served.settings, **more})
 
 
 def test_a_kdc_that_does_not_answer_is_waited_for(

@@ -350,7 +350,7 @@ def test_a_listener_that_says_whose_tokens_it_accepts() -> None:
         ({URL: "https://a:b@x/y", f"{ALLOWED}.urls": "https://a:b@x/y"}, "begins with https, http or file"),
         ({URL: "file://x/y", f"{ALLOWED}.urls": "file://x/y"}, "begins with https, http or file"),
         ({URL: "https://[x/y", f"{ALLOWED}.urls": "https://[x/y"}, "begins with https, http or file"),
-        ({UNSECURED: "true"}, f"and {UNSECURED}, too"),
+        ({UNSECURED: "true"}, f"and {UNSECURED} are both set"),
         ({"sasl.oauthbearer.jwt.validator.class": "com.evil.V"}, "com.evil.V is not supported"),
         ({"sasl.server.callback.handler.class": "com.evil.H"}, "com.evil.H is not supported"),
         (
@@ -379,8 +379,8 @@ def test_kafkas_own_classes_may_be_named() -> None:
 @pytest.mark.parametrize(
     ("more", "warning"),
     [
-        ({UNSECURED: "true", URL: None}, "whoever reaches it may have any name"),
-        ({URL: "http://x/y", f"{ALLOWED}.urls": "http://x/y"}, "keys of tokens come over http"),
+        ({UNSECURED: "true", URL: None}, "anyone who can reach it can claim any name"),
+        ({URL: "http://x/y", f"{ALLOWED}.urls": "http://x/y"}, "fetches the keys for tokens over http"),
         ({}, None),
     ],
 )
@@ -442,4 +442,4 @@ def test_brokers_do_not_log_in_by_tokens() -> None:
             "inter.broker.listener.name": "SASL_PLAINTEXT",
             "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
         }
-        assert "nodes do not log in so at each other" in reason_not_to_start({**SETTINGS, **more})
+        assert "nodes cannot log in to each other with OAUTHBEARER" in reason_not_to_start({**SETTINGS, **more})

@@ -190,7 +190,7 @@ async def test_a_stored_certificate_that_is_gone_costs_no_start(tmp_path: Path, 
         renewed.unlink()
         made.broker.start()
         assert made.shown() == first
-        assert "keeps its certificate" in made.broker.log_text or "begins with the certificate" in made.broker.log_text
+        assert "keeps its certificate" in made.broker.log_text or "starts with the certificate" in made.broker.log_text
 
 
 async def test_other_settings_of_security_cannot_be_changed(tmp_path: Path, ports: ReservedPorts) -> None:

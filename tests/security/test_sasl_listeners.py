@@ -441,7 +441,7 @@ def test_brokers_log_in_at_each_other(certificates: Certificates, mechanism: str
         ),
         ({"sasl.enabled.mechanisms": "DIGEST-MD5"}, "DIGEST-MD5 is not supported on SASL_SSL"),
         ({"sasl.enabled.mechanisms": "GSSAPI"}, "listener.name.sasl_ssl.gssapi.sasl.jaas.config is not set"),
-        ({"sasl.enabled.mechanisms": ""}, "SASL_SSL is SASL_SSL, and has no mechanism"),
+        ({"sasl.enabled.mechanisms": ""}, "SASL_SSL is SASL_SSL, but has no mechanism"),
     ],
 )
 def test_what_cannot_be_used_ends_the_start(certificates: Certificates, settings: dict[str, str], message: str) -> None:

@@ -348,10 +348,10 @@ def test_keys_may_be_in_the_settings(certificates: Certificates) -> None:
     ("changes", "message"),
     [
         ({"ssl_keystore_location": "/nowhere.pem"}, "ssl.keystore.location=/nowhere.pem: No such file or directory"),
-        ({"ssl_keystore_type": "JKS"}, "only PEM is; convert it by"),
+        ({"ssl_keystore_type": "JKS"}, "only PEM is; convert it with"),
         ({"ssl_keystore_password": "x"}, "a password cannot be specified with PEM format"),
         ({"ssl_cipher_suites": "TLS_NONE_WITH_NONE"}, "TLS_NONE_WITH_NONE is not known"),
-        ({"ssl_cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cannot be chosen one by one"),
+        ({"ssl_cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cannot be chosen individually"),
         ({"ssl_enabled_protocols": "SSLv3"}, "ssl.enabled.protocols=SSLv3 is not allowed"),
         ({"ssl_truststore_location": "{broker_key}"}, "expected at least one certificate"),
         ({"ssl_keystore_location": "{ca}"}, "expected one private key in PEM, found 0"),

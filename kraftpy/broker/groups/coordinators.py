@@ -88,7 +88,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS = 100
 _MOST_CREATORS = 10_000
-"""Of how many streams groups it is known for whom internal topics are created."""
+"""The most streams groups whose creator of internal topics is remembered."""
 _LISTED_UNITS = 1
 """The cost of listing a group, in units of `slicing`, rounded up generously."""
 _MERGED_AT_ONCE = 20
@@ -196,7 +196,7 @@ class Coordinators(Shards[GroupCoordinator]):
         super().apply(records)
 
     def stop(self) -> None:
-        """Shut down for good; waiting clients are told to look for the coordinator elsewhere."""
+        """Shut down for good; waiting clients get an error that makes them look for the new coordinator."""
         super().stop()
         for task in self._asking:
             task.cancel()
@@ -304,11 +304,11 @@ class Coordinators(Shards[GroupCoordinator]):
     ) -> ErrorCode:
         """Append a transaction's marker to a partition; the groups act on it once it is committed.
 
-        `raised_epoch` is the epoch that the transaction's end raised the producer to, if it did. The error is one of a
-        partition's leader, which the transaction's coordinator retries, not one of a coordinator of groups.
+        `raised_epoch` is the epoch to which the transaction's end raised the producer, if it did. The error is one of a
+        partition's leader, which the transaction's coordinator retries, not one of a group coordinator.
         """
         shard = self._serving(partition)
-        if shard is None or not shard.machine.is_loaded:  # what is being loaded ends before this marker
+        if shard is None or not shard.machine.is_loaded:  # loading ends before this marker
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -355,7 +355,7 @@ class Coordinators(Shards[GroupCoordinator]):
                 def reported(outcome: ErrorCode) -> Appended:
                     return Appended(token=token, error_code=outcome)
 
-                if effect.producer_id >= 0:  # the handler asked its coordinator; a marker may have come since
+                if effect.producer_id >= 0:  # verified with its coordinator; a marker may have been written since
                     try:
                         shard.replica.log.producers.check_confirmed(effect.producer_id, effect.producer_epoch)
                     except KafkaError as error:
@@ -381,7 +381,7 @@ class Coordinators(Shards[GroupCoordinator]):
         return ()
 
     def _note_creator(self, group_id: str, rights: TopicRights | None) -> None:
-        """Note for whom internal topics of a group are created: the member that asked last."""
+        """Note the member that asked last: a group's internal topics are created with its rights."""
         self._creators.pop(group_id, None)
         if rights is not None:
             self._creators[group_id] = rights
@@ -389,7 +389,7 @@ class Coordinators(Shards[GroupCoordinator]):
                 del self._creators[next(iter(self._creators))]
 
     def not_created(self, group_id: str) -> list[str]:
-        """Return the internal topics that are missing because a member may not have them created."""
+        """Return the internal topics that are missing because a member lacks the right to create them."""
         return self._not_created.get(group_id, [])
 
     def _create_topics(self, effect: CreateInternalTopics) -> None:

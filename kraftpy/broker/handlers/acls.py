@@ -1,10 +1,11 @@
-"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31): who may do what (KIP-140, prefixed patterns KIP-290).
+"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31): list and change ACL bindings (KIP-140, KIP-290).
 
-Bindings are in the metadata. Each of a request succeeds or fails on its own; many are decided in parts. Bindings share
-the limit of all settings (`config_room`). Without an authorizer, all three are refused (SECURITY_DISABLED).
+Bindings are in the metadata. Each binding or filter of a request succeeds or fails independently; many are decided in
+parts. Bindings share the limit of all settings (`config_room`). Without an authorizer, all three requests are refused
+(SECURITY_DISABLED).
 
-A host must be an address or "*": unlike Kafka's, which stores any text, this broker refuses a binding that would never
-hold. A code of 0, for what is unknown, closes the connection, as in Kafka.
+A host must be an address or "*": Kafka stores any text, but this broker refuses a binding that would never apply. A
+code of 0, which means unknown, closes the connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ if TYPE_CHECKING:
 
         @property
         def authorizer(self) -> Authorizer | None:
-            """Decides who may do what."""
+            """The authorizer; None if every client may do everything."""
 
 
 _NO_AUTHORIZER = "No Authorizer is configured."
 _MOST_DELETED = 10_000
-"""How many bindings one request may delete."""
+"""The most bindings that one request may delete."""
 _MOST_FILTERS = 1_000
 _COMPARED_AT_ONCE = 50_000
-"""How many times a binding is compared with a filter in one step of the metadata: some 25 ms."""
+"""The most comparisons of a binding with a filter in one command: some 25 ms."""
 _MOST_CHARACTERS = 1_024
 """The longest name, principal or host of a binding."""
 
@@ -99,7 +100,7 @@ async def describe_acls(broker: Broker, request: DescribeAclsRequest, context: R
 
 
 async def create_acls(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
-    """Create bindings; one that is there already is a success."""
+    """Create bindings; one that exists already is a success."""
     for each in request.creations:
         _check_not_unknown(each.resource_type, each.resource_pattern_type, each.operation, each.permission_type)
     if broker.authorizer is None:
@@ -129,7 +130,7 @@ async def create_acls(broker: Broker, request: CreateAclsRequest, context: Reque
 
 
 async def delete_acls(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
-    """Delete what each filter selects; many filters of many bindings in several steps."""
+    """Delete the bindings that each filter selects, in several commands if there are many."""
     filters = [_filter(each) for each in request.filters]
     problems = [_problem_of(each) for each in filters]
     if broker.authorizer is None:
@@ -164,7 +165,7 @@ async def delete_acls(broker: Broker, request: DeleteAclsRequest, context: Reque
 
 
 def _problem_of(wanted: AclFilter) -> str | None:
-    """Return what is wrong with a filter, in Kafka's words."""
+    """Say why a filter is invalid, in Kafka's words; None if it is valid."""
     pattern = (_word(ResourceType, wanted.resource_type), _word(PatternType, wanted.pattern_type))
     if "UNKNOWN" in pattern:
         return "Unknown patternFilter."
@@ -185,18 +186,18 @@ def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:
 
 
 def _check_not_unknown(*codes: int) -> None:
-    """Check that no code is that of UNKNOWN. Raises ProtocolError, which closes the connection, as in Kafka."""
+    """Check that no code means UNKNOWN. Raises ProtocolError, which closes the connection, as in Kafka."""
     if 0 in codes:
         raise ProtocolError("ACLs contain unknown elements")
 
 
 def _word(kind: type[IntEnum], code: int) -> str:
-    """Return the name of a code; one that nobody knows is UNKNOWN."""
+    """Return the name of a code; UNKNOWN if it has none."""
     return kind(code).name if code in kind._value2member_map_ else "UNKNOWN"
 
 
 def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
-    """Return the filter. One with a code that nobody knows selects nothing."""
+    """Return the filter. A filter with an unknown code selects nothing."""
     _check_not_unknown(asked.resource_type_filter, asked.pattern_type_filter, asked.operation, asked.permission_type)
     return AclFilter(
         resource_type=asked.resource_type_filter,

@@ -1,9 +1,8 @@
 """ApiVersions (18), UpdateFeatures (57), DescribeCluster (60), UnregisterBroker (64), UnregisterController (94).
 
 They describe this broker and its cluster. ApiVersions: KIP-35, KIP-511, features KIP-584 and KIP-1022, clients that
-mean another cluster or node KIP-1242.
-DescribeCluster: KIP-700, endpoint types KIP-919, fenced brokers KIP-1073. UpdateFeatures: KIP-584, KIP-778.
-UnregisterBroker: KIP-631.
+expect another cluster or node KIP-1242. DescribeCluster: KIP-700, endpoint types KIP-919, fenced brokers KIP-1073.
+UpdateFeatures: KIP-584, KIP-778. UnregisterBroker: KIP-631.
 """
 
 from __future__ import annotations
@@ -215,13 +214,13 @@ async def update_features(
     try:
         if request.timeout_ms > 0:
             decision = await decided_within(broker.metadata, command, request.timeout_ms)
-        else:  # Kafka gives this request the time that it needs
+        else:  # Kafka sets no time limit for this request
             decision = await broker.metadata.submit(command)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response
     response.error_code, response.error_message = decision.error, shortened(decision.message)
-    if decision.error:  # as in Kafka: then nothing is said of single features
+    if decision.error:  # as in Kafka, without results for single features
         return response
     response.results = [
         UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.meaning)
@@ -233,9 +232,9 @@ async def update_features(
 async def unregister_broker(
     broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
-    """Unregister a broker that has stopped; a live one would lose its place in the cluster, so it is refused.
+    """Unregister a broker that has stopped; a live broker would lose its place in the cluster, so it is refused.
 
-    One with many partitions is unregistered in parts, unless it comes back meanwhile.
+    A broker with many partitions is unregistered in parts, unless it comes back meanwhile.
     """
     broker_id = BrokerId(request.broker_id)
     while True:

@@ -1,16 +1,16 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74): settings.
 
-Settings belong to topics, brokers, groups and client metrics subscriptions. A group's can be set before the group
-exists; the broker that handles the request bounds them by its own settings. A subscription exists while it has some.
-The levels of a broker's loggers are its process's own (`broker.loggers`).
+Settings belong to topics, brokers, groups and client metrics subscriptions. A group's settings can be set before the
+group exists; the broker that handles the request bounds them by its own settings. A subscription exists while it has
+settings. The levels of a broker's loggers belong to its process (`broker.loggers`).
 
 Topic settings change in the metadata log and apply to open logs immediately. So do those of brokers that can change at
 runtime (`config.dynamic`), for one broker or all; any other is refused (INVALID_REQUEST). KIP-133, KIP-226 (sources and
 synonyms), KIP-339 (incremental), KIP-412 (loggers), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142
 (lists).
 
-Left out: what client metrics subscriptions are for (KIP-714), since no client is asked for its metrics; loggers in
-AlterConfigs, as in Kafka.
+Left out: client metrics themselves (KIP-714), so that subscriptions have no effect; loggers in AlterConfigs, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def describe_configs(
 
 
 def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list[ConfigEntry]:
-    names = frozenset(resource.configuration_keys) if resource.configuration_keys else None  # none named means all
+    names = frozenset(resource.configuration_keys) if resource.configuration_keys else None  # no names mean all
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
             if problem := topic_name_problem(resource.resource_name):
@@ -327,7 +327,7 @@ def _of_loggers(broker: HasNodeId, change: ConfigChange, *, validate_only: bool)
 
 
 def _problem_of_nulls(names: Iterable[str]) -> str | None:
-    """Return the refusal of these settings, which have no value; None if there are none."""
+    """Return the refusal of settings whose value is null; None for an empty list."""
     nulls = list(names)
     return f"Null value not supported for : {', '.join(nulls)}" if nulls else None
 
@@ -340,7 +340,7 @@ _SETTINGS: dict[int, Mapping[str, Setting]] = {
 
 
 def _check_list(resource_type: int, name: str, operation: ConfigOperationType) -> None:
-    """Check that a setting can be appended to; one that nobody knows is no list either. Raises KafkaError."""
+    """Check that a setting is a list, which values can be appended to; unknown settings are not. Raises KafkaError."""
     settings = _SETTINGS.get(resource_type)
     if settings is None or (name in settings and settings[name].type is ConfigType.LIST):
         return

@@ -1,13 +1,12 @@
 """Delegation tokens: Create-, Renew-, Expire- and DescribeDelegationToken (38 to 41). KIP-48, KIP-373.
 
-A client can create tokens once it has authenticated by something other than a token: for itself, and with the right
-CREATE_TOKENS for other users. The metadata stores tokens without their HMACs, which are derived from
-`delegation.token.secret.key` on each use. Since every client may create tokens, they take at most half of
-`kraftpy.max.configs.bytes`.
+A client that has authenticated, but not with a token, can create tokens: its own, and with the right CREATE_TOKENS for
+other users. The metadata stores tokens without their HMACs, which are derived from `delegation.token.secret.key` on
+each use. Since every client may create tokens, they take at most half of `kraftpy.max.configs.bytes`.
 
 The broker that receives a request applies its own secret and limits; in Kafka, the controller does. All nodes should
-have the same settings. An owner must be a user: Kafka accepts a principal of any type, and takes it for a user at its
-login.
+have the same settings. An owner must be a user: Kafka accepts a principal of any type, and treats it as a user when it
+logs in.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _NO_TIME = -1
 async def create_delegation_token(
     broker: Broker, request: CreateDelegationTokenRequest, context: RequestContext
 ) -> CreateDelegationTokenResponse:
-    """Create a token for the principal, or for another one."""
+    """Create a token for the principal itself, or for another user."""
     requester = owner = context.principal
     if request.owner_principal_name:
         owner = Principal(request.owner_principal_type or "", request.owner_principal_name)
@@ -108,7 +107,7 @@ async def create_delegation_token(
 async def renew_delegation_token(
     broker: Broker, request: RenewDelegationTokenRequest, context: RequestContext
 ) -> RenewDelegationTokenResponse:
-    """Let a token expire later, for its owner or a renewer."""
+    """Renew a token, at the request of its owner or a renewer."""
     if not _has_proved_itself(broker, context):
         error = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=_NO_TIME)
@@ -120,7 +119,7 @@ async def renew_delegation_token(
 async def expire_delegation_token(
     broker: Broker, request: ExpireDelegationTokenRequest, context: RequestContext
 ) -> ExpireDelegationTokenResponse:
-    """Let a token expire at another time, or at once, for its owner or a renewer."""
+    """Change when a token expires, or remove it, at the request of its owner or a renewer."""
     if not _has_proved_itself(broker, context):
         error = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=_NO_TIME)
@@ -131,7 +130,7 @@ async def expire_delegation_token(
 async def describe_delegation_token(
     broker: Broker, request: DescribeDelegationTokenRequest, context: RequestContext
 ) -> DescribeDelegationTokenResponse:
-    """Return the tokens of these owners that the principal may see: its own, and others with the right to."""
+    """Return the tokens that the principal may see, by its part in them or by its rights; of these owners only."""
     if not _has_proved_itself(broker, context):
         return DescribeDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     try:
@@ -155,7 +154,7 @@ async def describe_delegation_token(
 
 
 def _has_proved_itself(broker: Broker, context: RequestContext) -> bool:
-    """Return whether the client has proved who it is, by something other than a token."""
+    """Return whether the client has authenticated, and not with a token."""
     security = broker.config.security_of(context.listener)
     if security is None or context.is_by_token:
         return False
@@ -163,7 +162,7 @@ def _has_proved_itself(broker: Broker, context: RequestContext) -> bool:
 
 
 def _secret(broker: Broker) -> str:
-    """Return the secret that tokens are made of. Raises KafkaError if they are not enabled."""
+    """Return the secret from which tokens are made. Raises KafkaError if tokens are not enabled."""
     secret = broker.config.delegation_token_secret_key
     if not secret:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
@@ -171,10 +170,11 @@ def _secret(broker: Broker) -> str:
 
 
 def _check_room(broker: Broker, token: DelegationToken) -> None:
-    """Check that tokens leave half of the room to others. Raises KafkaError (POLICY_VIOLATION)."""
+    """Check that tokens leave half of the memory limit to settings. Raises KafkaError (POLICY_VIOLATION)."""
     most = broker.config.kraftpy_max_configs_bytes // 2
     if broker.image.delegation_tokens.bytes + token_bytes(token) > most:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Delegation tokens take half of kraftpy.max.configs.bytes.")
+        problem = "Delegation tokens would take more than half of kraftpy.max.configs.bytes."
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, problem)
 
 
 def _new_token(
@@ -200,7 +200,7 @@ def _new_token(
 async def _change(
     broker: Broker, context: RequestContext, hmac: bytes, period_ms: int, *, is_renewal: bool
 ) -> tuple[ErrorCode, int]:
-    """Let a token expire after a period, a negative one for at once; return an error and when it expires."""
+    """Make a token expire after a period, or remove it if that is negative; return an error and the new expiry."""
     command: Any
     try:
         secret, digest = _secret(broker), hmac_digest(hmac)

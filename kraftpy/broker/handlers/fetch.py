@@ -1,12 +1,11 @@
 """Fetch (key 1): return whole batches from an offset on, right away or once there are enough.
 
 At least one batch is returned, however small the limits are, so that a consumer always makes progress (KIP-74). An
-answer waits for `min_bytes`, at most `max_wait_ms`, and only if no partition has news of another kind: an error, or a
-diverging epoch. The right to read a topic is asked for at each read, so that a fetch that waits ends if it is taken
-away. A partition that does not exist when the request arrives neither delays nor hurries the answer, as in
-Kafka: clients keep asking for deleted topics, and would ask in a tight loop. Fetch sessions: KIP-227. Epoch checks and
-diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516; a session whose topic was recreated is refused.
-Isolation levels: KIP-98.
+answer waits for `min_bytes`, at most `max_wait_ms`, and only if no partition has an error or a diverging epoch. The
+right to read a topic is checked at each read, so that a waiting fetch ends if the right is revoked. A partition that
+does not exist when the request arrives neither delays nor hurries the answer, as in Kafka: clients keep asking for
+deleted topics, and would ask in a tight loop. Fetch sessions: KIP-227. Epoch checks and diverging epochs: KIP-320,
+KIP-595. Topic ids from version 13: KIP-516; a session whose topic was recreated is refused. Isolation levels: KIP-98.
 
 Followers' fetches (a `replica_id` of 0 or more) are in `replica_fetch`. A consumer may read from a follower, up to the
 high watermark that the follower knows; if `replica.selector.class` is Kafka's rack-aware one, the leader tells the
@@ -65,7 +64,7 @@ _LONG = 250
 """How many partitions are read without a pause."""
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _UNREADABLE = (*_UNKNOWN, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-"""Errors with which Kafka lists no aborted transactions, in place of null."""
+"""Errors with which Kafka sends an empty list of aborted transactions instead of null."""
 
 
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
@@ -98,7 +97,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
 
 
 def _refused(request: FetchRequest, error: ErrorCode, context: RequestContext) -> FetchResponse:
-    """Refuse a whole request; versions that name topics say it of each partition as well."""
+    """Refuse a whole request; versions that name topics repeat the error for each partition."""
     if context.api_version >= FIRST_TOPIC_ID_VERSION:
         return FetchResponse(error_code=error)
     topics = [
@@ -123,7 +122,7 @@ class _Reader:
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
         self.rights = None if context.rights.are_unlimited else context.rights
         self._refused: set[str] = set()
-        """The topics that may not be read: each is written to the audit log once."""
+        """The topics that the client may not read; each is written to the audit log once."""
         if context.quota is not None and (most_bytes := context.quota.most_fetch_bytes()) is not None:
             self.budget = min(self.budget, most_bytes)
         self.racks: dict[BrokerId, str] | None = None
@@ -132,7 +131,7 @@ class _Reader:
             self.racks = {each.broker_id: each.rack for each in broker.image.brokers() if each.rack and not each.fenced}
 
     def replica(self, partition: FetchedPartition) -> Replica:
-        """Return the replica to read. Raises KafkaError if it may not or cannot be read on this broker."""
+        """Return the replica to read. Raises KafkaError if the client may not read it, or cannot on this broker."""
         if self.rights is not None:
             self._check_rights(self.rights, partition)
         replicas = self.broker.replicas
@@ -140,7 +139,7 @@ class _Reader:
             if self.may_read_followers:
                 return replicas.readable(partition.topic, partition.partition)
             held = replicas.held(TopicPartition(partition.topic, partition.partition))
-            if held is not None and held.following is not None:  # the epoch is judged before the role, as in Kafka
+            if held is not None and held.following is not None:  # check the epoch before the role, as Kafka does
                 held.check_leader_epoch(partition.current_leader_epoch)
             return replicas.leader(partition.topic, partition.partition)
         try:
@@ -153,7 +152,7 @@ class _Reader:
         return found
 
     def _check_rights(self, rights: Rights, partition: FetchedPartition) -> None:
-        """Check that the topic may be read. Raises KafkaError. An id that no topic has is nobody's secret."""
+        """Check that the client may read the topic. Raises KafkaError. Unknown ids need no right."""
         topic = partition.topic
         if self.uses_topic_ids:
             known = self.broker.image.topic_by_id(partition.topic_id)
@@ -259,7 +258,7 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
         )
         answer.records = cast("bytes", read.records)  # a file slice has a length too; the connection sends it
         is_at_end = partition.fetch_offset >= replica.last_stable_offset
-        if read_committed and (answer.records or is_at_end):  # what did not fit has no list of them, as in Kafka
+        if read_committed and (answer.records or is_at_end):  # as in Kafka, not for partitions that did not fit
             answer.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in read.aborted_transactions

@@ -182,7 +182,7 @@ async def find_coordinator(
     one = await _coordinator(broker, request.key, request.key_type, context)
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        error_message=one.error_message or ErrorCode.of(one.error_code).meaning,  # "NONE" as well, as in Kafka
+        error_message=one.error_message or ErrorCode.of(one.error_code).meaning,  # as in Kafka, even for NONE
         node_id=one.node_id,
         host=one.host,
         port=one.port,
@@ -286,7 +286,7 @@ async def _offset_delete(broker: Broker, request: OffsetDeleteRequest, context: 
             refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=unknown))
             topic.partitions = [part for part in topic.partitions if 0 <= part.partition_index < count]
     request.topics = [topic for topic in request.topics if topic.partitions]
-    answered = await _ask(broker, request, context)  # even about nothing: the group may not exist
+    answered = await _ask(broker, request, context)  # even without partitions: the group may not exist
     assert isinstance(answered, OffsetDeleteResponse)
     if answered.error_code == ErrorCode.NONE:
         answered.topics = with_refused(refused, answered.topics)
@@ -294,7 +294,7 @@ async def _offset_delete(broker: Broker, request: OffsetDeleteRequest, context: 
 
 
 async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
-    """Return the offsets that groups committed, of each group as often as it is named; from version 10 by topic id."""
+    """Return the offsets that groups have committed; a group named twice is answered twice. By id from version 10."""
     request.groups, again = repeats(request.groups, lambda group: group.group_id)
     if context.is_long or len(request.groups) > 1:
         answer = await in_pieces(broker, request, context, _offset_fetch)

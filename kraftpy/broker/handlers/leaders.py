@@ -83,7 +83,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
                 broker, ElectLeaders(partitions=(), unclean=is_unclean, time_ms=broker.clock.now()), request.timeout_ms
             )
             partitions = await _in_need(broker.image, is_unclean=is_unclean)
-        partitions = list(dict.fromkeys(partitions))  # an election is held once; all that name it get its result
+        partitions = list(dict.fromkeys(partitions))  # one election for a partition that is named twice
         command = ElectLeaders(partitions=tuple(partitions), unclean=is_unclean, time_ms=broker.clock.now())
         elected = await _decided_in_parts(broker, command, request.timeout_ms)
     except KafkaError as error:
@@ -105,7 +105,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
 async def _as_named(
     request: ElectLeadersRequest, result_of: Callable[[str, int], _Result]
 ) -> list[ReplicaElectionResult]:
-    """Return the topics as the request names them, each partition with what `result_of` says of it."""
+    """Return the topics as the request names them, with the result of each partition by `result_of`."""
     results = [ReplicaElectionResult(topic=topic.topic) for topic in request.topic_partitions or ()]
     named = zip(results, request.topic_partitions or (), strict=True)
     async for result, numbers in _pieces((result, topic.partitions) for result, topic in named):
@@ -199,7 +199,7 @@ async def _decided(
 
 
 async def no_election(error: KafkaError, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
-    """Report a request-level error, to each partition as well: version 0 has no other field for it."""
+    """Report an error of the whole request, for each partition as well: version 0 has no other field for it."""
     response = ElectLeadersResponse(replica_election_results=await _as_named(request, lambda *_: error))
     if version >= _FIRST_TOP_LEVEL_ERROR_VERSION:
         response.error_code = error.code
@@ -215,7 +215,7 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     """Begin to reassign each partition, or cancel its reassignment (null)."""
     if not request.topics:
-        return AlterPartitionReassignmentsResponse(error_message="")  # as Kafka, which has nothing to decide
+        return AlterPartitionReassignmentsResponse(error_message="")  # as in Kafka
     wanted = [
         Reassignment(
             topic=name,
@@ -226,7 +226,7 @@ async def alter_partition_reassignments(
         for partition in partitions
     ]
     command = AlterReassignments(
-        reassignments=tuple(dict.fromkeys(wanted)),  # the same move twice is one, which both get the result of
+        reassignments=tuple(dict.fromkeys(wanted)),  # the same move named twice is made once, with one result for both
         time_ms=broker.clock.now(),
         allow_replication_factor_change=request.allow_replication_factor_change,
     )

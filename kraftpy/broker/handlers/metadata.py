@@ -7,8 +7,8 @@ Many topics are described in slices. The answer for all topics of a large cluste
 something changes (`kraftpy.metadata.cache.max.bytes`): many clients that start, or lose a broker, at the same time all
 ask for it.
 
-Topics that the requester may not describe are left out of a list of all; if they are named, the answer does not tell
-whether they exist. Authorized operations: KIP-430.
+Topics that the client may not describe are left out of a list of all topics; if they are named, the answer does not
+reveal whether they exist. Authorized operations: KIP-430.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _LISTENER_NOT_FOUND_VERSION = 6
 _FIRST_TOPIC_ID_VERSION = 12
-"""Versions 10 and 11 have a field for the id, but no id may be in it, as in Kafka."""
+"""Versions 10 and 11 have a field for the id, but as in Kafka, it must be empty."""
 _LARGE_CLUSTER = 500
 """From this many partitions on, the answer for all topics is made in slices and cached."""
 CREATION_SECONDS = 5.0
@@ -113,7 +113,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
 async def _visible(
     broker: Broker, request: MetadataRequest, rights: Rights, asked: list[MetadataRequestTopic]
 ) -> tuple[list[MetadataRequestTopic], list[MetadataResponseTopic]]:
-    """Divide topics into those that the requester may describe, or have created, and the answers about the others."""
+    """Divide topics into those that the client may describe or create, and the answers for the others."""
     visible: list[MetadataRequestTopic] = []
     hidden: list[MetadataResponseTopic] = []
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -124,7 +124,7 @@ async def _visible(
             known, is_by_id = _find(broker.image, topic), _is_by_id(topic)
             name = topic.name if known is None else known.name
             if name is None or (is_by_id and known is None):
-                visible.append(topic)  # no topic has this id
+                visible.append(topic)  # an unknown id reveals nothing
             elif not rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
                 told = None if is_by_id else name
                 hidden.append(MetadataResponseTopic(error_code=denied, name=told, topic_id=topic.topic_id))
@@ -136,7 +136,7 @@ async def _visible(
 
 
 def _invalid(asked: list[MetadataRequestTopic]) -> MetadataResponse:
-    """Refuse topic ids in a version that has no meaning for them."""
+    """Refuse topic ids in a version that does not allow them."""
     topics = [
         MetadataResponseTopic(
             error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id, partitions=[]
@@ -183,7 +183,7 @@ def _response(
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
-            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as in Kafka: without a name, nothing is authorized
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as in Kafka: rights are by name
                 topic.topic_authorized_operations = rights.operations(ResourceType.TOPIC, topic.name or "")
     return MetadataResponse(
         brokers=[
@@ -200,7 +200,7 @@ def _response(
 
 
 def cluster_operations(rights: Rights) -> int:
-    """Return what the requester may do with the cluster, if it may know: as Kafka, 0 without the right to describe."""
+    """Return the operations on the cluster that the client is authorized for; 0 if it may not describe the cluster."""
     if not rights.allows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, is_asked_for=False):
         return 0
     return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
@@ -214,7 +214,7 @@ async def _create_missing(
     missing = [name for name in names if broker.image.topic(name) is None]
     if not missing:
         return {}
-    if context.quota is not None:  # created all the same; the client waits for it afterwards
+    if context.quota is not None:  # the topics are created all the same; the client waits afterwards
         context.quota.may_mutate(len(missing[:MOST_AT_ONCE]) * broker.config.num_partitions, strict=False)
     try:
         async with asyncio.timeout(CREATION_SECONDS):
@@ -282,7 +282,7 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """Describe topics and their partitions in name order, one page at a time.
 
-    A cursor must be of a topic that the request names, unless it names none.
+    A cursor must point to a topic that the request names, unless it names none.
     """
     view = View(broker.image, context.listener)
     limit = max(1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit))
@@ -340,7 +340,7 @@ async def describe_topic_partitions(
 async def _hidden(
     broker: Broker, request: DescribeTopicPartitionsRequest, rights: Rights, names: list[str]
 ) -> tuple[list[str], list[DescribeTopicPartitionsResponseTopic]]:
-    """Return the topics that the requester may describe, and the answers about others that it has named."""
+    """Return the topics that the client may describe, and the answers for other topics that it named."""
     if rights.are_unlimited:
         return names, []
     visible: list[str] = []

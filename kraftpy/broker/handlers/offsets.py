@@ -49,13 +49,13 @@ _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The first version of ListOffsets in which negative timestamps have a meaning."""
 _SINCE_NOT_AVAILABLE = 5
 _DEBUGGING = -2
-"""The replica id of a tool that looks at any replica."""
+"""The replica id of a debugging tool, which may look at any replica."""
 _LOOK_UP_UNITS = 4
 """The cost of finding an offset, in units of `slicing`."""
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """Return, for each partition, the offset of a timestamp or of a special position; each is answered once."""
+    """Return each partition's offset for a timestamp or a special position; each partition is answered once."""
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -94,7 +94,7 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
 
 
 def committed_only(isolation_level: int) -> bool | None:
-    """Return whether a reader of this level sees only what is committed; None if there is no such level."""
+    """Return whether a reader of this isolation level sees only committed records; None for an unknown level."""
     return None if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED) else isolation_level == READ_COMMITTED
 
 

@@ -1,6 +1,6 @@
 """Requests that a broker sends on its own behalf, to itself or to another broker, as a client would.
 
-Those to other brokers have connections of their own: one that waits until it is replicated delays nothing else.
+Requests to other brokers use separate connections, so that waiting for replication delays no other requests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OwnRequests:
     async def produce(self, broker_id: BrokerId, request: ProduceRequest) -> ProduceResponse:
         """Produce to a partition's leader, with acknowledgement. Raises KafkaError (NETWORK_EXCEPTION)."""
         if broker_id == self._broker.node_id:
-            from kraftpy.broker.handlers.produce import produce  # here: a handler is loaded when it is first needed
+            from kraftpy.broker.handlers.produce import produce  # here: handlers are loaded on first use
 
             context = RequestContext(
                 api_key=ApiKey.PRODUCE,

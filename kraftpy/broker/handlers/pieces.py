@@ -43,7 +43,7 @@ async def described(
 ) -> Any:
     """Describe groups, each as often as the request names it.
 
-    A group without a name is invalid if its description can be made with `group`; otherwise it is like any other.
+    If `group`, which makes a description, is given, an empty group id is invalid; otherwise it is like any other id.
     """
     field = "groups" if hasattr(request, "groups") else "group_ids"
     names: list[str] = getattr(request, field)

@@ -2,8 +2,8 @@
 
 Records are never decoded: the log checks a batch's header and CRC, stamps offset and epoch in place and writes it once
 (KIP-98). Only if the topic is compacted, or has a codec of its own, or if the header's timestamps are doubtful, are the
-records inspected before that, while other requests are served (`storage.record_inspection`); records for which the
-batch is refused are named in the answer (KIP-467). Partitions succeed and fail independently. Versions 0 to 2 are
+records inspected before that, while other requests are served (`storage.record_inspection`); the answer names the
+records that cause a refusal (KIP-467). Partitions succeed and fail independently. Versions 0 to 2 are
 advertised because clients look for them (KIP-896), but they carry message sets, a format that is not stored, and get
 UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516); the current leader on an error from version 10
 (KIP-951).
@@ -89,7 +89,7 @@ _WITHOUT_LOG_START = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
-"""Errors of the log with which Kafka does not say where it starts."""
+"""Errors of the log with which Kafka does not send its start offset."""
 _WHY_NOT_COMMITTED = {
     ErrorCode.REQUEST_TIMED_OUT: "the records were not replicated in time",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leadership was lost before the records were committed",
@@ -114,7 +114,7 @@ _Verified = dict[TopicPartition, _TransactionalBatch]
 
 
 _Asked = tuple[ProducerStates, int, Verification]
-"""A verification that this request waits for, its producer's id, and where it is stored."""
+"""A verification that this request waits for, its producer's id, and the producer states that hold it."""
 
 
 class _Unanswered(NamedTuple):
@@ -175,7 +175,7 @@ async def _append_all(
                 _check_version(context)
                 replica = _replica(broker, context, topic, partition)
                 header = _header(context, partition, verified.get(replica.topic_partition) if verified else None)
-                _check_acks(request)  # after what is wrong with the partition and the batch, as in Kafka
+                _check_acks(request)  # after the checks of the partition and the batch, as in Kafka
                 now = broker.clock.now()
                 if not replica.log.is_prepared(None, partition.records or b"", now, header, _trust(context)):
                     if looked_at:
@@ -193,10 +193,10 @@ async def _append_all(
 
 
 class _Attempt:
-    """How far the append of one batch has come."""
+    """The progress of one batch's append."""
 
     replica: Replica | None = None
-    """The leader, once the batch is its log's business: an answer then says where the log starts."""
+    """The leader, once its log handles the batch: the answer then has the log start offset."""
 
 
 def _refused(index: int, error: KafkaError, replica: Replica | None) -> PartitionProduceResponse:
@@ -219,7 +219,7 @@ def _name(replica: Replica | None) -> str:
 
 
 def refuse_all(request: ProduceRequest) -> ProduceResponse | None:
-    """Refuse a request with transactional batches and no transactional id, as Kafka does: all of it."""
+    """Refuse a whole request with transactional batches but no transactional id, as Kafka does."""
     error = KafkaError(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch needs a transactional id"
     )
@@ -317,9 +317,9 @@ def _trust(context: RequestContext) -> Trust | None:
 
 
 def _header(context: RequestContext, partition: PartitionProduceData, found: _TransactionalBatch | None) -> BatchHeader:
-    """Return the header of the one batch that the request may have for a partition; cut off what follows it.
+    """Return the header of the one batch that the request may have for a partition; cut off any bytes after it.
 
-    Raises KafkaError, for everything that is no whole batch of this format, as Kafka does before it looks for the log.
+    Raises KafkaError for anything but a whole batch of this format, as Kafka does before it looks for the log.
     """
     records = partition.records or b""
     if found is not None and found.records is records:
@@ -419,7 +419,7 @@ def _check_verified(
     if header.producer_id < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
     if found is None or found.replica is not replica or found.leadership != replica.leadership:
-        # The check was of the log under another leadership; the client can ask again at once.
+        # The check was made under another leadership; the client can retry at once.
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership changed while the coordinator was asked")
     code = found.code
     is_adding = context.api_version >= _FIRST_ADDING_VERSION
@@ -445,7 +445,7 @@ def _check_verified(
 
 
 def tell_by_closing(responses: list[TopicProduceResponse]) -> None:
-    """Close the connection if one of these has an error: with acks=0, nothing else can tell it."""
+    """Close the connection if one of these has an error: with acks=0, there is no other way to tell the client."""
     for topic in responses:
         for partition in topic.partition_responses:
             if partition.error_code != ErrorCode.NONE:

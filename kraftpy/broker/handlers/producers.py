@@ -69,7 +69,7 @@ async def init_producer_id(
 async def describe_producers(
     broker: Broker, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
-    """Describe the producers that a partition's log knows, also as a follower (KIP-664)."""
+    """Describe the producers that a partition's log knows; followers answer too (KIP-664)."""
     topics = []
     # Each topic once, even if it is named often: a small request must not get an answer of unbounded size.
     for topic in {topic.name: topic for topic in request.topics}.values():

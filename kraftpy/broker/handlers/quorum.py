@@ -1,10 +1,11 @@
 """DescribeQuorum (55), AddRaftVoter (80), RemoveRaftVoter (81): the nodes that keep the metadata.
 
-Any broker answers; it asks the quorum's leader for what only that one knows. A voter is added once it has caught up,
-and one change is made at a time. KIP-595, KIP-836 (times), KIP-853 (voters), KIP-1186 (an answer before the commit).
+Any broker answers, and asks the quorum's leader for details that only the leader knows. A voter is added once it has
+caught up, and one change is made at a time. KIP-595, KIP-836 (times), KIP-853 (voters), KIP-1186 (an answer before the
+commit).
 
-Voters are told apart by node id. A request that names a directory means the voter only if that is the one it has now:
-the node has to be connected, then, to the quorum's leader. Left out: voters that are known by their directory, too.
+Voters are identified by node id. If a request names a directory, it must be the one that the voter has now, and the
+voter must be connected to the quorum's leader, which asks for it. Left out: identifying voters by directory as well.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.02
 _DIRECTORIES_VERSION = 2
-"""The first version of DescribeQuorum that tells directory ids."""
+"""The first version of DescribeQuorum with directory ids."""
 
 
 async def describe_quorum(
     broker: Broker, request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
-    """Describe the metadata quorum. As in Kafka, a request that names anything else as well is refused as a whole."""
+    """Describe the metadata quorum. As in Kafka, a request that also names another partition is refused as a whole."""
     if not _is_about_the_log(request):
         return _unknown(request)
     try:
@@ -66,7 +67,7 @@ def _is_about_the_log(request: DescribeQuorumRequest) -> bool:
 
 
 def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Answer that there is no such quorum, with Kafka's zeros."""
+    """Answer that there is no such quorum, with zeros in all other fields, like Kafka."""
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = [
         QuorumTopicState(
@@ -126,7 +127,7 @@ async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: 
     try:
         _check(broker, request.cluster_id)
         if request.voter_id < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has no id such as {request.voter_id}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.voter_id} is not a valid voter id")
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
             voters = _voters(await broker.metadata.quorum.describe())
@@ -184,7 +185,7 @@ def _has_directory(node_id: int, directory_id: bytes, ids: Mapping[int, bytes]) 
 
 
 def _key(node_id: int, directory_id: bytes) -> str:
-    """Return a voter with its directory as Kafka's messages have it."""
+    """Return a voter and its directory in the form of Kafka's messages."""
     shown = urlsafe_b64encode(directory_id).decode().rstrip("=") if directory_id != ZERO_UUID else "<undefined>"
     return f"ReplicaKey(id={node_id}, directoryId={shown})"
 

@@ -1,8 +1,8 @@
 """Describe- and AlterClientQuotas (48, 49), KIP-546.
 
-Quotas are in the metadata. An entity that a request names twice is refused, and so is one with an invalid change;
-others are changed all the same. Many are changed in parts of `AT_ONCE`, so that no node is busy with them for long.
-Quotas share the limit of all settings (`config_room`).
+Quotas are in the metadata. Entities that a request names twice, or with an invalid change, are refused; the others are
+changed all the same. Many are changed in parts of `AT_ONCE`, so that no node is busy with them for long. Quotas share
+the limit of all settings (`config_room`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def describe_client_quotas(
     assert response.entries is not None
     async for entities in broker.slices.pieces(quotas.entities()):
         for entity in entities:
-            values = quotas.values(entity)  # none if they have been removed meanwhile
+            values = quotas.values(entity)  # empty if they were removed meanwhile
             if values and wanted.matches(entity):
                 response.entries.append(
                     describing.EntryData(
@@ -81,7 +81,7 @@ def _not_described(code: ErrorCode, error: ValueError) -> describing.DescribeCli
 async def alter_client_quotas(
     broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """Set and remove quotas, or only check that it could be done (`validate_only`)."""
+    """Set and remove quotas, or only check that they may be changed (`validate_only`)."""
     times_named = Counter(_place(entry) for entry in request.entries)
     results: dict[object, EntryResult] = {}
     sound: list[tuple[EntryResult, QuotaEntity, list[QuotaChange]]] = []
@@ -102,7 +102,7 @@ async def alter_client_quotas(
 
 
 async def _alter(broker: Broker, sound: list[tuple[EntryResult, QuotaEntity, list[QuotaChange]]]) -> None:
-    """Change quotas that have been checked; write into their results if that fails."""
+    """Change quotas that were checked before; put an error into their results if that fails."""
     changes = tuple(change for _, _, of_entity in sound for change in of_entity)
     if not changes:
         return
@@ -123,7 +123,7 @@ async def _checked(entry: EntryData) -> tuple[QuotaEntity, list[QuotaChange]]:
     """Return an entity and the changes of its quotas. Raises InvalidQuota."""
     try:
         ops = check_ops((op.key, None if op.remove else op.value) for op in entry.ops)
-    except InvalidQuota:  # in Kafka, this looks like an entity that is named twice
+    except InvalidQuota:  # as in Kafka, the message is that of an entity named twice
         raise InvalidQuota(f"Ignoring duplicate entity {_shown(entry)}") from None
     entity = entity_of([(part.entity_type, part.entity_name) for part in entry.entity])
     host = entity.name(IP)
@@ -136,12 +136,12 @@ async def _checked(entry: EntryData) -> tuple[QuotaEntity, list[QuotaChange]]:
 
 
 def _place(entry: EntryData) -> object:
-    """Return what tells an entity of a request from others, sound or not."""
+    """Return a key that identifies an entity within a request, valid or not."""
     return tuple(sorted(((part.entity_type, part.entity_name) for part in entry.entity), key=str))
 
 
 def _shown(entry: EntryData) -> str:
-    """Return an entity as Kafka shows it."""
+    """Return an entity in the form of Kafka's messages."""
     names = {part.entity_type: part.entity_name for part in entry.entity}
     shown = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in names.items())
     return f"ClientQuotaEntity(entries={{{shown}}})"

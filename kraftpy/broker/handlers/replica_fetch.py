@@ -1,6 +1,6 @@
 """Fetch (key 1) from a follower: send records up to the log's end, and take the fetch offset as acknowledgement.
 
-A follower's fetch offset acknowledges everything before it, so it matters who may send one: only a replica of the
+A follower's fetch offset acknowledges everything before it, so not every client may send one: only a replica of the
 partition, in the session it registered with (rules 13 and 49; CVE-2018-1288), over the inter-broker listener, on a
 connection whose other end has proved to be that broker (`broker_proof`). Epoch -1, which Kafka lets pass unchecked, is
 no session. An offset in a log that has diverged from the leader's acknowledges nothing (rule 3).
@@ -114,7 +114,7 @@ class _Reading:
         """How long the throttle holds back the records read last."""
 
     def end(self) -> None:
-        """Clean up, whatever the outcome: if there is no session, nothing reads the changes any more."""
+        """Clean up after any outcome: without a session, nothing reads the changes any more."""
         if self._connection is not None:
             self._connection.on_next_request = None
         if self._fetched.session is None:

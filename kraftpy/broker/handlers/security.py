@@ -1,10 +1,11 @@
-"""SASL requests that come too late (17, 36), and SCRAM credentials: Describe- and AlterUserScramCredentials (50, 51).
+"""SASL requests in the wrong place (17, 36), and SCRAM credentials: Describe- and AlterUserScramCredentials (50, 51).
 
-While a client proves who it is, `security.authentication` answers SaslHandshake and SaslAuthenticate. They get here on
-a listener without SASL, or when the client has authenticated and its session does not expire. KIP-152, KIP-368.
+While a client logs in, `security.authentication` answers SaslHandshake and SaslAuthenticate. They get here on a
+listener without SASL, or after a login whose session does not expire. KIP-152, KIP-368.
 
-Credentials are in the metadata (KIP-554). A password never gets here: the client salts and hashes it, this derives from
-that what a server needs, and only this is stored. Credentials share the limit of all settings (`config_room`).
+Credentials are in the metadata (KIP-554). A password never gets here: the client salts and hashes it, the handler
+derives a server's credential from that, and only the credential is stored. Credentials share the limit of all settings
+(`config_room`).
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ LONGEST_NAME = 1024
 async def sasl_handshake(
     broker: object, request: SaslHandshakeRequest, context: RequestContext
 ) -> SaslHandshakeResponse:
-    """Refuse: it is too late to choose a mechanism, or there is none."""
+    """Refuse: the client has authenticated already, or the listener has no SASL."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 async def sasl_authenticate(
     broker: object, request: SaslAuthenticateRequest, context: RequestContext
 ) -> SaslAuthenticateResponse:
-    """Refuse: nobody was asked for this token."""
+    """Refuse: no authentication is in progress."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",
@@ -66,10 +67,10 @@ async def sasl_authenticate(
 async def describe_user_scram_credentials(
     broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    """Return the mechanisms and iterations of users: all for null or an empty list."""
+    """Return the mechanisms and iterations of users: of all users for null or an empty list."""
     credentials = broker.image.credentials
     times_named = Counter([user.name for user in request.users or ()] or credentials.users())
-    response = DescribeUserScramCredentialsResponse(error_message="")  # as in Kafka, also of each user
+    response = DescribeUserScramCredentialsResponse(error_message="")  # as in Kafka, also for each user
     async for names in broker.slices.pieces(list(times_named)):
         for name in names:
             answer = DescribeUserScramCredentialsResult(user=name, error_message="")
@@ -94,7 +95,7 @@ async def describe_user_scram_credentials(
 async def alter_user_scram_credentials(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Create, replace and delete credentials. Users that are named twice are refused, and others changed together."""
+    """Create, replace and delete credentials. Users named twice are refused; the others are changed together."""
     wanted: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
     times_named = Counter(each.name for each in wanted)
     results: dict[str, ScramResult] = {}
@@ -130,7 +131,7 @@ async def alter_user_scram_credentials(
 
 
 def _change(wanted: ScramCredentialDeletion | ScramCredentialUpsertion) -> ScramChange:
-    """Return the change to make. Raises KafkaError, with Kafka's words where Kafka refuses it, too."""
+    """Return the change to make. Raises KafkaError, in Kafka's words if Kafka refuses the change too."""
     if not wanted.name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = _BY_CODE.get(wanted.mechanism)

@@ -8,7 +8,7 @@ in the wrong place. A partition that cannot be loaded yet, or does not exist, hu
 
 Acquired records are handed out once this broker has confirmed that it still leads (`replication.leadership_check`);
 otherwise they are given back, and the member is sent to look for the new leader. A leader that is cut off does not know
-what its successor was told, and would hand out records that were accepted there.
+its successor's acknowledgements, and would hand out records that were accepted there.
 
 Records travel in whole batches of the log, and only batches with acquired records are sent. The answer lists beside
 them which records are acquired; these need not be contiguous.
@@ -211,7 +211,7 @@ class _Fetch:
     def told(self, results: dict[SharedPartition, Reply]) -> list[SharedPartition]:
         """Return the partitions to put in the answer: those with something to report.
 
-        As in Kafka, the first answer of a session names every partition, also if nothing was there.
+        As in Kafka, the first answer of a session names every partition, even those without records.
         """
         told = {partition: None for partition, taken in self.taken.items() if taken.error or taken.acquired}
         if self._request.share_session_epoch == OPENING_EPOCH and self._request.max_records:
@@ -472,7 +472,7 @@ async def _acknowledge(
 
 
 def _check_rights(broker: Broker, rights: Rights, partition: SharedPartition, *, is_asked_for: bool = True) -> None:
-    """Check that the topic may be read. Raises KafkaError. An id that no topic has is nobody's secret."""
+    """Check that the client may read the topic. Raises KafkaError. Unknown ids need no right."""
     if rights.are_unlimited:
         return
     topic = broker.image.topic_by_id(partition.topic_id)

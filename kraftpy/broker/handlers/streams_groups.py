@@ -3,7 +3,7 @@
 A cluster has them if the feature `streams.version` is at least 1, which is the default of a new cluster.
 
 Left out: descriptions of topologies (KIP-1331), which Kafka leaves to a plugin. Members are never asked for one, and
-are answered as by a Kafka without a plugin; those who describe a group are told that none is stored.
+get the same answer as from Kafka without a plugin; the description of a group says that none is stored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _has_protocol(broker: Broker) -> bool:
 
 
 def _problem_of_names(topology: Topology) -> str | None:
-    """Return why some names in the topology cannot be those of its topics."""
+    """Say which names in the topology cannot be topic names; None if all can."""
     names: dict[str, None] = {}
     for each in topology.subtopologies:
         names |= dict.fromkeys(each.source_topics) | dict.fromkeys(each.repartition_sink_topics)
@@ -90,7 +90,7 @@ async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRe
 async def streams_group_topology_description_update(
     broker: Broker, request: StreamsGroupTopologyDescriptionUpdateRequest, context: RequestContext
 ) -> StreamsGroupTopologyDescriptionUpdateResponse:
-    """Refuse the description of a topology: there is nothing here that would keep it."""
+    """Refuse the description of a topology, which is not stored here."""
     problem = None
     if broker.image.feature_level(STREAMS_FEATURE) >= 1:
         problem = "The broker has no streams group topology description plugin configured."

@@ -151,14 +151,14 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
 
 
 def _cost_of_creation(topic: NewTopic, times: Counter[str], broker: Broker) -> int:
-    """Return the partitions that count for a topic: none for one that exists, or is named twice."""
+    """Return the number of partitions to count for a topic: 0 if it exists already, or is named twice."""
     if times[topic.name] > 1 or broker.image.topic(topic.name) is not None:
         return 0
     return cost_of_creation(topic, broker.config.num_partitions)
 
 
 def _once(answers: Sequence[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the answers, of those to duplicates in a request one: they are the same."""
+    """Return the answers without duplicates: topics named twice have equal answers."""
     return list({key(answer): answer for answer in answers}.values())
 
 
@@ -233,7 +233,7 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
         for each in mutations.refused
     }
     for place, (reference, result) in enumerate(zip(references, results, strict=True)):
-        key = (result.name, result.topic_id) if reference.is_sound else place  # others are all answered, as in Kafka
+        key = (result.name, result.topic_id) if reference.is_sound else place  # as in Kafka, each invalid one
         answers[key] = DeletableTopicResult(
             name=result.name,
             topic_id=result.topic_id,
@@ -306,7 +306,7 @@ async def delete_records(
 
 
 def _last_named(request: DeleteRecordsRequest) -> dict[str, dict[int, DeleteRecordsPartition]]:
-    """Return what is asked of each partition: of one that is named twice, what was said last."""
+    """Return the request for each partition; the last one counts if a partition is named twice."""
     found: dict[str, dict[int, DeleteRecordsPartition]] = {}
     for topic in request.topics:
         found.setdefault(topic.name, {}).update({each.partition_index: each for each in topic.partitions})

@@ -6,8 +6,8 @@ from before KIP-588, INVALID_PRODUCER_EPOCH.
 
 AddPartitionsToTxn from version 4 on and WriteTxnMarkers are sent only by brokers (KIP-890, KIP-98).
 
-Left out: TxnOffsetCommit 6 (KIP-1319), which belongs to Kafka 4.4; and
-two-phase commit (KIP-939): all that Kafka 4.3 has of it is a version of InitProducerId that it does not advertise.
+Left out: TxnOffsetCommit 6 (KIP-1319), which belongs to Kafka 4.4; two-phase commit (KIP-939), of which Kafka 4.3 has
+only a version of InitProducerId that it does not advertise.
 """
 
 from __future__ import annotations
@@ -175,10 +175,10 @@ async def _add_batched(
 async def _existing(
     broker: Broker, topics: list[AddPartitionsToTxnTopic], *, is_long: bool, rights: Rights | None = None
 ) -> dict[TopicPartition, ErrorCode]:
-    """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried.
+    """Return NONE per partition if all exist; otherwise the errors of some, and OPERATION_NOT_ATTEMPTED for the others.
 
-    Clients, who come with rights, may not add partitions of internal topics: nothing of theirs may be written there.
-    The partition with a group's offsets is added by AddOffsetsToTxn, or by its leader.
+    Clients may not add partitions of internal topics, to which they cannot write. The partition with a group's offsets
+    is added by AddOffsetsToTxn, or by its leader.
     """
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
@@ -212,7 +212,7 @@ async def _results(
 ) -> list[AddPartitionsToTxnTopicResult]:
     """Return each partition's result: once, by topic, or as often as the request names it.
 
-    Kafka names topics and partitions as the request does if the coordinator has decided, and once if it was not asked.
+    Kafka repeats the topics and partitions of the request if the coordinator has decided; otherwise it names each once.
     """
     results: list[AddPartitionsToTxnTopicResult] = []
     known: dict[str, AddPartitionsToTxnTopicResult] = {}
@@ -285,7 +285,7 @@ async def txn_offset_commit(
 async def _txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Answer for the partitions that do not exist, and have the offsets of the others stored."""
+    """Refuse the offsets of missing partitions, and have the others stored."""
     known: list[TxnOffsetCommitRequestTopic] = []
     unknown: list[TxnOffsetCommitRequestTopic] = []
     for topic in request.topics:
@@ -353,7 +353,7 @@ async def _store_offsets(
 def _of_offsets(error_code: ErrorCode, version: int) -> ErrorCode:
     """Translate a refusal of the transaction's coordinator, or a failure to reach it, into TxnOffsetCommit's error.
 
-    The client has found the group's coordinator: no error may make it look for that one elsewhere.
+    The client has found the group's coordinator, so no error may make it look for the coordinator elsewhere.
     """
     match error_code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.NETWORK_EXCEPTION | ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -437,7 +437,7 @@ def _described(broker: Broker, transactional_id: str) -> TransactionState:
 
 
 def _undescribed(transactional_id: str, code: ErrorCode) -> TransactionState:
-    """Say why an id is not described, with the numbers that Kafka puts there."""
+    """Return the error for an id, with Kafka's values in the other fields."""
     return TransactionState(
         transactional_id=transactional_id,
         error_code=code,

@@ -1,7 +1,7 @@
 """Creates topics on first use: users' topics with defaults, internal topics with their own settings.
 
-As in Kafka, a default that this broker was given (`num.partitions`, `default.replication.factor`) precedes the active
-controller's.
+As in Kafka, a default that is set on this broker (`num.partitions`, `default.replication.factor`) takes precedence over
+the active controller's.
 
 Dead letter queues are users' topics with two settings.
 """
@@ -44,8 +44,8 @@ async def auto_create_topics(
 ) -> dict[str, ErrorCode]:
     """Create topics with the defaults and some settings; return an error code for each that could not be created.
 
-    At most `MOST_AT_ONCE` topics are created; the others get LEADER_NOT_AVAILABLE, on which clients ask again. Invalid
-    names get INVALID_TOPIC_EXCEPTION; the metadata log, which is no topic, is unknown.
+    At most `MOST_AT_ONCE` topics are created; the others get LEADER_NOT_AVAILABLE, after which clients ask again.
+    Invalid names get INVALID_TOPIC_EXCEPTION; the metadata log, which is not a topic, is unknown.
     """
     wanted = list(dict.fromkeys(names))
     refused = {name: ErrorCode.INVALID_TOPIC_EXCEPTION for name in wanted if topic_name_problem(name) is not None}

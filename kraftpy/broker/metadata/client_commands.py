@@ -1,8 +1,8 @@
 """Submits commands for clients that set a timeout.
 
 A command that times out may still be decided later, as after any lost response, so the client must check before it
-retries. On a single node, a command that changes nothing is answered at once and never times out. A request with no
-time at all is refused before anything is done, as in Kafka.
+retries. On a single node, a command that changes nothing is answered at once and never times out. A request with a
+timeout of 0 or less is refused before anything is done, as in Kafka.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class ConfigRoom:
 def check_change(change: ConfigChange, config: BrokerConfig, image: Image, static: BrokerConfig | None = None) -> None:
     """Validate the settings that a change would result in. Raises KafkaError if this broker does not allow them.
 
-    `config` are the settings in force, `static` those of this broker's file, if they are others.
+    `config` are the settings in force, and `static` those of this broker's file, if different.
     """
     _check_name(change, config, image)
     if change.resource_type == ConfigResourceType.BROKER:
@@ -140,8 +140,8 @@ def topic_problem(configs: Sequence[tuple[str, str | None]], config: BrokerConfi
 
 
 def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
-    """Return a resource's settings after `change`. A list contains at least the values appended to it, as Kafka would
-    join them: an empty value leaves an empty entry, which is not allowed in every list."""
+    """Return a resource's settings after `change`. A list contains at least the values appended to it, joined as Kafka
+    does: an empty value leaves an empty entry, which not every list allows."""
     after = {} if change.replace else dict(_before(change, image))
     for operation in change.operations:
         if operation.operation is ConfigOperationType.DELETE:
@@ -183,7 +183,7 @@ def _bytes(change: ConfigChange, settings: Mapping[str, str]) -> int:
 
 
 def _is_unknown(name: str) -> bool:
-    """Return whether a setting of brokers is one that Kafka would keep for a plug-in, or for a listener."""
+    """Return whether a setting of brokers is unknown, so that it may belong to a plug-in or a listener, as in Kafka."""
     from kraftpy.config.describe import every_setting
 
     return name not in every_setting() and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
@@ -198,7 +198,7 @@ def _check_lengths(change: ConfigChange) -> None:
 
 
 def _rate_problem(operation: ConfigOperation) -> str | None:
-    """Return an error message if a change gives a listener a rate of connections that is no positive number."""
+    """Return an error message if a change gives a listener a connection rate that is not a positive number."""
     is_rate = operation.name.startswith(_OF_A_LISTENER) and operation.name.endswith(f".{_CREATION_RATE}")
     if not is_rate or operation.operation is not ConfigOperationType.SET or operation.value is None:
         return None

@@ -1,9 +1,8 @@
 """The active controller: the tasks that the leader of the metadata quorum performs without being asked.
 
 While this node leads, it tracks the brokers' sessions (`metadata.sessions`), proposes the resulting commands (fencing,
-unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Before all else it puts its own
-static settings for elections into the metadata. Every such command carries the controller's term, and is refused in any
-other.
+unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. First of all, it puts its own static
+settings for elections into the metadata. Every such command carries the controller's term, and is refused in any other.
 
 Heartbeats arrive over links, and from this node's own broker through a call. A broker whose link breaks has the
 disconnect grace, not the session timeout, to return: kill -9 closes a connection, a pause does not.
@@ -190,11 +189,11 @@ class Controller:
             await asyncio.sleep(_RETRY_SECONDS)
 
     def _has_other_defaults(self) -> bool:
-        """Return whether the metadata names other settings for elections than this node's own."""
+        """Return whether the settings for elections in the metadata differ from this node's own."""
         return self._metadata.image.controller_defaults != self._defaults and self._defaults_refused_in != self._term
 
     async def _set_defaults(self) -> None:
-        """Put this node's static settings for elections into the metadata, for every node to decide by."""
+        """Put this node's static settings for elections into the metadata, by which every node decides."""
         term = self._term
         command = SetControllerDefaults(
             configs=tuple(ConfigValue(name=name, value=value) for name, value in self._defaults.items()),
@@ -204,7 +203,7 @@ class Controller:
         try:
             decision = await self._metadata.submit(command)
         except KafkaError as error:
-            logger.warning("this controller's settings for elections were not decided: %s", error)
+            logger.warning("this controller's settings for elections are not in the metadata yet: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
             return
         if decision.error != ErrorCode.NONE:

@@ -1,9 +1,9 @@
-"""SCRAM credentials on controller listeners, for the time in which a controller has no up-to-date metadata.
+"""SCRAM credentials for controller listeners, until a controller that has started has up-to-date metadata.
 
-After a start, a voter applies its journal only once it knows from a leader what is committed. With SCRAM between
-controllers, there is no leader before they have logged in at each other. Until then, a controller knows the credentials
+After a start, a voter applies its journal only once it learns from a leader what is committed. With SCRAM between
+controllers, there is no leader before they have logged in to each other. Until then, a controller uses the credentials
 of its snapshot and of its whole journal, including entries that may not be committed, and in a new cluster those of
-`kraftpy format --add-scram`. From its first up-to-date metadata on, nothing else counts.
+`kraftpy format --add-scram`. Once it has up-to-date metadata, only these count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EarlyCredentials:
     """The credentials of one controller, from its start on."""
 
     def __init__(self, initial: tuple[ScramChange, ...], image: Image, entries: Sequence[Entry]) -> None:
-        """A new cluster begins with `initial`; `image` is the snapshot's, and `entries` the journal's after it."""
+        """`initial` are those of a new cluster, `image` is the snapshot's, `entries` are the journal's after it."""
         self._until = entries[-1].index if entries else 0
         changes = [*initial, *image.credentials.saved()]
         for entry in entries:
@@ -46,6 +46,6 @@ def _changes_in(entry: Entry) -> tuple[ScramChange, ...]:
         return ()
     try:
         command = decode_command(decode_submission(data)[1])
-    except CodecError:  # it changes nothing, and is reported when it is applied
+    except CodecError:  # an unusable entry changes nothing; that is reported when it is applied
         return ()
     return command.changes if isinstance(command, SetScramCredentials) else ()

@@ -42,7 +42,7 @@ _RETRY_SECONDS = 0.1
 _SHUTDOWN_MS = 6_000
 """The longest that a shutdown waits for its leaderships to move: containers are killed after 10 s."""
 _UNHEARD_MS = 2_000
-"""The longest that a shutdown waits for a controller: if the whole cluster stops, there is none."""
+"""The longest that a shutdown waits for a controller: if the whole cluster stops, there may be none."""
 
 
 class RegistrationError(Exception):

@@ -2,7 +2,7 @@
 
     caller: hello                      version, nonce
     called: hello                      version, nonce
-    caller: keyed hash, identity       over both hellos and the identity: node, cluster, expected peer, is it a knock
+    caller: keyed hash, identity       over both hellos and the identity: node, cluster, expected peer, knock or not
     called: keyed hash, identity       the same for its own identity; sent only after the caller's proof was verified
 
 The key is derived from the cluster's secret (`secret`). Without a secret it is a constant: it then distinguishes nodes
@@ -19,12 +19,12 @@ read is disconnected when more than `max_buffered_bytes` are waiting; with `_MAX
 ones are refused. Both sides send something at least `TICKS_OF_SILENCE` times within the allowed silence; a link that
 receives nothing for that long is closed.
 
-A connection whose first frame begins with a zero byte is not a node's, because a hello is a msgpack map: it is one of
-Kafka's clients, which administers the cluster through this listener (KIP-919). The node takes it over
-(`Links.take_over`), with all that has arrived.
+A connection whose first frame begins with a zero byte is not a node's, because a hello is a msgpack map: it belongs to
+a Kafka client that administers the cluster through this listener (KIP-919). The node then serves it as a client's
+(`Links.take_over`), with all bytes received so far.
 
 On a controller listener with TLS, all of this is inside TLS (`broker.security`); on one with SASL, the caller logs in
-before its hello (`link_login`), and `principal` is then the name that it has proved, or the one in its certificate.
+before its hello (`link_login`). `principal` is the name that it has proved by its login or its certificate.
 
 `VERSION` is the version of this protocol. Nodes of different versions do not connect, and both log that.
 """
@@ -64,7 +64,7 @@ VERSION = 2
 _HELLO_BYTES = 1024
 _HELLO_SECONDS = 5.0
 _SECURE_HELLO_SECONDS = 10.0
-"""The same on listeners with TLS or SASL, whose handshakes have as long on client listeners."""
+"""The same on listeners with TLS or SASL: as long as their handshakes may take on client listeners."""
 _MAX_REQUESTS = 64
 TICKS_OF_SILENCE = 6
 _SIZE = Struct(">I")
@@ -73,7 +73,7 @@ _MAC_BYTES = 16
 _PROOF_BYTES = 32
 _NONCE_BYTES = 32
 _SHOWN = 200
-"""Characters of a name in the log."""
+"""The most characters of a name that are logged."""
 
 # The first element of a frame: its type.
 ONE_WAY, REQUEST, ANSWER, REFUSAL, PING = range(5)
@@ -105,7 +105,7 @@ class Link(asyncio.Protocol):
         login: LoginServer | None = None,
         must_log_in: bool = False,
     ) -> None:
-        """`login` is that of the called side; a caller that `must_log_in` awaits `ask`, then calls `begin`."""
+        """`login` is for the called side; a caller that `must_log_in` awaits `ask`, then calls `begin`."""
         self._links = links
         self._listener = listener
         self._login = login
@@ -132,7 +132,7 @@ class Link(asyncio.Protocol):
         """The number of the peer's unanswered requests."""
         self.peer: int | None = None
         self.principal: Principal = ANONYMOUS
-        """Who is at the other end, by its certificate or its login; that of a called side is not known."""
+        """The caller's principal, by its certificate or login; unknown on the caller's side."""
         self.host = ""
         self.ready: asyncio.Future[int | None] = self._loop.create_future()
 
@@ -154,11 +154,11 @@ class Link(asyncio.Protocol):
             self._send_hello()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return room for bytes that come out of a layer of TLS."""
+        """Return a buffer for bytes that a TLS layer has decrypted."""
         return self._links.receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take bytes that came out of a layer of TLS."""
+        """Process bytes that a TLS layer has decrypted."""
         self.data_received(bytes(self._links.receive_buffer[:nbytes]))
 
     def certified(self, principal: Principal) -> None:
@@ -196,7 +196,7 @@ class Link(asyncio.Protocol):
         return len(self._buffer) > _SIZE.size and self._buffer[_SIZE.size] == 0
 
     def _hand_over(self) -> None:
-        """Leave this connection, and what has arrived on it, to the part of the node that serves clients."""
+        """Have the node serve this connection as a client's, with the bytes received so far."""
         transport, received = self._transport, bytes(self._buffer)
         self._buffer.clear()
         self._transport = None
@@ -240,7 +240,7 @@ class Link(asyncio.Protocol):
         return await self._login_answer
 
     def begin(self) -> None:
-        """Go on after the caller's login."""
+        """Send the hello, after the caller's login."""
         if self._state is _State.LOGIN and not self._is_closed:
             self._state = _State.HELLO
             self._send_hello()
@@ -249,7 +249,7 @@ class Link(asyncio.Protocol):
         if self._is_caller:
             waiting, self._login_answer = self._login_answer, None
             if waiting is None or waiting.done():
-                raise LinkError("it sent a frame of a login that nobody asked for")
+                raise LinkError("it sent an unexpected frame of a login")
             waiting.set_result(frame)
             return
         assert self._login is not None
@@ -330,8 +330,8 @@ class Link(asyncio.Protocol):
             if not self._links.may_be_node(self._listener, self.principal, self.host):
                 raise ConnectionRefused(
                     "rights",
-                    f"{printable(str(self.principal), _SHOWN)} may not be a node: it is not among super.users, and has "
-                    "no CLUSTER_ACTION on the cluster",
+                    f"{printable(str(self.principal), _SHOWN)} may not be a node: it is not among super.users, and "
+                    "lacks CLUSTER_ACTION on the cluster",
                 )
             self._send_identity()
         node, links = identity["node"], self._links

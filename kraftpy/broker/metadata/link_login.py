@@ -1,13 +1,13 @@
 """SASL on a link, in frames before its hello, on controller listeners that are SASL_PLAINTEXT or SASL_SSL.
 
     caller: mechanism, token
-    called: token, is it the last one?   or   the reason of a refusal
+    called: token, last one or not   or   the reason of a refusal
 
-The mechanisms and their rules are those of clients (`kraftpy.security.sasl`, `kraftpy.client.login`); tokens travel in
-frames of a link, because there is nothing else of Kafka's protocol on it. A refusal is sent, and the connection closed,
-after `connection.failed.authentication.delay.ms`. A client of Kafka's on the same listener logs in by Kafka's requests.
+The mechanisms and their rules are those of clients (`kraftpy.security.sasl`, `kraftpy.client.login`). Tokens travel in
+the link's own frames, because links do not speak Kafka's protocol. A refusal is sent, and the connection closed, after
+`connection.failed.authentication.delay.ms`. A Kafka client on the same listener logs in with Kafka's requests.
 
-Left out: OAUTHBEARER and GSSAPI; authenticating again on a link whose session ends (KIP-368), as it stays up.
+Left out: OAUTHBEARER and GSSAPI; authenticating again when a session ends (KIP-368), since a link stays up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LoginServer:
     def __init__(self, sasl: SaslServer, *, failure_delay_ms: int) -> None:
         self._sasl = sasl
         self.failure_delay = failure_delay_ms / 1000
-        """Seconds until a refusal is sent."""
+        """The time before a refusal is sent, in seconds."""
 
     def answer(self, frame: bytes) -> tuple[bytes, Principal | None]:
         """Return the frame to send, and the proved name if this was the last token.
@@ -44,14 +44,14 @@ class LoginServer:
         mechanism, token = read_login_token(frame)
         sasl, now_ms = self._sasl, asyncio.get_running_loop().time() * 1000
         if sasl.state is not State.AUTHENTICATE and not sasl.handshake(mechanism, has_requests=True, now_ms=now_ms):
-            raise AuthenticationFailed(f"SASL mechanism {mechanism[:40]} is none of {', '.join(sasl.mechanisms)}")
+            raise AuthenticationFailed(f"SASL mechanism {mechanism[:40]} is not among {', '.join(sasl.mechanisms)}")
         answer, _ = sasl.evaluate(token, now_ms)
         is_done = sasl.state is State.COMPLETE
         return pack({"token": answer, "done": is_done}), sasl.principal if is_done else None
 
 
 async def prove(login: Login, ask: Callable[[bytes], Awaitable[bytes]]) -> None:
-    """Log in at the called side; `ask` sends a frame and returns the next one. Raises LinkError."""
+    """Log in as the caller; `ask` sends a frame and returns the next one. Raises LinkError."""
     exchange = log_in(login, "")
     answer: Any = None
     try:

@@ -189,18 +189,18 @@ def read_login_token(frame: bytes) -> tuple[str, bytes]:
     """Decode a mechanism and a token of the caller. Raises CodecError or LinkError."""
     body = unpack(frame)
     if type(body) is not dict or "token" not in body:
-        raise ConnectionRefused("login", "it has not logged in, as nodes have to on this listener")
+        raise ConnectionRefused("login", "it has not logged in, which this listener requires of nodes")
     _check("its login", _LOGIN_TOKEN, {}, body)
     return body["mechanism"], body["token"]
 
 
 def refusal_of_login(reason: str) -> bytes:
-    """Return the frame that tells the caller why it is refused."""
+    """Return the frame that tells the caller why its login is refused."""
     return pack({"refused": reason[:_MAX_TEXT]})
 
 
 def read_login_answer(frame: bytes) -> bytes | str:
-    """Decode the token that answers the caller's, or the reason of a refusal. Raises CodecError or LinkError."""
+    """Decode the called side's token, or the reason of its refusal. Raises CodecError or LinkError."""
     body = unpack(frame)
     if type(body) is not dict:
         raise BadBodyError("the answer to a login is not a map")

@@ -148,17 +148,17 @@ class MetadataLog:
 
     @property
     def leader_id(self) -> int | None:
-        """The node that leads the quorum, as far as is known here."""
+        """The node that leads the quorum, if known here."""
         return self._leader[0]
 
     @property
     def leader_epoch(self) -> int:
-        """The controller's epoch: the term of the newest known leader; -1 before there is one, or on a full disk."""
+        """The controller's epoch: the term of the newest known leader; -1 if none is known, or on a full disk."""
         return self._leader[1]
 
     @property
     def voters(self) -> Mapping[int, str]:
-        """The quorum's voters that this node knows, with the `host:port` of each, which is empty if it has none."""
+        """The quorum's voters known here, each with its `host:port`, which is empty if the voter has no address."""
         source = self._source
         if isinstance(source, Voter):
             return {} if source.quorum is None else source.quorum.voters
@@ -248,7 +248,7 @@ class MetadataLog:
             self.initial_credentials = ()  # the cluster is not new
         security = self._config.controller_security
         if security is not None and security.sasl is not None and not {*security.sasl.mechanisms} <= {"PLAIN"}:
-            from kraftpy.broker.metadata.early_credentials import EarlyCredentials  # here: most quorums need none
+            from kraftpy.broker.metadata.early_credentials import EarlyCredentials  # here: most quorums do not need it
 
             self._early = EarlyCredentials(self.initial_credentials, self.image, entries)
 
@@ -382,7 +382,7 @@ class MetadataLog:
             self._take_changes(source.applied_index)
         leader = (source.leader_id, source.term)
         if leader[0] is None and source.term >= 0:
-            # A term without a leader has no controller, and may be forgotten: a full disk cannot keep it.
+            # A term without a leader has no controller, and may get lost: a full disk cannot store it.
             leader = (None, self._leader[1])
         if leader != self._leader:
             self._leader = leader

@@ -1,11 +1,11 @@
 """Describes the metadata quorum and changes its voters, on any node: only the quorum's leader can, so it is asked.
 
-The leader also tells its defaults for new topics: those of a topic that is created without numbers are the active
-controller's, as in Kafka. KIP-595 and KIP-853.
+The leader also reports its defaults for new topics: a topic created without numbers gets the active controller's, as in
+Kafka. KIP-595 and KIP-853.
 
-Nodes are told apart by node id alone. The id of a node's metadata directory is what the node itself says when the
-leader asks, for those who describe the quorum and for those who name a directory when they change it. A node that is
-not connected, or of a version that does not say, has none.
+Nodes are identified by node id alone. A request that describes the quorum, or names a directory when it changes a
+voter, needs the ids of metadata directories: the leader asks each node for its own. A node that is not connected, or
+whose version does not answer that, has none.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class QuorumAdmin:
         async def ask(peer: int) -> None:
             try:
                 found[peer] = (await links.request(peer, "directory id", {}, _DIRECTORY_ID_TIMEOUT_MS))["id"]
-            except LinkError:  # it is gone, or of an earlier version
+            except LinkError:  # it is gone, or has an earlier version
                 return
 
         await asyncio.gather(*map(ask, links.peers))
@@ -129,7 +129,7 @@ class QuorumAdmin:
         try:
             found = (await self._ask_leader("topic defaults", {}))["defaults"]
             return TopicDefaults(int(found[0]), int(found[1]))
-        except (KafkaError, LookupError, TypeError, ValueError):  # unreachable, or of another version
+        except (KafkaError, LookupError, TypeError, ValueError):  # unreachable, or it has another version
             return self._own_defaults
 
     async def _ask_leader(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:

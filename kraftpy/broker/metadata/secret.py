@@ -1,4 +1,4 @@
-"""The secret shared by a cluster's nodes: where it is read, its minimum length, and the key derived from it.
+"""The secret shared by a cluster's nodes: its source, its minimum length, and the key derived from it.
 
 A link's first frames depend on the key, so their receiver can test guesses of the secret offline. `derived_key` makes
 each guess cost 16 MiB of memory and some 50 ms of CPU time (scrypt, RFC 7914); a secret with fewer than

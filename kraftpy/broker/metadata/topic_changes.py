@@ -9,7 +9,7 @@ several parts alternate: only one of them has a part in progress at a time. A to
 decision must not depend on a broker's settings; brokers that get requests at the same moment may exceed the limit by
 one part each. Internal topics (`internal_topics`) are exempt, since otherwise groups could not work in a full cluster.
 
-Left out: a rate (KIP-599), which the handlers ask for (`quotas.mutations`).
+Left out: limiting the rate of changes (KIP-599), which handlers do (`quotas.mutations`).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _needs_defaults(topic: NewTopic) -> bool:
 
 
 async def _with_defaults(command: CreateTopics, metadata: MetadataLog, deadline: float | None) -> CreateTopics:
-    """Return the command with the active controller's defaults, or unchanged if the controller does not tell them."""
+    """Return the command with the active controller's defaults, or unchanged if the controller cannot be asked."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(deadline):
             defaults = await metadata.quorum.topic_defaults()

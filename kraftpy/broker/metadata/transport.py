@@ -5,7 +5,7 @@ link per peer; a newer connection of the same peer closes the older one first, a
 ignored. Everything that arrives from a peer between `is_up=True` and `is_up=False` is therefore in order and from one
 connection.
 
-A node that does not vote connects to every voter. Of two voters, the one with the higher id connects, and the other
+A node that does not vote connects to every voter. Between two voters, the one with the higher id connects; the other
 knocks (connects, authenticates, disconnects) in order to be called at once after its start. A lost link is retried
 after `_RETRY_SECONDS`, then with growing pauses of up to `_MAX_RETRY_SECONDS`; the name is resolved again each time.
 
@@ -13,16 +13,17 @@ after `_RETRY_SECONDS`, then with growing pauses of up to `_MAX_RETRY_SECONDS`; 
 of the wrong shape is not delivered: a message is dropped, a request is refused, and an answer counts as missing.
 
 Unauthenticated connections are limited to `_MAX_HALF_OPEN`, and to `_MAX_HALF_OPEN_OF_HOST` per network (an IPv4
-address, or the /64 of an IPv6 address). Beyond that, one is closed: of networks from which no node has authenticated
-itself, before others; of networks that lately failed to prove themselves, before new ones; of the network that has
-most, its oldest. Among equals chance decides, so that no flood, from however many addresses, can outrun a node that is
-new here. The memory of both kinds of networks is bounded.
+address, or the /64 of an IPv6 address). Beyond that, one is closed: first from networks that lately failed to prove
+themselves, then from new ones, and last from networks from which a node has authenticated itself; within these, the
+oldest connection of the network that has most. Among equals chance decides, so that no flood, from however many
+addresses, can outrun a node that is new here. The memory of both kinds of networks is bounded.
 
-Controller listeners have TLS and SASL like others (`secure`): they then prove who calls, and a secret is not needed.
+Controller listeners can have TLS and SASL like others (`secure`): these then prove the identity of callers, and no
+secret is needed. With an authorizer and without a secret, the caller's principal needs the right CLUSTER_ACTION
+(`may_be_node`).
 
-With an authorizer and without a secret, a caller's name needs the right CLUSTER_ACTION (`may_be_node`).
-
-Left out: which name may be which node: any program that knows the secret, or has the right, may be any node.
+Left out: restricting which principal may be which node: a program that knows the secret, or has the right, may be any
+node.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _MAX_FAILED_NETWORKS = 1_024
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _CONNECT_SECONDS = 2.0
 _SECURE_CONNECT_SECONDS = 10.0
-"""With TLS's handshake, which has as long on client listeners."""
+"""The same with TLS: as long as a handshake may take on client listeners."""
 _RECEIVE_BYTES = 256 * 1024
 _RETRY_SECONDS = 0.05
 _MAX_RETRY_SECONDS = 1.0
@@ -76,7 +77,7 @@ Receiver = Callable[[int, Body], None]
 Handler = Callable[[int, Body], Awaitable[Body]]
 """Answers a request: the peer and the body, whose shape has been checked. Any exception refuses the request."""
 NewClient = Callable[[], asyncio.BufferedProtocol]
-"""Makes the protocol that serves a client's connection."""
+"""Makes the protocol that serves a client's connection on a controller listener."""
 OnConnection = Callable[[int, bool], None]
 """Called when the link to a peer comes up or goes down."""
 
@@ -111,7 +112,7 @@ class Links:
         """The TLS and SASL of the controller listeners; None if all of them are PLAINTEXT."""
         self._own_security: Callable[[], Security] | None = None
         self._proving: frozenset[str] = frozenset()
-        """The controller listeners on which everybody has to prove a name."""
+        """The controller listeners on which every caller has to prove a name."""
         self._named: frozenset[str] = frozenset()
         """The controller listeners on which callers may prove a name: those with TLS or SASL."""
         self._secret = secret
@@ -132,12 +133,12 @@ class Links:
         self._handlers: dict[str, Handler] = {}
         self._on_connection: list[OnConnection] = []
         self._new_client: dict[str, NewClient] = {}
-        """By the name of the controller listener; empty until the node serves clients there."""
+        """The function for each controller listener, by name; empty until the node serves clients there."""
         self._servers: dict[Listener, asyncio.Server] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._is_closed = False
         self.receive_buffer = memoryview(b"")
-        """Where links with TLS receive; all bytes are taken before the next arrive."""
+        """The buffer of all links with TLS: bytes are processed before the next are received."""
 
     # --- for the node ------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class Links:
         return self._secret is not None
 
     def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
-        """Use TLS and SASL as the settings of the controller listeners say. Call it before `listen`."""
+        """Use the TLS and SASL settings of the controller listeners. Call it before `listen`."""
         if config.controller_security is not None:
             self._own_security = functools.partial(security_to_controllers, config)
         controllers = [each for each in config.secured if each.listener in config.controller_listener_names]
@@ -163,9 +164,9 @@ class Links:
             self._named = frozenset(each.listener for each in controllers)
 
     async def own_security(self) -> Security | None:
-        """Return how this node connects to controllers, its keys and certificates just read; None if in clear text.
+        """Return the security of this node's connections to controllers, reading files; None if they are PLAINTEXT.
 
-        Raises KafkaError if they cannot be used.
+        Raises KafkaError if keys or certificates cannot be used.
         """
         return None if self._own_security is None else await asyncio.to_thread(self._own_security)
 
@@ -257,7 +258,7 @@ class Links:
     def forbids_links_to(self, host: str, listener: str | None = None) -> bool:
         """Return whether links to an address are forbidden: other machines require a secret, or TLS or SASL.
 
-        `listener` is the one that a peer has connected to; None if this node connects.
+        `listener` is the one to which a peer has connected; None if this node connects.
         """
         is_proved = self._own_security is not None if listener is None else listener in self._proving
         return self._secret is None and not is_proved and not is_loopback(host)
@@ -322,7 +323,7 @@ class Links:
         return not self.is_voter or peer not in self._voters or self.node_id > peer
 
     def may_be_node(self, listener: str, principal: Principal, host: str) -> bool:
-        """Return whether a caller may be a node of the cluster, which without a secret is a right of its name."""
+        """Return whether a caller may be a node of the cluster; without a secret, its principal needs the right."""
         if self.security is None or self._secret is not None or listener not in self._named:
             return True
         return self.security.may_be_node(principal, host)
@@ -394,7 +395,7 @@ class Links:
         self.security.failed_from(connection.host, printable(reason))
 
     def take_over(self, listener: str, transport: asyncio.Transport, received: bytes, principal: Principal) -> None:
-        """Have the node serve the connection of a client, which has sent these bytes so far."""
+        """Have the node serve a client's connection, beginning with the bytes received already."""
         if (new_client := self._new_client.get(listener)) is None:
             transport.abort()
             return
@@ -420,7 +421,7 @@ class Links:
         )  # fmt: skip
 
     def call_failed(self, address: Address, reason: str) -> None:
-        """Log that this node cannot prove itself to a controller, or a controller to this node."""
+        """Log that TLS or a login failed on a connection to a controller."""
         self._complaints.write(
             logger, logging.WARNING, "link call", address.host, "no link to %s: %s", address, printable(reason)
         )
@@ -481,11 +482,11 @@ class Links:
 
 
 def _accepted(links: Links, listener: str) -> asyncio.BaseProtocol:
-    """Return what a socket accepted on this listener talks to."""
+    """Return the protocol for a socket accepted on this listener."""
     security = links.security
     if security is None:
         return Link(links, is_caller=False, listener=listener)
-    from kraftpy.broker.metadata.link_login import LoginServer  # here: most quorums need none
+    from kraftpy.broker.metadata.link_login import LoginServer  # here: most quorums do not need it
 
     login = None
     if (sasl := security.sasl_settings(listener)) is not None:

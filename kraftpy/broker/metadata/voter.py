@@ -87,7 +87,7 @@ class Voter:
         tasks: Tasks,
         on_loaded: Callable[[Sequence[Entry]], None] | None = None,
     ) -> None:
-        """`on_loaded` is called once, with the entries after the snapshot, which the machine has."""
+        """`on_loaded` is called once, with the journal's entries after the snapshot, which the machine has restored."""
         self._on_loaded = on_loaded
         self._node_id = node_id
         self._voters = voters
@@ -111,13 +111,13 @@ class Voter:
         self._disk_trouble = ""
         """While the disk is full: a description of the failure."""
         self._reopen_at_ms = 0
-        """While the disk is full: the earliest time of the next attempt, whatever peers send meanwhile."""
+        """While the disk is full: the earliest time of the next attempt; messages from peers do not advance it."""
         self._sessions: dict[int, object] = {}
         """For each connected peer, a token that is new with each connection."""
         self._changed: asyncio.Event = asyncio.Event()
         """Set and replaced whenever observers may have something new to receive."""
         self._last_state: object = None
-        """The state when those who wait were last woken."""
+        """The state when waiters were last woken."""
         self._running: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.observers: dict[int, tuple[int, int, int]] = {}
@@ -393,7 +393,7 @@ class Voter:
                 if not is_transient(error):
                     raise journal_failed(error) from error
                 await self._leave_quorum(error)
-            except (JournalError, CodecError) as error:  # damaged since it was last read
+            except (JournalError, CodecError) as error:  # the journal was damaged since it was last read
                 raise DirectoryFailed(f"log.dirs: {error}") from error
             except QuorumStoppedError as error:
                 raise Fatal(str(error)) from error

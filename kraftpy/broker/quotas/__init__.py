@@ -1,5 +1,5 @@
-"""Holds clients to their quotas: drives `kraftpy.quotas`.
+"""Enforces client quotas on one broker, around `kraftpy.quotas`.
 
-`clients` counts what requests use and makes connections wait, `connections` limits how fast they are created, `hosts`
-resolves the names of hosts that have quotas.
+`clients` measures requests and makes connections wait, `mutations` limits changes of topics, `connections` limits how
+fast connections are created, and `hosts` resolves the names of hosts that have quotas.
 """

@@ -1,26 +1,25 @@
-"""Counts what each request uses, and makes the connections of clients above their quotas wait (KIP-13, 124, 219, 599).
+"""Measures each request, and makes connections of clients above their quotas wait (KIP-13, 124, 219, 599).
 
-A request's answer goes out at once and says how long the client should wait; for that long, its connection is neither
-read nor served (`Connection.mute`). Nobody else waits. If several quotas are exceeded, the longest wait counts.
+A request's answer is sent at once and tells the client how long to wait; for that long, its connection is neither read
+nor served (`Connection.mute`). Other connections do not wait. If several quotas are exceeded, the longest wait counts.
 
-    producer_byte_rate        bytes of Produce requests, when they are answered
+    producer_byte_rate        bytes of Produce requests, counted when they are answered
     consumer_byte_rate        bytes of records in answers to Fetch; an answer above the limit is replaced by an empty
-                              one, and does not count. Those of ShareFetch count, but are sent: they are acquired
-    request_percentage        time on the event loop, in percent of one second for each second, apart from waiting and
-                              from work in other threads; a wait lasts at most one sample. Encoding the answer counts
-                              towards later ones. Produce with acks=0 is exempt, as its client cannot be told
+                              one, and does not count. Records of ShareFetch count, but are sent: they are acquired
+    request_percentage        time on the event loop, in percent of one second for each second, without the time spent
+                              waiting or in other threads; a wait lasts at most one sample. Encoding the answer counts
+                              towards later requests. Produce with acks=0 is exempt, as it has no answer
     controller_mutation_rate  partitions created and deleted: tokens of a bucket (`quotas.buckets`)
 
-The first three are kept by a leaky bucket (`quotas.rates`).
+The first three are measured with a leaky bucket (`quotas.rates`).
 
 Exempt: requests on connections that have proved to be another broker's, and those a broker sends to itself.
 
-Limits: at most `MOST_COUNTERS` counters of each kind. The ones that are as good as new go first, then the ones that
-were not used for the longest time. Without quotas of users and client ids, a request costs one check, and nothing is
-counted.
+Limits: at most `MOST_COUNTERS` counters of each kind. Counters that are as good as new are dropped first, then the
+least recently used ones. Without quotas of users and client ids, a request costs one check, and nothing is counted.
 
-Left out: metrics of quotas; one count for several brokers (as in Kafka, each broker counts by itself; here that is also
-true of mutations, which Kafka's controller counts).
+Left out: metrics of quotas. As in Kafka, each broker counts separately; here that includes mutations, which in Kafka
+the controller counts.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from kraftpy.quotas.limits import Limit, Limits
 from kraftpy.quotas.rates import Rate
 
 MOST_COUNTERS: Final = 10_000
-"""The most counters of each kind: some 4 MB."""
+"""The most counters of each kind, which take some 4 MB."""
 _MOST_FOUND: Final = 10_000
 _PERCENT_OF_NS: Final = 100 / 1e9
 _FIRST_METADATA_WITH_THROTTLE: Final = 3
@@ -57,11 +56,11 @@ _Key = tuple[str, str | None, str | None]
 
 class _Forgettable(Protocol):
     def is_as_new(self, now: float) -> bool:
-        """Return whether forgetting this changes nothing."""
+        """Return whether this equals a new one, so that it can be dropped."""
 
 
 class _Counters(Generic[C]):
-    """Counters by key, user and client id; the ones used last are at the end."""
+    """Counters by key, user and client id, in the order of their last use."""
 
     def __init__(self, make: Callable[[], C], now: Callable[[], int], most: int) -> None:
         self._make = make
@@ -73,7 +72,7 @@ class _Counters(Generic[C]):
         return len(self._counters)
 
     def of(self, key: _Key) -> C:
-        """Return a counter; a new one if there is none."""
+        """Return the counter of a key, creating it if necessary."""
         counters = self._counters
         found = counters.pop(key, None)
         if found is None:
@@ -84,9 +83,9 @@ class _Counters(Generic[C]):
         return found
 
     def _make_room(self) -> None:
-        """Drop what is as good as new, and the oldest quarter of the rest if that is too little.
+        """Drop counters that equal new ones, and the oldest quarter of the rest if that frees too little.
 
-        Clients may invent client ids: this takes time only once for many of them.
+        Clients may make up client ids, so this frees room for many of them at once.
         """
         now = self._now()
         kept = {key: counter for key, counter in self._counters.items() if not counter.is_as_new(now)}
@@ -102,7 +101,7 @@ class ClientQuotaManager:
     def __init__(
         self, config: BrokerConfig, clock: Clock, limits: Callable[[], Limits], *, most_counters: int = MOST_COUNTERS
     ) -> None:
-        """`limits` returns the quotas of now."""
+        """`limits` returns the current quotas."""
         self._limits = limits
         self._clock = clock
         self._samples, self._sample_ms = config.quota_window_num, config.quota_window_size_seconds * 1000
@@ -120,11 +119,11 @@ class ClientQuotaManager:
 
     @property
     def in_use(self) -> bool:
-        """There are quotas of users or client ids."""
+        """True if some user or client id has a quota."""
         return self._limits().of_clients
 
     def meter(self) -> Meter:
-        """Return what measures a request that has just arrived."""
+        """Return a meter for a request that has just arrived."""
         return Meter(self)
 
     def limit(self, user: str, client_id: str, key: str) -> Limit | None:
@@ -139,7 +138,7 @@ class ClientQuotaManager:
         return self._found[place]
 
     def record(self, limit: Limit | None, key: str, amount: float) -> int:
-        """Count a use; return how many milliseconds to wait for it."""
+        """Count some usage; return how many milliseconds the client has to wait for it."""
         if limit is None:
             return 0
         rate, now = self._rates.of((key, limit.user, limit.client_id)), self._now()
@@ -149,20 +148,20 @@ class ClientQuotaManager:
         return min(wait_ms, self._sample_ms) if is_time else wait_ms
 
     def may_exceed(self, limit: Limit | None, key: str, amount: float) -> bool:
-        """Return whether a use that the quota never allows at once may be made now, to be waited for afterwards."""
+        """Return whether more than the quota ever allows at once may be used now, with a wait afterwards."""
         if limit is None:
             return True
         rate = self._rates.of((key, limit.user, limit.client_id))
         return amount > limit.value * self._window_s and not rate.wait_ms(limit.value, self._now())
 
     def most_in_window(self, limit: Limit | None) -> int | None:
-        """Return the most bytes that one answer may have without a wait, if nothing was used before; None if any."""
+        """Return the most bytes in an answer that cause no wait if nothing was used before; None without a limit."""
         if limit is None:
             return None
         return max(1, int(limit.value * self._window_s))
 
     def take(self, limit: Limit | None, count: float, *, strict: bool) -> tuple[bool, int]:
-        """Take tokens for a change of partitions; return whether it is allowed, and how many milliseconds to wait.
+        """Take tokens for a change of partitions; return whether it is allowed, and the milliseconds to wait after it.
 
         With `strict`, nothing is allowed or taken while the bucket is overdrawn.
         """
@@ -183,7 +182,7 @@ class ClientQuotaManager:
 
 
 class Meter:
-    """What one request uses. Runs the request, and measures its time on the event loop."""
+    """The usage of one request. Runs the request, and measures its time on the event loop."""
 
     __slots__ = ("_began_ns", "_context", "_manager", "_recorded_ns", "_spent_ns", "_wait_ms")
 
@@ -197,7 +196,7 @@ class Meter:
     # --- time --------------------------------------------------------------------------------
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the whole of a request. What it spends after its answer is known counts without a wait."""
+        """Run a request to its end. The time that it takes after its answer is known counts, but causes no wait."""
         try:
             return cast("T", await _Timed(work, self))
         finally:
@@ -209,7 +208,7 @@ class Meter:
         self._began_ns = perf_counter_ns()
 
     def end(self) -> None:
-        """Note that the request waits, or is over."""
+        """Note that the request waits or has ended."""
         self._spent_ns += perf_counter_ns() - self._began_ns
         self._began_ns = 0
 
@@ -218,7 +217,7 @@ class Meter:
         unrecorded_ns, self._recorded_ns = spent_ns - self._recorded_ns, spent_ns
         return self._manager.record(self._limit(REQUEST_PERCENTAGE), REQUEST_PERCENTAGE, unrecorded_ns * _PERCENT_OF_NS)
 
-    # --- what handlers ask -------------------------------------------------------------------
+    # --- for handlers ------------------------------------------------------------------------
 
     def most_fetch_bytes(self) -> int | None:
         """Return the most bytes of records that an answer to Fetch should have; None if there is no such limit."""
@@ -227,9 +226,9 @@ class Meter:
     def must_wait_to_fetch(self, count: int) -> bool:
         """Count the bytes of an answer to Fetch; if they are too many, uncount them and return True.
 
-        The answer must then be empty. The client's use of time is also judged now, and has the same effect. A batch
-        that is larger than what the quota ever allows at once is sent as soon as the client need not wait: else it
-        could never be read.
+        The answer must then be empty. The client's time is checked now as well, with the same effect. A batch larger
+        than the quota ever allows at once is sent as soon as the client need not wait: otherwise it could never be
+        read.
         """
         limit = self._limit(CONSUMER_BYTE_RATE)
         may_exceed = self._manager.may_exceed(limit, CONSUMER_BYTE_RATE, count)
@@ -241,10 +240,7 @@ class Meter:
         return must_wait
 
     def may_mutate(self, partitions: int, *, strict: bool) -> bool:
-        """Count partitions that are to be created or deleted; return False if they must not be.
-
-        Without `strict` they always may be.
-        """
+        """Count partitions to create or delete; return False, only if `strict`, if there have been too many."""
         may, wait_ms = self._manager.take(self._limit(CONTROLLER_MUTATION_RATE), partitions, strict=strict)
         self._wait_ms = max(self._wait_ms, wait_ms)
         return may
@@ -256,14 +252,14 @@ class Meter:
     # --- the end of a request ----------------------------------------------------------------
 
     def of(self, context: RequestContext) -> Meter | None:
-        """Begin to count for the client of a request; None if it is exempt."""
+        """Count for the client of this request from now on; return None if the request is exempt."""
         if context.connection is None or context.connection.proved_broker is not None:
             return None
         self._context = context
         return self
 
     def settle(self, response: Any, frame_bytes: int) -> Any:
-        """Put the time to wait into the answer, and let the connection wait; return the answer to send."""
+        """Put the time to wait into the answer, and mute the connection for that long; return the answer to send."""
         context = self._context
         if context is None or context.connection is None:
             return response
@@ -280,7 +276,7 @@ class Meter:
             return response
         context.connection.mute(wait_ms / 1000)
         if isinstance(response, Encoded):
-            if context.api_version >= _FIRST_METADATA_WITH_THROTTLE:  # then the time comes first
+            if context.api_version >= _FIRST_METADATA_WITH_THROTTLE:  # the throttle time is the first field then
                 return Encoded(wait_ms.to_bytes(4, "big") + response.body[4:])
         elif response is not None and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = wait_ms
@@ -315,5 +311,5 @@ class _Timed:
             thrown = None
             try:
                 yield waits_for
-            except BaseException as error:  # a cancellation goes on to what is awaited
+            except BaseException as error:  # such as a cancellation: raise it inside the coroutine
                 thrown = error

@@ -1,14 +1,14 @@
 """Limits how fast connections are created (KIP-612): `max.connection.creation.rate`, and quotas of IP entities.
 
-A connection that waits is open but muted: it is not read, and costs a descriptor and little memory. At most
-`socket.listen.backlog.size` wait on each listener, as many as a full backlog of the kernel would hold, and as many more
-before they are closed for the rate of their address; others are closed at once.
+A connection that waits is open but muted: it is not read, and takes a descriptor and little memory. On each listener,
+at most `socket.listen.backlog.size` connections wait to be served, as many as a full backlog of the kernel would hold,
+and at most as many again wait to be closed because of their address's rate. Any more are closed at once.
 
 With several listeners, the one for other brokers is exempt from the broker's rate, as in Kafka. A listener's own rate
-is `listener.name.<name>.max.connection.creation.rate`, which the metadata may have, too. Without any rate, a new
+is `listener.name.<name>.max.connection.creation.rate`, from the file or the metadata. Without any rate, a new
 connection costs a few comparisons.
 
-Names of hosts are resolved when their quota is set or when the broker starts; addresses are compared in one form.
+Host names are resolved when their quota is set or when the broker starts. Addresses are compared in one form.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ConnectionQuotas:
         self._found_in: tuple[Limits | None, int] = (None, 0)
 
     def opened(self, listener: str, connection: Connection) -> bool:
-        """Let a new connection wait if it comes too soon; return False if it has to be closed at once."""
+        """Make a new connection wait if it comes too soon; return False if it has to be closed at once."""
         config, image = self._settings.config, self._image()
         limits = image.quotas.limits
         of_broker = None if listener == self._protected else _limited(config.max_connection_creation_rate)
@@ -84,7 +84,7 @@ class ConnectionQuotas:
         now = self._clock.monotonic_ms()
         is_full = self._waiting[listener, False] >= self._most_waiting
         if is_full:
-            self._complain("backlog", connection, "too many connections wait for their turn")
+            self._complain("backlog", connection, "too many connections are waiting")
             return False
         verdict = self._rates.arrive(
             listener, address, now, of_broker=of_broker, of_listener=of_listener, of_address=of_address
@@ -137,7 +137,7 @@ class ConnectionQuotas:
                 return
             rate = limits.of_ip(name, CONNECTION_CREATION_RATE)
             if not addresses:
-                self._complaints.own(logger, "hosts", "the host %s has a quota, and its name does not resolve", name)
+                self._complaints.own(logger, "hosts", "the host %s has a quota, but its name does not resolve", name)
             if rate is not None:
                 self._by_address |= {each: rate for each in addresses if each not in self._by_address}
 
@@ -147,7 +147,7 @@ class ConnectionQuotas:
 
 
 def setting_of(listener: str) -> str:
-    """Return the name of a listener's own rate among the settings."""
+    """Return the name of the setting with a listener's own rate."""
     return f"listener.name.{listener.lower()}.{RATE}"
 
 

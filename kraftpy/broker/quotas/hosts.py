@@ -1,4 +1,4 @@
-"""The addresses that quotas of IP entities are for: addresses in one form, and names of hosts that are resolved."""
+"""Resolves the hosts and addresses that quotas of IP entities name, into addresses in one form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RESOLVE_SECONDS: Final = 5.0
 
 
 def normal_address(text: str) -> str | None:
-    """Return an address in the one form that is compared; None if the text is no address."""
+    """Return an address in the form in which addresses are compared; None if the text is not an address."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -35,5 +35,5 @@ async def addresses_of(name: str) -> list[str]:
 
 
 async def resolves(name: str) -> bool:
-    """Return whether a name stands for an address."""
+    """Return whether a host name resolves to an address."""
     return bool(await addresses_of(name))

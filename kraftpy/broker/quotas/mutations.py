@@ -1,8 +1,8 @@
-"""Holds changes of topics to `controller_mutation_rate`: one token for each partition that is created or deleted.
+"""Enforces `controller_mutation_rate` on changes of topics: one token for each partition that is created or deleted.
 
-In requests of a strict version, a topic that comes when the client's tokens are used up is refused with
-THROTTLING_QUOTA_EXCEEDED; the last one before it may need more tokens than there are. In earlier versions every topic
-is allowed, and the client waits afterwards (KIP-599). A topic that is not changed after all gets its tokens back.
+In requests of a strict version, a topic is refused with THROTTLING_QUOTA_EXCEEDED once the client's tokens are used up;
+the one before it may take more tokens than there are. In earlier versions every topic is allowed, and the client waits
+afterwards (KIP-599). The tokens of a topic that is not changed after all are given back.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 def exceeded() -> KafkaError:
-    """Return the error of what the quota does not allow now."""
+    """Return the error for a change that the quota does not allow now."""
     return KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
 
 
 class Mutations(Generic[T]):
     """The changes of one request: those that are `allowed` now, and those `refused`, each in order.
 
-    `cost` tells how many partitions a change creates or deletes, before anything is changed.
+    `cost` returns how many partitions a change creates or deletes; it is called before anything is changed.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Mutations(Generic[T]):
                 self._costs.append(partitions)
 
     def decided(self, results: Sequence[TopicResult]) -> None:
-        """Uncount allowed changes that failed for other reasons; one that was not decided in time may yet be made."""
+        """Uncount allowed changes that failed for other reasons; a change that timed out may still be made."""
         for partitions, result in zip(self._costs, results, strict=False):  # without a quota, there are no costs
             if partitions and result.error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
                 assert self._quota is not None
@@ -69,12 +69,12 @@ def cost_of_creation(topic: NewTopic, default_partitions: int) -> int:
 
 
 def cost_of_deletion(reference: TopicReference, image: Image) -> int:
-    """Return how many partitions a topic has; 0 if there is none."""
+    """Return how many partitions a topic has; 0 if the topic does not exist."""
     found = image.topic(reference.name) if reference.name is not None else image.topic_by_id(reference.topic_id)
     return 0 if found is None else len(found.partitions)
 
 
 def cost_of_growth(topic: NewPartitions, image: Image) -> int:
-    """Return how many partitions would be added to a topic; 0 if there is none."""
+    """Return how many partitions would be added to a topic; 0 if the topic does not exist."""
     found = image.topic(topic.name)
     return 0 if found is None else topic.count - len(found.partitions)

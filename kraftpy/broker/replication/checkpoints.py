@@ -47,7 +47,7 @@ class Checkpoints:
         return self._deletions != self._deletions_written
 
     async def write(self) -> None:
-        """Write, per log directory, how far each log is durable and where it starts. Raises OSError."""
+        """Write the recovery point and the start offset of each log, per log directory. Raises OSError."""
         await _to_the_end(self._write())
 
     async def write_log_start(self, log: PartitionLog, offset: int) -> None:

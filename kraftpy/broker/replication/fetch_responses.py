@@ -25,7 +25,7 @@ Answers = list[tuple[FetchedPartition, PartitionData]]
 
 
 def name_leaders(broker: HasImage, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
-    """Name the leaders of partitions that are not led here (KIP-951), to clients that read it."""
+    """Name the leaders of partitions that are not led here (KIP-951), in versions with a field for it."""
     if context.api_version < _FIRST_LEADER_VERSION:
         return []
     hints: LeaderHints | None = None
@@ -60,7 +60,7 @@ async def respond_long(
 
 
 def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:
-    """Build the response from the partitions that its session must hear of, those of a topic together if adjacent."""
+    """Build the response from the partitions that its session must include; adjacent ones of a topic are grouped."""
     topics: list[FetchableTopicResponse] = []
     last: tuple[str, bytes] | None = None
     for partition, answer in answers:

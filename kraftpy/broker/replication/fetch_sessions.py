@@ -190,9 +190,9 @@ class FetchSessions:
         return self._continue(request, asked, uses_topic_ids, now, follower_id)
 
     def keep_unanswered(self, fetched: FetchContext) -> int:
-        """Return the session to name in an empty answer, by which a client is throttled (KIP-219).
+        """Return the session to name in the empty answer that throttles a client (KIP-219).
 
-        A session that has just begun ends with it: the client has to ask for all partitions again.
+        A session that has just begun ends with this answer: the client has to ask for all partitions again.
         """
         if fetched.session is not None and not fetched.incremental:
             self._drop(fetched.session.id)
@@ -233,7 +233,7 @@ class FetchSessions:
                 known.max_bytes = partition.max_bytes
                 known.current_leader_epoch = partition.current_leader_epoch
                 known.last_fetched_epoch = partition.last_fetched_epoch
-        for forgotten in request.forgotten_topics_data:  # last, so that what is also asked for is forgotten
+        for forgotten in request.forgotten_topics_data:  # last, so that a partition that is also asked for is forgotten
             for index in forgotten.partitions:
                 key = (forgotten.topic, forgotten.topic_id, index)
                 session.partitions.pop(key, None)
@@ -329,7 +329,7 @@ def asked_for(request: FetchRequest) -> list[FetchedPartition]:
             partition=partition.partition,
             fetch_offset=partition.fetch_offset,
             max_bytes=partition.partition_max_bytes,
-            current_leader_epoch=max(NO_EPOCH, partition.current_leader_epoch),  # unlike elsewhere, as in Kafka
+            current_leader_epoch=max(NO_EPOCH, partition.current_leader_epoch),  # only here, as in Kafka
             last_fetched_epoch=partition.last_fetched_epoch,
             log_start_offset=partition.log_start_offset,
         )

@@ -11,11 +11,11 @@ the next wait instead. A leader that cannot be reached is retried after `replica
 metadata says that it, or any broker, is back.
 
 Each leader has `num.replica.fetchers` fetchers, which share its partitions. They all run on one loop: more than one
-helps where the way to the leader is long, not where the processor is busy (decision 43). Partitions that are synced
-before they are acknowledged (`kraftpy.flush.before.ack`) have fetchers of their own, for each leader and log directory.
-Those sync everything they have appended, in one round, before their next request, so that the offsets in it acknowledge
-nothing that is not synced; no other partition waits for that disk. Replicas under a throttle pause for as long as it
-asks (`throttle`).
+helps if the leader is far away, not if the processor is busy (decision 43). Partitions that are synced before they are
+acknowledged (`kraftpy.flush.before.ack`) have their own fetchers, for each leader and log directory. These sync
+everything they have appended, in one round, before their next request, so that the offsets in it acknowledge only
+synced records; no other partition waits for that disk. Replicas under a throttle pause for as long as it asks
+(`throttle`).
 
 Left out: moves of a partition between this broker's disks (`upkeep.log_moves`).
 """
@@ -155,7 +155,7 @@ class Fetchers:
 
 
 def _number_of(key: PartitionKey) -> int:
-    """Return a number for a partition: those of one topic follow each other, so that its fetchers share them evenly."""
+    """Return a number for a partition; a topic's partitions have consecutive numbers, so that fetchers share them."""
     return int.from_bytes(key.topic_id[:8]) + key.partition
 
 

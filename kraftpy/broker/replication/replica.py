@@ -48,7 +48,7 @@ from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicP
 
 NO_LEADER = BrokerId(-1)
 NO_LEADER_EPOCH = -1
-"""The epoch that a client sends if it knows none; any other negative one is older than the leader's."""
+"""The epoch that a client sends if it knows none; any other negative epoch counts as older than the leader's."""
 NEVER = 1 << 62
 
 
@@ -333,12 +333,15 @@ class Replica:
         )
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) if there is none."""
+        """Return (epoch, end offset) of the largest epoch up to `leader_epoch`, or (-1, -1)."""
         end = self.log.end_offset_for_epoch(leader_epoch)
         return end.leader_epoch, end.end_offset
 
     def diverging_epoch(self, last_fetched_epoch: LeaderEpoch, fetch_offset: Offset) -> tuple[int, int] | None:
-        """Return where the reader's log diverges, if it does (rule 3). Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
+        """Return the epoch and offset at which the reader's log diverges, if it does (rule 3).
+
+        Raises KafkaError (OFFSET_OUT_OF_RANGE).
+        """
         epoch, end_offset = self.end_offset_for_epoch(last_fetched_epoch)
         if end_offset < 0 or fetch_offset < self.log.log_start_offset:
             raise KafkaError(

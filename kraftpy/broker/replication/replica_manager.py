@@ -166,7 +166,7 @@ class ReplicaManager:
         async for some in in_slices(list(self.replicas), _APPLIED_AT_ONCE):
             for replica in some:
                 await replica.operations.truncation_ended()
-                await replica.operations.end()  # from here on only the thread that closes the files uses them
+                await replica.operations.end()  # from here on only the closing thread uses the files
         threads = max(1, min(THREADS_THAT_SYNC, self._descriptors.work_files // (FILES_WHILE_OPENING + 4)))
         with Threads(threads, thread_name_prefix="close-log") as pool:
             closed: list[tuple[Replica, Exception | None]] = []
@@ -227,11 +227,11 @@ class ReplicaManager:
         await self._apply_to(touched)
 
     def _is_mine(self, broker: str) -> bool:
-        """Return whether settings of the broker with this name are this one's; "" stands for all brokers."""
+        """Return whether settings of the broker with this name apply here; "" stands for all brokers."""
         return broker in ("", str(self.broker_id))
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over settings that changed while the broker runs; open logs have them once `apply` has run."""
+        """Take over settings that changed while the broker runs; `apply` then applies them to open logs."""
         self.topic_configs.config = config
         self.opener.config = config
 

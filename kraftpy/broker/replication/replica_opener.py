@@ -49,7 +49,7 @@ _CREATED_AT_ONCE = 100
 _THREADS_FOR_MANY = 3
 """Threads that create many partitions compete with the event loop for the interpreter, which delays the loop."""
 _TASKS = 64
-"""How many tasks open logs: more than there are threads, so that no thread waits for the event loop."""
+"""The number of tasks that open logs: more than threads, so that no thread waits for the event loop."""
 _LOOKED_AT_AT_ONCE = 1_000
 """Partitions that are looked at before others get the event loop."""
 _ADDED_AT_ONCE = 500
@@ -190,7 +190,7 @@ class ReplicaOpener:
             async for some in in_slices(wanted, _LOOKED_AT_AT_ONCE):
                 placed += [(self._disk_for(each.key), each) for each in some]
             pieces = (placed[first::jobs_at_most] for first in range(min(jobs_at_most, len(placed))))
-            # Few tasks take turns, however many logs there are: each would take the event loop's time when it starts.
+            # A few tasks for any number of logs: starting a task for each would take the event loop's time.
             jobs = [
                 asyncio.ensure_future(self._open_pieces(opening, pieces))
                 for _ in range(min(_TASKS, jobs_at_most, len(placed)))
@@ -213,7 +213,7 @@ class ReplicaOpener:
     async def _open_pieces(
         self, opening: Opening, pieces: Iterator[Sequence[tuple[Disk, Wanted]]]
     ) -> dict[TopicPartition, Replica | Exception]:
-        """Open the logs of one piece after another, as long as there are any. Others take pieces, too."""
+        """Open the logs of one piece after another until none is left; other tasks take pieces, too."""
         found: dict[TopicPartition, Replica | Exception] = {}
         for piece in pieces:
             found.update(await self._open_in(opening, piece))

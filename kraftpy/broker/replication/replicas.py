@@ -50,7 +50,7 @@ class Replicas:
     def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Replica:
         """Return the partition's replica if this broker leads it, in the epoch that the client means (-1 is any).
 
-        As in Kafka, the epoch is judged before the role. Raises KafkaError (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+        As in Kafka, the epoch is checked before the role. Raises KafkaError (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
         NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR).
         """
         replica = self._by_name.get((topic, partition))
@@ -112,7 +112,7 @@ class Replicas:
         key = TopicPartition(topic, partition)
         known = self.image.partition(topic, partition)
         leads_elsewhere = known is not None and known.leader not in (NO_LEADER, self.broker_id)
-        if self.offline.has_failed(key) and not leads_elsewhere:  # else aiokafka would keep asking here
+        if self.offline.has_failed(key) and not leads_elsewhere:  # otherwise aiokafka would keep asking this broker
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} is offline: {self.offline.why(key)}")
         if replica is None and known is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {key}")

@@ -43,7 +43,7 @@ class TopicConfigs:
     ) -> None:
         """`changing` is held by those who open, close and configure partitions."""
         self.config = config
-        """This broker's settings, from which topics have their defaults."""
+        """This broker's settings, which give topics their defaults."""
         self._replicas = replicas
         self._fetchers = fetchers
         self._failures = failures

@@ -1,7 +1,7 @@
-"""The audit log: a line of JSON for each refusal and each administrative operation, in a file of its own if one is set.
+"""The audit log: a line of JSON for each refusal and each administrative operation, in its own file if one is set.
 
-The file is changed for a new one when it is full; `_KEPT_FILES` older ones are kept, with `.1`, `.2`, ... behind their
-names. Without a file, lines go where all others go, and are limited like them.
+A full file is replaced by a new one; `_KEPT_FILES` older ones are kept, with `.1`, `.2`, ... appended to their names.
+Without a file, the lines go to the broker's log, and count towards its limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEPT_FILES: Final = 9
 
 
 class _TimedLine(logging.Formatter):
-    """Puts the time into the line's object, in front."""
+    """Adds the time to the line's object, as its first field."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -28,7 +28,7 @@ class _TimedLine(logging.Formatter):
 
 
 def open_audit_log(config: BrokerConfig) -> None:
-    """Let this process write the audit log, if it has an authorizer. Raises StartupError."""
+    """Set up the audit log of this process, if there is an authorizer. Raises StartupError."""
     if not config.authorizer_class_name:
         return
     logger = logging.getLogger(NAME)

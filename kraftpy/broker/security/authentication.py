@@ -1,11 +1,12 @@
-"""SASL of one connection: answers its requests until it has proved who it is, and again when its session ends.
+"""SASL on one connection: answers its requests until the client has logged in, and again when its session ends.
 
-Before that, only ApiVersions, SaslHandshake and SaslAuthenticate are served, in this order, and nothing else is even
-decoded; a request may have `sasl.server.max.receive.size` bytes. A client that fails is told why, as far as it may know
-it, after `connection.failed.authentication.delay.ms`, during which nothing more is read from it, and is then cut off.
+Before the login, only ApiVersions, SaslHandshake and SaslAuthenticate are served, in this order; other requests are not
+even decoded, and a request may have up to `sasl.server.max.receive.size` bytes. A client that fails gets its answer
+after `connection.failed.authentication.delay.ms`, in which nothing more is read from it, and is then disconnected. The
+answer gives the reason unless it would reveal a secret.
 
-When a session that never ends has begun, this steps aside: the connection's requests go to the broker directly.
-`kraftpy.security.sasl` has the rules.
+Once a session without an end has begun, the connection's requests go to the broker directly. The rules are in
+`kraftpy.security.sasl`.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 
 _SIZE_BYTES = 4
 _ERROR_OF_VERSIONS = slice(8, 10)
-"""Where an answer to ApiVersions has its error, whatever its version: behind its size and its header."""
+"""The place of the error code in an answer to ApiVersions of any version: after the size and the header."""
 _BEFORE_HANDSHAKE = "Unexpected Kafka request of type %s during SASL handshake."
 _NAMES = {int(key): "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey}
 
 
 class Authentication:
-    """Stands in front of `serve`, which answers the requests of a known client.
+    """Stands in front of `serve`, which answers the requests of a client that has logged in.
 
-    `failed` is told why a client was refused, for the log.
+    `failed` logs the reason for which a client was refused.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Authentication:
         self._failure_delay = failure_delay_ms / 1000
 
     async def answer(self, frame: bytearray, connection: Connection) -> Response | None:
-        """Answer one request. Raises ProtocolError if the connection must be closed, and LastAnswer if it ends so."""
+        """Answer one request. Raises ProtocolError to close the connection, or LastAnswer to answer and close it."""
         try:
             return await self._answer(frame, connection)
         except IllegalState as illegal:
@@ -128,7 +129,7 @@ class Authentication:
         return encode_response(header.api_key, header.api_version, header.correlation_id, response)
 
     async def _prepare(self, token: bytes) -> None:
-        """Wait for what the mechanism needs to judge a token."""
+        """Wait until the mechanism can check the token."""
         needed = self._sasl.prepare(token)
         if needed is not None:
             await needed
@@ -140,7 +141,7 @@ class Authentication:
                 connection.answer_with(self._serve)
 
     async def _refuse(self, connection: Connection, answer: bytes | None, reason: str) -> None:
-        """Answer after a while, and close. Raises LastAnswer."""
+        """Log the reason, wait, and have the connection closed after this answer. Raises LastAnswer."""
         self._failed(connection, reason)
         await asyncio.sleep(self._failure_delay)
         raise LastAnswer(answer)
@@ -156,16 +157,16 @@ def _decoded(frame: bytearray, kind: type[Any]) -> tuple[Any, Any]:
 
 
 def _illegal(header: Any) -> bytes | None:
-    """Return ILLEGAL_SASL_STATE as an answer to any request; None if its answer cannot carry that."""
+    """Return ILLEGAL_SASL_STATE as the answer to any request; None if its answer has no field for an error."""
     try:
         response = APIS[header.api_key].response(error_code=ErrorCode.ILLEGAL_SASL_STATE)
         return encode_response(header.api_key, header.api_version, header.correlation_id, response)
-    except Exception:  # the answer has no error of its own, or the request's version is unknown
+    except Exception:  # the answer has no error code, or the request's version is unknown
         return None
 
 
 def _told(failure: AuthenticationFailed) -> str:
-    """Return the reason of a failure for this process's log."""
+    """Return the whole reason for a failure, for the log."""
     return f"{failure}: {failure.__cause__}" if failure.__cause__ is not None else str(failure)
 
 

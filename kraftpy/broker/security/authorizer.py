@@ -1,13 +1,13 @@
-"""Decides who may do what: Kafka's StandardAuthorizer (KIP-801), on the ACLs of this broker's metadata.
+"""Authorizes requests like Kafka's StandardAuthorizer (KIP-801), by the ACLs in this broker's metadata.
 
-A change of ACLs holds on this broker as soon as its image has it: decisions are kept only while no ACL has changed.
+A change of ACLs takes effect on this broker as soon as its image has it: every change drops the cached decisions.
 Super users may do everything. If no ACL covers a resource, `allow.everyone.if.no.acl.found` decides.
 
-Audit: refusals, and administrative operations that are allowed, are lines of JSON at level INFO in the logger
-`kafka.authorizer.logger` (`audit`); everything else that is allowed is one at DEBUG. Names are those of clients, so
+Audit: refusals and allowed administrative operations are logged as lines of JSON at level INFO by the logger
+`kafka.authorizer.logger` (`audit`); everything else that is allowed is logged at DEBUG. Names come from clients, so
 they are escaped.
 
-Limit: at most `_MOST_KEPT` decisions are kept, and none about names longer than any topic's.
+Limit: at most `_MOST_KEPT` decisions are cached, and none about names longer than any topic's.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _ADMINISTRATIVE: Final = frozenset(
 )
 
 _Question = tuple[Principal, str, Operation, ResourceType, str | None]
-"""Who, from where, does what, on which type of resource, and on which one; None stands for any of them."""
+"""Principal, address, operation, type of resource, and name; None stands for any resource of the type."""
 
 
 def authorizer_of(config: BrokerConfig, acls: Callable[[], Acls]) -> Authorizer | None:
-    """Return the authorizer that the settings ask for."""
+    """Return the authorizer that the settings name, or None."""
     if not config.authorizer_class_name:
         return None
     return Authorizer(
@@ -69,7 +69,7 @@ def authorizer_of(config: BrokerConfig, acls: Callable[[], Acls]) -> Authorizer 
 
 
 class Authorizer:
-    """The decisions of one broker."""
+    """The authorizer of one broker."""
 
     def __init__(
         self,
@@ -82,18 +82,18 @@ class Authorizer:
         self._super_users = super_users
         self._without_acl = allow_everyone_if_no_acl_found
         self.watches: dict[Watch, None] = {}
-        """The requests that wait for news, of which a change of ACLs is one."""
+        """The waiting requests to wake when ACLs have changed."""
         self._kept: dict[_Question, bool] = {}
         self._kept_of: tuple[Acls, int] | None = None
-        """The ACLs, and how many changes they had seen, that the decisions kept are about."""
+        """The ACLs, and their number of changes, that the cached decisions are based on."""
 
     def follow(self, records: Sequence[Record] | None) -> None:
-        """Wake the requests that wait, if ACLs may have changed; `records` is None if anything may have."""
+        """Wake waiting requests if ACLs may have changed; `records` is None if anything may have changed."""
         if records is None or any(type(record) is AclChanged for record in records):
             wake_all(list(self.watches))
 
     def rights_of(self, context: RequestContext) -> Rights:
-        """Return the rights of whoever sent a request."""
+        """Return the rights of a request's sender."""
         if context.principal in self._super_users:
             return ALL_RIGHTS if not audit.isEnabledFor(logging.INFO) else _Granted(context)
         return _Limited(self, context)
@@ -101,7 +101,7 @@ class Authorizer:
     def is_allowed(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Decide whether a principal at an address (`address_of`) may do this."""
+        """Decide whether a principal at an address (`address_of`) may perform an operation."""
         question = (principal, host, operation, resource_type, name)
         kept = self._kept_now()
         known = kept.get(question)
@@ -115,7 +115,7 @@ class Authorizer:
     def may_act_for_cluster(self, principal: Principal, host: str) -> bool:
         """Decide whether a principal at an address may be a node of the cluster.
 
-        A controller that has just started knows no ACL before it has found the quorum, but its super users.
+        A controller that has just started knows its super users, but no ACLs before it has found the quorum.
         """
         if principal in self._super_users:
             return True
@@ -124,14 +124,14 @@ class Authorizer:
         )
 
     def allowed(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> Allowed:
-        """Return the resources on which a principal may do this now, for many questions at once."""
+        """Return the resources on which a principal may perform the operation now: quick for many lookups."""
         index = self._acls().index
         return Allowed(index, principal, host, operation, resource_type, without_acl=self._without_acl)
 
     def is_allowed_on_any(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Decide whether a principal may do this on some resource of the type."""
+        """Decide whether a principal may perform the operation on some resource of the type."""
         question = (principal, host, operation, resource_type, None)
         kept = self._kept_now()
         known = kept.get(question)
@@ -142,7 +142,7 @@ class Authorizer:
         return known
 
     def _kept_now(self) -> dict[_Question, bool]:
-        """Return the decisions that still hold, and have room for one more."""
+        """Return the cached decisions that are still valid, with room for one more."""
         acls = self._acls()
         if self._kept_of is None or self._kept_of[0] is not acls or self._kept_of[1] != acls.changes:
             self._kept.clear()
@@ -153,7 +153,7 @@ class Authorizer:
 
 
 class _OfTopics(NamedTuple):
-    """The rights of a principal to topics. Nothing of a request or its connection is kept for it."""
+    """A principal's rights to topics. Refers to no request or connection, so that groups may keep it."""
 
     authorizer: Authorizer
     principal: Principal
@@ -186,7 +186,7 @@ def _note(
 
 
 class _Granted:
-    """The rights of a super user, whose administrative operations are noted."""
+    """The rights of a super user, with an audit log of administrative operations."""
 
     are_unlimited = True
     of_topics = None
@@ -211,7 +211,7 @@ class _Granted:
 
 
 class _Limited:
-    """The rights of a principal, according to the ACLs of the moment."""
+    """The rights of a principal, by the current ACLs."""
 
     are_unlimited = False
 

@@ -1,9 +1,9 @@
-"""The certificate that a listener shows: its context, made again when its files or its settings have changed.
+"""The TLS context of a listener, which is made again when its settings, or the files of its keys, have changed.
 
 Kafka reads changed files when its settings are altered; here a changed file is enough. A renewed certificate must name
-the same broker: its subject must be the same, and its alternative names must include those of before, unless
-`ssl.allow.dn.changes` and `ssl.allow.san.changes` say otherwise. If a file cannot be used, the log has one line, and
-the context stays as it was; established connections stay in any case.
+the same broker: its subject must be the same, and its alternative names must include the previous ones, unless
+`ssl.allow.dn.changes` and `ssl.allow.san.changes` are set. If a file cannot be used, the error is logged and the
+context stays as it was. Established connections are not affected.
 
 The methods read files, and may be called from any thread.
 """
@@ -32,7 +32,7 @@ class Certificate:
         self._lock = threading.Lock()
         self._seen = self._look(tls)
         self.context: ssl.SSLContext = server_context(tls)
-        """For the connections that are accepted next."""
+        """The context for new connections."""
         self._subject, self._names = _names(own_certificate(tls))
 
     def renew(self) -> None:
@@ -80,7 +80,7 @@ class Certificate:
         return context, subject, names
 
     def _look(self, tls: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return what tells whether a file has changed."""
+        """Return the state of the files: a difference shows that one has changed."""
         found: list[tuple[int, int, int] | None] = []
         for path in files_of(tls):
             try:

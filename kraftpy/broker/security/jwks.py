@@ -2,7 +2,7 @@
 
 The first fetch starts when the listener opens, and the next ones follow every
 `sasl.oauthbearer.jwks.endpoint.refresh.ms`. A failed fetch is retried with exponential backoff. Meanwhile the current
-keys stay in use; while there are none, every token is refused.
+keys stay in use; before the first successful fetch, every token is refused.
 
 A login whose token names an unknown key waits for an early fetch, for at most `MOST_WAIT_SECONDS`. Since any client can
 name keys, early fetches are limited: none for a key that was missing within the last minute (the last 16 are
@@ -28,17 +28,17 @@ MOST_WAIT_SECONDS: Final = 5.0
 
 
 class Jwks:
-    """The keys of one listener. `load` gets them in a thread: it returns them, or raises JwksError or EndpointError."""
+    """The keys of one listener. `load` runs in a thread and returns the keys, or raises JwksError or EndpointError."""
 
     def __init__(self, listener: str, settings: OauthbearerSettings, load: Callable[[], KeySet] | None = None) -> None:
         self.keys: KeySet | None = None
-        """The keys as of now; None before the first."""
+        """The current keys; None before the first successful fetch."""
         self._listener = listener
         self._settings = settings
         self._load = load or self._fetch
         self._loading: asyncio.Task[bool] | None = None
         self._missing: dict[str, float] = {}
-        """When the last unknown keys may be looked for again, by their ids; the oldest first."""
+        """The time at which each of the last unknown keys may be looked for again, by its id, oldest first."""
         self._may_look_at = 0.0
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class Jwks:
             return
 
     async def _fetched(self) -> bool:
-        """Fetch the keys, together with others who want them; return whether there are new ones."""
+        """Fetch the keys; return whether that succeeded. Concurrent calls share one fetch."""
         task = self._loading
         if task is None or task.done():
             task = self._loading = asyncio.create_task(self._fetch_now(), name=f"keys of {self._listener}")
@@ -90,8 +90,8 @@ class Jwks:
         try:
             keys = await asyncio.to_thread(self._load)
         except (EndpointError, JwksError, OSError, RuntimeError) as error:
-            kept = "the present ones stay in use" if self.keys is not None else "no token is accepted yet"
-            logger.warning("%s: keys of OAUTHBEARER cannot be fetched: %s; %s", self._listener, error, kept)
+            kept = "the current ones stay in use" if self.keys is not None else "no token is accepted yet"
+            logger.warning("%s: cannot fetch the keys for OAUTHBEARER: %s; %s", self._listener, error, kept)
             return False
         self.keys = keys
         return True

@@ -1,7 +1,7 @@
-"""GSSAPI of this node's listeners: their keys, the names of those who log in, and the threads in which that is done.
+"""GSSAPI on this node's listeners: their keys, the rules for short names, and the threads that take steps of logins.
 
-Each step of a login reads the keytab and notes the ticket on disk, so it has threads of its own: whoever sends tokens
-holds up other logins of GSSAPI for as long as a step takes, and nothing else. A connection has one step at a time.
+Each step of a login reads the keytab and records the ticket on disk, so steps run in threads of their own: a client's
+token holds up other GSSAPI logins for the time of one step, and nothing else. A connection has one step at a time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class Kerberos:
     def __init__(self, settings: Mapping[str, GssapiSettings]) -> None:
         self._settings = settings
         self._threads = Threads(THREADS, thread_name_prefix="kerberos")
-        self._threads.submit(int)  # one thread is there from now on
+        self._threads.submit(int)  # starts one thread now
         self._acceptors: dict[str, Acceptor] = {}
         for listener, each in settings.items():
             try:
                 self._acceptors[listener] = Acceptor(each.keytab, each.principal)
             except KerberosError as error:
-                raise StartupError(f"listeners: {listener} has {each.principal} in {each.keytab}: {error}") from None
+                text = f"listeners: {listener}: {each.principal} in the keytab {each.keytab} cannot be used: {error}"
+                raise StartupError(text) from None
 
     def exchange(self, listener: str) -> GssapiExchange:
         """Begin a login."""

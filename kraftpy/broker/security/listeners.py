@@ -1,7 +1,7 @@
-"""The security of this node's listeners: their contexts, and what stands between a socket and a connection.
+"""The security of this node's listeners: their TLS contexts, and the layers between a socket and a connection.
 
-On a controller listener, a connection is a link of another node until its first bytes say that it is a client's
-(`metadata.link`): TLS is in front of both, and each has SASL in its own form.
+A connection to a controller listener counts as a link of another node until its first bytes show that it is a client's
+(`metadata.link`): both have the same TLS, and each its own form of SASL.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from kraftpy.ports import Clock
 
     class Metadata(Protocol):
-        """The metadata that users' credentials are in."""
+        """The metadata with users' credentials."""
 
         @property
         def image(self) -> Image:
-            """The metadata of now."""
+            """The current metadata."""
 
         def credential_of(self, name: str, mechanism: int) -> ScramCredential | None:
             """Return a user's credential on controller listeners."""
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
         @property
         def metadata(self) -> Metadata:
-            """The metadata that users' credentials are in."""
+            """The metadata with users' credentials."""
 
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class SecureListeners:
     """The listeners that are not PLAINTEXT. Raises StartupError if their keys or certificates cannot be used."""
 
     def __init__(self, broker: Broker) -> None:
-        """The parts of the broker that are used: its links use this as well, and ask its authorizer for it."""
+        """Set up the security of the broker's links too: they take it from here."""
         config, metadata, clock = broker.config, broker.metadata, broker.clock
         self._authorizer = broker.authorizer
         self._metadata = metadata
@@ -125,9 +125,9 @@ class SecureListeners:
             broker.links.secure(config, self)
 
     def protocol(self, listener: str, connection: Connection, serve: Answer) -> asyncio.BaseProtocol:
-        """Return what a socket accepted on this listener talks to, in front of the connection.
+        """Return the protocol for a socket accepted on this listener: the layers in front of the connection.
 
-        `serve` answers the requests of a client that is known.
+        `serve` answers the requests of a client that has logged in.
         """
         self.demand_login(listener, connection, serve)
 
@@ -149,12 +149,12 @@ class SecureListeners:
         connection.limit_frames(sasl.most_receive_bytes)
 
     def admit(self, listener: str, connection: Connection, principal: Principal) -> None:
-        """Prepare the connection of a client on a controller listener; `principal` is the name in its certificate."""
+        """Prepare a client's connection on a controller listener; `principal` is the name in its certificate."""
         connection.principal = principal
         self.demand_login(listener, connection, connection.answer)
 
     def may_be_node(self, principal: Principal, host: str) -> bool:
-        """Return whether a name has the right of a node, from an address."""
+        """Return whether a principal at an address may be a node of the cluster."""
         if self._authorizer is None:
             return True
         return self._authorizer.may_act_for_cluster(principal, host)
@@ -162,9 +162,9 @@ class SecureListeners:
     def layer(
         self, listener: str, inner: Inner, known: Callable[[Principal], None], host: Callable[[], str]
     ) -> TlsLayer | None:
-        """Return the layer of TLS around a connection, or None if the listener has none.
+        """Return the TLS layer around a connection, or None if the listener has no TLS.
 
-        `known` is told the name in the peer's certificate, if the listener has no SASL; `host` returns its address.
+        `known` gets the name in the peer's certificate, if the listener has no SASL; `host` returns the peer's address.
         """
         served = self._served.get(listener)
         if served is None:
@@ -181,27 +181,27 @@ class SecureListeners:
             self._handshakes,
             self._receive_buffer,
             authenticate=authenticate,
-            failed=lambda reason: self.failed_from(host(), reason, reason.partition(":")[0]),  # few texts of ours
+            failed=lambda reason: self.failed_from(host(), reason, reason.partition(":")[0]),  # one of our few texts
         )
 
     def sasl_settings(self, listener: str) -> SaslSettings | None:
-        """Return the settings of SASL on a listener; None if it has none."""
+        """Return the SASL settings of a listener; None if it has no SASL."""
         return self._sasl.get(listener)
 
     def sasl_of(self, listener: str, sasl: SaslSettings) -> SaslServer:
-        """Return the server's side of SASL for the connection of a client."""
+        """Return the server's side of SASL for a client's connection."""
         exchange = functools.partial(self._exchange, listener, sasl, self._tokens)
         return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
 
     def sasl_of_node(self, listener: str, sasl: SaslSettings) -> SaslServer:
-        """Return the server's side of SASL for a link: a node has a password, no token of somebody else."""
+        """Return the server's side of SASL for a link. Nodes log in with passwords, never with tokens or tickets."""
         mechanisms = [each for each in sasl.mechanisms if each not in (OAUTHBEARER, GSSAPI)]
         return SaslServer(mechanisms, functools.partial(self._exchange, listener, sasl, None), {})
 
     def _exchange(
         self, listener: str, sasl: SaslSettings, tokens: TokenCredentials | None, mechanism: str
     ) -> MechanismServer:
-        """Begin an exchange of a mechanism."""
+        """Begin a mechanism's exchange."""
         if mechanism == "PLAIN":
             return PlainServer(sasl.logins[mechanism].users)
         if sasl.oauthbearer is not None and mechanism == OAUTHBEARER:
@@ -237,27 +237,27 @@ class SecureListeners:
         return {"certificates": self.renew_certificates, **keys}
 
     def configure(self, config: BrokerConfig) -> None:
-        """Have the settings of certificates taken over, for connections from soon on."""
+        """Use changed settings of certificates for new connections, soon."""
         self._wanted = _tls_of(config)
         self._have_changed.set()
 
     async def check(self, config: BrokerConfig) -> None:
-        """Check that the certificates of other settings could be taken over. Raises ConfigError.
+        """Check that the certificates of other settings could be used. Raises ConfigError.
 
-        What is wrong with a file is told in the log alone: a client must not find out what this machine's files are.
+        Only the log says what is wrong with a file: a client must not find out which files this machine has.
         """
         for listener, tls in _tls_of(config).items():
             if listener in self._served and tls != self._served[listener].tls:
                 try:
                     await asyncio.to_thread(self._served[listener].check, tls)
                 except TlsError as error:
-                    why = shortened(str(error))  # each reason has a line of its own, for who mends one after the other
+                    why = shortened(str(error))  # as the peer: each reason gets its own line
                     text = "%s refuses a new certificate: %s"
                     self._complaints.write(logger, logging.ERROR, "certificates", why, text, listener, why)
                     raise ConfigError(_REFUSED) from None
 
     async def renew_certificates(self) -> None:
-        """Take over changed settings, and changed files, of keys and certificates for connections from then on."""
+        """Look for changed settings and files of certificates every few seconds, and use them for new connections."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._have_changed.wait(), _LOOK_SECONDS)
@@ -270,7 +270,7 @@ class SecureListeners:
         self.failed_from(connection.client_host, reason)
 
     def failed_from(self, host: str, reason: str, kind: str = "SASL") -> None:
-        """Log that somebody has failed to authenticate."""
+        """Log that a peer has failed to authenticate."""
         self._complaints.write(logger, logging.WARNING, kind, host, _FAILED, host, shortened(reason))
 
 
@@ -280,7 +280,7 @@ def _tls_of(config: BrokerConfig) -> dict[str, TlsSettings]:
 
 
 def _certificate(security: ListenerSecurity, wanted: TlsSettings | None) -> Certificate:
-    """Return the certificate of a listener by the settings in force, or if they cannot be used, those of the file.
+    """Return the certificate in the settings in force; if it cannot be used, the one in the file.
 
     Raises StartupError.
     """
@@ -289,7 +289,7 @@ def _certificate(security: ListenerSecurity, wanted: TlsSettings | None) -> Cert
         try:
             return Certificate(security.listener, wanted)
         except TlsError as error:
-            logger.error("%s begins with the certificate of its file: %s", security.listener, error)
+            logger.error("%s starts with the certificate of its file: %s", security.listener, error)
     try:
         return Certificate(security.listener, security.tls)
     except TlsError as error:
@@ -297,17 +297,17 @@ def _certificate(security: ListenerSecurity, wanted: TlsSettings | None) -> Cert
 
 
 def _kerberos_of(listeners: Mapping[str, SaslSettings]) -> Kerberos | None:
-    """Return the Kerberos of the listeners that have it; None if there are none. Raises StartupError."""
+    """Return the Kerberos service of the listeners with GSSAPI; None if no listener has it. Raises StartupError."""
     settings = {name: sasl.gssapi for name, sasl in listeners.items() if sasl.gssapi is not None}
     if not settings:
         return None
-    from kraftpy.broker.security.kerberos import Kerberos  # here: most brokers need none
+    from kraftpy.broker.security.kerberos import Kerberos  # here: most brokers do not need it
 
     return Kerberos(settings)
 
 
 def principal_of(certificate: bytes | None, tls: TlsSettings) -> Principal:
-    """Return the principal that a client's certificate (DER) stands for. Raises ValueError if no rule matches it."""
+    """Return the principal of a client's certificate in DER, if it has one. Raises ValueError if no rule matches."""
     if certificate is None:
         return ANONYMOUS
     return Principal(USER, tls.principal_rules.apply(subject_of(certificate)))

@@ -1,12 +1,12 @@
 """TLS between a socket and a connection: a protocol to asyncio, and a transport to the connection.
 
-asyncio's own TLS keeps 256 KiB for each connection, makes a connection known only after its handshake, and does all
-handshakes that arrive together in one go. Here a connection counts as soon as it is accepted. Bytes are received into a
-buffer that all connections share, and are decrypted straight into the frame being received. Handshakes take turns
-(`Handshakes`), so that other clients never wait for more than a few.
+asyncio's own TLS keeps 256 KiB for each connection, reports a connection only after its handshake, and does all
+handshakes that arrive together without a pause. Here a connection counts as soon as it is accepted. Bytes are received
+into a buffer that all connections share, and are decrypted straight into the frame being received. Handshakes take
+turns (`Handshakes`), so that other clients never wait for more than a few.
 
-A handshake has `HANDSHAKE_SECONDS`; bytes that are no TLS end the connection at once, after the alert. The peer may not
-renegotiate. A peer that closes without saying so in TLS ends its connection like any other that breaks.
+A handshake must end within `HANDSHAKE_SECONDS`; bytes that are not TLS end the connection after the alert. The peer may
+not renegotiate. A peer that closes its socket without TLS's close_notify counts as disconnected.
 
 Invariants: the connection is made and lost exactly once, with the socket; no plain byte is read or written before the
 handshake is done; while the connection does not read, at most one buffer of encrypted bytes is held.
@@ -23,28 +23,28 @@ from typing import Any, Final, Protocol, cast
 
 HANDSHAKE_SECONDS: Final = 10.0
 _ALERT_SECONDS: Final = 1.0
-"""How long a peer may go on sending after an alert before it is cut off."""
+"""How long a peer may keep sending after an alert before its connection is aborted."""
 _TURN_SECONDS: Final = 0.005
-"""How long handshakes keep the event loop before everything else has its turn."""
+"""How long handshakes may occupy the event loop at a time."""
 _HANDSHAKE_READ_BYTES: Final = 16 * 1024
 _PIECE_BYTES: Final = 256 * 1024
-"""How much is encrypted in one go."""
+"""How many bytes are encrypted in one call."""
 
 
 class Inner(Protocol):
-    """The part of a connection that a layer of TLS needs."""
+    """The interface of a connection towards the TLS layer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """End: the socket is closed."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return room for plain bytes."""
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take the bytes that were put there."""
+        """Process the bytes that were written to the buffer."""
 
     def pause_writing(self) -> None:
         """Hold back answers."""
@@ -61,7 +61,7 @@ class Handshakes:
         self._is_scheduled = False
 
     def enter(self, layer: TlsLayer) -> None:
-        """Give the layer a turn soon."""
+        """Have the layer take the next step of its handshake soon."""
         self._waiting.append(layer)
         self._schedule()
 
@@ -78,15 +78,15 @@ class Handshakes:
             while self._waiting and now() < until:
                 self._waiting.popleft().step()
         finally:
-            self._schedule()  # also if a step has failed unexpectedly, which costs its connection alone
+            self._schedule()  # also after an unexpected error in a step, which costs only that connection
 
 
 class TlsLayer(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket; `connection` is what speaks through it, from the handshake's end on.
+    """The TLS layer of one accepted socket: `connection` sends and receives through it once the handshake is done.
 
     The connection is made as soon as the socket is accepted, so that it counts, idles and ends like any other.
-    `authenticate` is called with the layer after the handshake, and may raise ValueError; `failed` is told why a
-    handshake or a connection's TLS failed.
+    `authenticate` is called with the layer after the handshake, and may raise ValueError; `failed` logs the reason for
+    which the handshake or the connection failed.
     """
 
     def __init__(
@@ -109,16 +109,16 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._is_waiting_for_turn = False
         self._is_open = False
-        """The handshake is done."""
+        """True once the handshake is done."""
         self._is_over = False
-        """Nothing is sent or received any more."""
+        """True once nothing is sent or received any more."""
         self._is_paused = False
         self._is_draining = False
 
     # --- what asyncio calls ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake, unless the connection may not stay."""
+        """Begin the handshake, unless the connection is refused."""
         self._socket = cast("asyncio.Transport", transport)
         self._connection.connection_made(cast("asyncio.BaseTransport", TlsTransport(self, self._socket)))
         if not self._is_over:
@@ -126,11 +126,11 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._fail, reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the shared buffer; little of it before the peer has proved to speak TLS."""
+        """Return the shared buffer; only a little of it before the handshake is done."""
         return self._receive_buffer if self._is_open else self._receive_buffer[:_HANDSHAKE_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take encrypted bytes."""
+        """Process encrypted bytes."""
         if self._is_over:
             return
         self._incoming.write(self._receive_buffer[:nbytes])
@@ -146,11 +146,11 @@ class TlsLayer(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """Pass on that the peer does not read."""
+        """Tell the connection that the peer does not read."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the peer reads again."""
+        """Tell the connection that the peer reads again."""
         self._connection.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -162,7 +162,7 @@ class TlsLayer(asyncio.BufferedProtocol):
     # --- the handshake -----------------------------------------------------------------------
 
     def step(self) -> None:
-        """Go on with the handshake: this layer's turn."""
+        """Take the next step of the handshake."""
         self._is_waiting_for_turn = False
         if self._is_over:
             return
@@ -188,7 +188,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         try:
             self._authenticate(self)
         except ValueError as error:
-            self._fail(f"the certificate's name cannot be used: {error}")
+            self._fail(f"the name in the certificate cannot be used: {error}")
             return
         self._is_open = True
         if not self._is_paused:
@@ -201,7 +201,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._deadline = None
 
     def _fail(self, reason: str) -> None:
-        """Close because of what the peer sent, or did not send."""
+        """Close because of an error of the peer, or its silence."""
         if self._is_over:
             return
         self._is_over = True
@@ -219,26 +219,26 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate as DER; None if it has shown none."""
+        """The peer's certificate as DER; None if it has not shown one."""
         return self._tls.getpeercert(binary_form=True)
 
     @property
     def ssl_object(self) -> ssl.SSLObject:
-        """The state of TLS, for what else is to be known of it."""
+        """The TLS object of the standard library, for further details such as the cipher."""
         return self._tls
 
     def set_connection(self, connection: Inner) -> None:
-        """Let something else speak through this layer from now on."""
+        """Replace the connection that sends and receives through this layer."""
         self._connection = connection
 
     def pause(self) -> None:
-        """Stop giving bytes to the connection."""
+        """Stop passing bytes to the connection."""
         self._is_paused = True
         if self._is_open:
             self._socket.pause_reading()
 
     def resume(self) -> None:
-        """Give bytes to the connection again, those held first."""
+        """Pass bytes to the connection again, held ones first."""
         if self._is_paused and not self._is_over:
             self._is_paused = False
             if not self._is_open:
@@ -251,23 +251,23 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._socket.resume_reading()
 
     def _drain(self) -> None:
-        """Decrypt what has arrived, into the connection's buffers."""
+        """Decrypt the bytes that have arrived into the connection's buffers."""
         if self._is_draining:
             return
         read = self._tls.read
         self._is_draining = True
         try:
             while not self._is_paused and not self._is_over:
-                connection = self._connection  # a link may hand over to a client's
+                connection = self._connection  # a link may be replaced by a client's connection meanwhile
                 room = connection.get_buffer(-1)
                 count = cast("int", read(len(room), cast("Any", room)))
-                del room  # a buffer grows only while nobody looks at it
+                del room  # a buffer with a view of it cannot grow
                 if not count:
                     self.close()
                     return
                 connection.buffer_updated(count)
         except ssl.SSLWantReadError:
-            if self._outgoing.pending:  # the answer to a change of keys
+            if self._outgoing.pending:  # the answer to a key update
                 self._send_encrypted()
         except ssl.SSLZeroReturnError:
             self.close()
@@ -295,11 +295,11 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._socket.write(self._outgoing.read())
 
     def close(self) -> None:
-        """Close after what was written, and say so in TLS."""
+        """Close once everything written is sent, with TLS's close_notify."""
         if self._is_over:
             return
         self._is_over = True
-        with suppress(ssl.SSLError, OSError):  # it waits for the peer's answer, which nobody needs
+        with suppress(ssl.SSLError, OSError):  # raised because the peer's answer, which is not needed, is missing
             self._tls.unwrap()
         self._send_encrypted()
         self._socket.close()
@@ -311,7 +311,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
 
 class TlsTransport:
-    """The transport that a connection writes to, in the form of asyncio's."""
+    """The transport that a connection writes to, with the interface of asyncio's."""
 
     def __init__(self, layer: TlsLayer, socket: asyncio.Transport) -> None:
         self._layer = layer
@@ -327,7 +327,7 @@ class TlsTransport:
         self.set_write_buffer_limits = socket.set_write_buffer_limits
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what asyncio's transports of TLS tell: `ssl_object`, `sslcontext`, and what the socket's tells."""
+        """Return `ssl_object` or `sslcontext`, as asyncio's TLS transports do, or else a detail of the socket."""
         if name == "ssl_object":
             return self._layer.ssl_object
         if name == "sslcontext":
@@ -336,7 +336,7 @@ class TlsTransport:
 
 
 def _reason(error: Exception) -> str:
-    """Return OpenSSL's reason for a failure, in words that hold nothing of what the peer sent."""
+    """Return OpenSSL's reason for a failure, in words that quote nothing from the peer."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
     return str(getattr(error, "reason", None) or type(error).__name__).lower().replace("_", " ")

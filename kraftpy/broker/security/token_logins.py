@@ -1,9 +1,9 @@
 """Delegation tokens as SCRAM credentials (KIP-48), derived at a token's first login.
 
-Deriving a credential takes milliseconds: it is done in a thread, one at a time, and the result is kept as long as the
-token exists. Kafka derives the credentials of every token on every broker in advance.
+Deriving a credential takes milliseconds, so it happens in a thread, one at a time, and the result is kept as long as
+the token exists. Kafka derives the credentials of every token on every broker in advance.
 
-The salt is the one that an unknown name would get, so that it does not reveal whether an id is that of a token.
+The salt is the one that an unknown name would get, so that it does not reveal which ids belong to tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Key = tuple[str, str]
 
 
 class TokenCredentials:
-    """The credentials of tokens under the cluster's secret. `own_secret` is the one that this node makes salts of."""
+    """The credentials of tokens under the cluster's secret. `own_secret` is this node's secret for making salts."""
 
     def __init__(self, secret: str, own_secret: bytes, clock: Clock, image: Callable[[], Image]) -> None:
         self._secret = secret
@@ -44,16 +44,16 @@ class TokenCredentials:
         return OfMechanism(self, mechanism)
 
     def token(self, token_id: str) -> DelegationToken | None:
-        """Return a token that has not expired."""
+        """Return a token; None if it does not exist or has expired."""
         token = self._image().delegation_tokens.of_id(token_id)
         return None if token is None or has_expired(token, self._clock.now()) else token
 
     def remaining_ms(self, token: DelegationToken) -> int:
-        """Return how long a token lives on if it is not renewed."""
+        """Return how long until a token expires unless it is renewed."""
         return token.expiry_ms - self._clock.now()
 
     def derived(self, mechanism: Mechanism, token_id: str) -> ScramCredential | None:
-        """Return a token's credential if it has been derived."""
+        """Return a token's credential; None if it has not been derived yet."""
         return self._derived.get((token_id, mechanism.name))
 
     async def derive(self, mechanism: Mechanism, token_id: str) -> None:
@@ -87,14 +87,14 @@ class OfMechanism:
         self._mechanism = mechanism
 
     def prepare(self, token_id: str) -> Awaitable[None] | None:
-        """Derive the credential of a token that exists, unless it has been derived."""
+        """Derive the credential of an existing token, unless that is done already."""
         known = self._credentials
         if known.token(token_id) is None or known.derived(self._mechanism, token_id) is not None:
             return None
         return known.derive(self._mechanism, token_id)
 
     def find(self, token_id: str) -> TokenLogin | None:
-        """Return what belongs to a token, unless there is none or it has expired."""
+        """Return the login of a token; None if the token does not exist or has expired."""
         token = self._credentials.token(token_id)
         made = self._credentials.derived(self._mechanism, token_id)
         if token is None or made is None:

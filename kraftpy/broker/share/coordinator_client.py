@@ -160,7 +160,7 @@ class ShareStates:
         return found
 
     async def _coordinator_of(self, key: ShareKey) -> BrokerId | None:
-        """Return the broker that coordinates a share partition; None if there is none at the moment."""
+        """Return the broker that coordinates a share partition, or None at the moment."""
         topic = await found_or_created(SHARE_GROUP_STATE, self._metadata, self._config, self._clock)
         if topic is None:
             return None

@@ -1,16 +1,16 @@
 """Writes records that share groups give up to the groups' dead letter queues (KIP-1191).
 
-A queue is an ordinary topic, the group's `errors.deadletterqueue.topic.name`, that allows it
+A queue is an ordinary topic, named by the group's `errors.deadletterqueue.topic.name`, that allows dead letters
 (`errors.deadletterqueue.group.enable`). Its name must begin with the broker's
-`errors.deadletterqueue.topic.name.prefix`. If there is no such topic, it is created, provided that the broker allows
+`errors.deadletterqueue.topic.name.prefix`. If the topic does not exist, it is created, provided that the broker allows
 that (`errors.deadletterqueue.auto.create.topics.enable`). A record of partition p goes to the queue's partition p,
-modulo their number. Its headers tell, as text, which record was given up, by which group, after how many deliveries,
+modulo their number. Its headers contain, as text, which record was given up, by which group, after how many deliveries,
 and why; if the group copies records, it also has the key and the value. Headers of the original are not copied.
 
 Every offset of the range gets a dead letter, even if the record cannot be read any more, or is too large to be copied.
 A batch is never larger than the queue's `max.message.bytes`. A write that fails with a temporary error is tried five
-times, as in Kafka, which counts fewer errors as temporary. If all fail, the error says so, and the records are archived
-all the same.
+times, as in Kafka, which counts fewer errors as temporary. If all attempts fail, the error is logged, and the records
+are archived all the same.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _AGAIN = (
 
 
 class _Batch(NamedTuple):
-    """A batch of dead letters, and the first offset that it leaves to the next."""
+    """A batch of dead letters, and the first offset of the next one."""
 
     records: bytes
     next_offset: int
@@ -98,12 +98,12 @@ class DeadLetterQueues:
         self._produce = produce
 
     def has_queue(self, group_id: str) -> bool:
-        """Return whether a group has a dead letter queue, and the cluster has them at all."""
+        """Return whether a group has a dead letter queue, and the cluster supports them."""
         is_supported = self._metadata.image.feature_level(SHARE_FEATURE) >= DEAD_LETTER_LEVEL
         return is_supported and bool(self._settings(group_id).errors_deadletterqueue_topic_name)
 
     async def write(self, group_id: str, source: Replica, letters: DeadLetters) -> None:
-        """Write a dead letter for each of these records of a partition. Raises KafkaError if the queue lacks some."""
+        """Write a dead letter for each of these records of a partition. Raises KafkaError if some are not written."""
         offset = letters.first_offset
         while offset <= letters.last_offset:
             offset = await self._with_patience(partial(self._write_some, group_id, source, letters, offset))
@@ -121,7 +121,7 @@ class DeadLetterQueues:
         return await attempt()
 
     async def _write_some(self, group_id: str, source: Replica, letters: DeadLetters, offset: int) -> int:
-        """Write one batch of dead letters; return the first offset that is left. Raises KafkaError."""
+        """Write one batch of dead letters; return the first remaining offset. Raises KafkaError."""
         name = self._settings(group_id).errors_deadletterqueue_topic_name
         self._check(group_id, name)
         topic = self._metadata.image.topic(name) or await self._created(name)
@@ -134,7 +134,7 @@ class DeadLetterQueues:
         partition = source.topic_partition.partition % len(topic.partitions)
         leader = topic.partitions[partition].leader
         if leader == NO_LEADER:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {name}-{partition}")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{partition} has no leader")
         data = TopicProduceData(
             name=name,
             topic_id=topic.topic_id,
@@ -149,7 +149,7 @@ class DeadLetterQueues:
     # --- the topic ---------------------------------------------------------------------------
 
     def _check(self, group_id: str, name: str) -> None:
-        """Check that the group may use the topic. Raises KafkaError (INVALID_CONFIG) with Kafka's words."""
+        """Check that the group may use the topic. Raises KafkaError (INVALID_CONFIG) in Kafka's words."""
         config, problem = self._config_now(), None
         prefix = config.errors_deadletterqueue_topic_name_prefix
         is_there = self._metadata.image.topic(name) is not None
@@ -187,7 +187,7 @@ class DeadLetterQueues:
             raise KafkaError(refused[name], f"cannot create the dead letter queue {name}")
         topic = self._metadata.image.topic(name)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the dead letter queue {name} is gone again")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the dead letter queue {name} was deleted")
         return topic
 
     # --- the records -------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class DeadLetterQueues:
     async def _originals(
         self, source: Replica, first: int, last: int, most_bytes: int
     ) -> tuple[dict[int, KeyAndValue], int]:
-        """Return the keys and values of records, and one past the last offset that was looked for.
+        """Return the keys and values of records, and one past the last offset that was covered.
 
         Records that are gone or damaged, or too large for the queue, are left out.
         """
@@ -252,9 +252,9 @@ def _headers(group_id: str, source: Replica, letters: DeadLetters, offset: int) 
 def _keys_and_values(
     pieces: list[Piece], first: int, last: int, most_bytes: int
 ) -> Work[tuple[dict[int, KeyAndValue], int]]:
-    """Return records between two offsets, and one past the last offset that was looked for.
+    """Return records between two offsets, and one past the last offset that was covered.
 
-    Stops before their keys and values are larger than a batch, unless it is the first record that is.
+    Stops before their keys and values exceed the size of a batch, but returns at least one record.
     """
     found: dict[int, KeyAndValue] = {}
     size = 0

@@ -150,7 +150,7 @@ class SharePartitions:
         if held.loading is not None:
             held.loading.cancel()
         if held.burying is not None:
-            held.burying.cancel()  # the next leader, or the next member, finds what is archiving
+            held.burying.cancel()  # the next leader, or the next fetch, continues with archiving records
         if held.timer is not None:
             held.timer.cancel()
         try:
@@ -281,7 +281,7 @@ class SharePartitions:
         self._set_timer(held)
 
     def skipped(self, held: HeldPartition) -> None:
-        """Tell the machine that a fetch has acquired nothing of what it has read."""
+        """Tell the machine that a fetch has acquired none of the records it has read."""
         self._step(held, "skipping", held.machine.save_skipped)
 
     def give_back(self, held: HeldPartition, member_id: str, acquired: Sequence[Acquired]) -> None:
@@ -341,7 +341,7 @@ class SharePartitions:
             self._drop_unneeded(held)
 
     async def _bury(self, held: HeldPartition) -> None:
-        """Write to the dead letter queue what is to go there; what it cannot take is archived all the same."""
+        """Write the pending ranges to the dead letter queue; records that it cannot take are archived all the same."""
         while held.letters:
             letters = held.letters.popleft()
             first, last = letters.first_offset, letters.last_offset

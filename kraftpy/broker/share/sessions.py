@@ -105,7 +105,7 @@ class ShareSessions:
         return session
 
     def close(self, key: SessionKey) -> ShareSession | None:
-        """Close a session and return it, or None if there was none."""
+        """Close a session and return it, or return None."""
         session = self._sessions.pop(key, None)
         if session is not None:
             self._partitions -= len(session.partitions)

@@ -67,7 +67,7 @@ def is_coordinator_key(text: str) -> bool:
         is_topic_id = len(urlsafe_b64decode(topic_id + "==")) == _TOPIC_ID_BYTES
     except ValueError:
         return False
-    number = partition.removeprefix("-")  # Kafka takes any integer: whether there is such a partition comes later
+    number = partition.removeprefix("-")  # Kafka accepts any integer, and checks later if the partition exists
     return bool(group_id) and is_topic_id and number.isascii() and number.isdecimal()
 
 

@@ -1,7 +1,7 @@
 """The credentials that `kraftpy format --add-scram` leaves for a new cluster, beside the metadata journal.
 
 The first active controller puts them into the metadata before the cluster has its id. Until then, controllers with
-SCRAM between them use the file; later, it counts for nothing. Kafka keeps such records in `bootstrap.checkpoint`.
+SCRAM between them use the file; later, it is ignored. Kafka keeps such records in `bootstrap.checkpoint`.
 Everything here blocks.
 """
 
@@ -24,7 +24,7 @@ def write_bootstrap(log_directory: OsDirectory, credentials: tuple[ScramChange, 
 
 
 def read_bootstrap(metadata_directory: Directory) -> tuple[ScramChange, ...]:
-    """Return the credentials of a new cluster; none if there is no such file. Raises CodecError or OSError."""
+    """Return the credentials of a new cluster; empty if the file does not exist. Raises CodecError or OSError."""
     try:
         data = metadata_directory.read(BOOTSTRAP)
     except FileNotFoundError:

@@ -86,7 +86,7 @@ def carry_out(order: Order, say: Callable[[Message], None]) -> None:
 
 
 def _listen(stream: BinaryIO, orders: SimpleQueue[Order]) -> None:
-    """Pass on the orders received; when standard input ends, end the process, whatever it is doing."""
+    """Pass on the orders received; when standard input ends, end the process at once, even during a job."""
     while head := stream.read(LENGTH_BYTES):
         body = stream.read(int.from_bytes(head, "big"))
         try:

@@ -28,7 +28,7 @@ async def carry_out(
 ) -> CompactionResult | None:
     """Run a compaction with `work`; return None if the log changed or is to be closed. Old files go to `discard`.
 
-    Raises OSError, and whatever `work` raises.
+    Raises OSError, and any exception that `work` raises.
     """
     done: Done | None = None
 

@@ -5,9 +5,9 @@ checkpoints; the first also holds the metadata journal. Everything here blocks: 
 
 If a directory cannot be used at start, its partitions are offline, unless it is the first or the only one, without
 which the broker does not start. The remaining disks do not show whether a partition without a directory never had one,
-or is on a disk that was taken away. So the first directory keeps the ids of all of them, once the cluster has been told
-what was not found: if one is missing or new, or nothing was accounted for yet, partitions that are not found may be
-lost (`may_lack`). Kafka keeps the ids of KIP-858 in the metadata for that, directory by directory.
+or is on a disk that was taken away. So the first directory keeps the ids of all of them, once partitions that were not
+found are reported to the cluster: if a directory is missing or new, or nothing was accounted for yet, partitions that
+are not found may be lost (`may_lack`). Kafka keeps the ids of KIP-858 in the metadata for that, directory by directory.
 
 It also keeps the incarnations that ran with these disks. A broker that starts after an unclean stop names them when it
 registers, and the replicas whose records are synced before they are acknowledged: those have lost nothing, if the disks
@@ -65,7 +65,7 @@ class LogDirectories:
         self._handles: dict[str, int] = {}
         self._checks: dict[str, int] = {}
         self.paths: list[str] = [str(Path(name).absolute()) for name in config.log_dirs]
-        """Every directory, in order, usable or not, as an absolute path: as such clients see and name it."""
+        """The absolute path of every directory, in order, usable or not: clients see and use these paths."""
         self.failures: dict[str, str] = {}
         """Unusable directories, and why."""
         self.opened: list[OsDirectory] = []
@@ -91,7 +91,7 @@ class LogDirectories:
 
     @property
     def metadata_directory_id(self) -> bytes:
-        """The id of the directory of the metadata journal; zeros if it has none that Kafka could read."""
+        """The id of the directory of the metadata journal; zeros if Kafka could not read it."""
         text = self._ids.get(self.paths[0], "")
         try:
             found = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -100,7 +100,7 @@ class LogDirectories:
         return found if len(found) == _ID_BYTES else bytes(_ID_BYTES)
 
     def is_needed(self, path: str) -> bool:
-        """Return whether the node cannot go on without this directory: it has the metadata, or there is no other."""
+        """Return whether the node cannot run without this directory: it has the metadata, or there is no other."""
         return path == self.paths[0] or all(other == path or other in self.failures for other in self.paths)
 
     # --- start -------------------------------------------------------------------------------

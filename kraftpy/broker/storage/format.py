@@ -23,7 +23,7 @@ def format_directories(
 ) -> list[str]:
     """Assign every new directory of `log.dirs` to `cluster_id`, and return their paths. Raises DirectoryError.
 
-    `credentials` are those that a new cluster begins with; a controller keeps them in its first directory.
+    `credentials` are the initial ones of a new cluster; a controller keeps them in its first directory.
     """
     new = []
     for name in config.log_dirs:

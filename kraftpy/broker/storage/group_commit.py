@@ -212,7 +212,7 @@ class Rounds:
         self._go_on(shortage)
 
     def _unexpected(self, log: Log, error: Exception) -> KafkaError:
-        """Record an unexpected error of a sync; return the error for those who wait for the log."""
+        """Record an unexpected error of a sync; return the error for its waiters."""
         if self._incidents is not None:
             self._incidents.note(f"{log.topic_partition}: sync", error, kind="sync")
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{log.topic_partition} could not be synced")

@@ -1,16 +1,16 @@
 """The partitions of this broker that it cannot use, and the reports about its replicas that the cluster needs.
 
-A partition that is being opened is here too, but it has not failed: it can be used in a moment, and clients are told as
-much. A partition has failed, and is offline, because its log directory failed, because its log could not be opened
-(that is retried), or because its data is gone: its directory was on a disk that is not here any more, or was replaced
-by an empty one. A partition of the last kind is not opened, and so not created empty, unless the cluster knows: an
-empty log on the only in-sync replica would be mistaken for the partition's data. The metadata decides whether it may
-start empty (`metadata.partitions`); the mark in the image records that durably.
+A partition that is being opened is here too, but it has not failed: it can be used in a moment, and clients get an
+error that says so. A partition has failed, and is offline, because its log directory failed, because its log could not
+be opened (that is retried), or because its data is gone: its directory was on a disk that is not here any more, or was
+replaced by an empty one. A partition of the last kind is not opened, and so not created empty, unless the cluster
+knows: an empty log on the only in-sync replica would be mistaken for the partition's data. The metadata decides whether
+it may start empty (`metadata.partitions`); the mark in the image records that durably.
 
-A log that was found shorter than it was known to be is not offline. The cluster is told as well: it must no longer rely
-on this replica for the missing records, even if the broker claimed them when it registered.
+A log that was found shorter than it was known to be is not offline, but is reported too: the cluster must no longer
+rely on this replica for the missing records, even if the broker claimed them when it registered.
 
-`reports` returns the states that the metadata does not have yet; its caller sends them until there are none.
+`reports` returns the states that the metadata does not have yet; its caller keeps sending them until it returns none.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Offline:
             self._marked.pop(number, None)
 
     def reports(self, image: Image, is_open: Callable[[Number], bool]) -> dict[Number, ReplicaState]:
-        """Return the states of this broker's replicas that the metadata must be told."""
+        """Return the states of this broker's replicas that must be reported to the metadata."""
         found: dict[Number, ReplicaState] = {}
         for key, reason in self._reasons.items():
             partition = image.partition(*key)

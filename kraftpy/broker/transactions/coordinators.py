@@ -238,7 +238,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             return dict.fromkeys(partitions, ErrorCode.of(response.error_code))
         codes = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
         is_behind = False
-        """The coordinator's image is: this broker leads the partitions."""
+        """True if the coordinator's image is behind: this broker does lead the partitions."""
         for each in (topic for result in response.results_by_transaction for topic in result.topic_results):
             for parts in cut(each.results_by_partition):
                 if len(partitions) > PIECE:
@@ -331,7 +331,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             self._run(shard, self._append_record(shard, effect.token, lambda: record))
 
     def stop(self) -> None:
-        """Unload every shard for good; waiting clients are told to look for the coordinator elsewhere."""
+        """Unload every shard for good; waiting clients get an error that makes them look for the new coordinator."""
         super().stop()
         for task in self._encoding:
             task.cancel()

@@ -3,7 +3,7 @@
 `MarkerWriter` appends markers to partitions that this broker leads. `MarkerSender` has the leaders of all partitions
 of a transaction do that, on this broker or others, and retries until each partition has its marker or is gone. There
 is one request per broker at a time: while it is in flight, markers for that broker queue up, and the next request
-carries up to `_MOST_SENT` of them, whichever transactions they end. The leaders of a transaction's partitions are
+carries up to `_MOST_SENT` of them, of any transactions. The leaders of a transaction's partitions are
 looked up in slices.
 
 A marker of transactions v2 that is already in the log is recognized by its epoch and not written again (KIP-1228).

@@ -2,7 +2,7 @@
 
 There are `log.cleaner.threads` workers, each with a process of its own that does the work (`storage.cleaning_process`),
 so that clients do not wait for it. Each takes the log with the largest share of dirty bytes among those that are due,
-and pauses for `log.cleaner.backoff.ms` when there is none. Memory (`log.cleaner.dedupe.buffer.size`,
+and pauses for `log.cleaner.backoff.ms` if no log is due. Memory (`log.cleaner.dedupe.buffer.size`,
 `log.cleaner.io.buffer.size`) and speed (`log.cleaner.io.max.bytes.per.second`) are shared equally among them. A process
 that was not needed for a minute is ended.
 
@@ -55,7 +55,7 @@ class Cleaner:
         self._writing = asyncio.Lock()
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over settings that may have changed; workers end what they clean, and others go on."""
+        """Take over changed settings; workers finish their current log, and new ones continue."""
         self._threads = config.log_cleaner_threads
         self._backoff_seconds = config.log_cleaner_backoff_ms / 1000
         share = max(1, self._threads)

@@ -9,7 +9,7 @@ into place: until the rename is durable nothing that was appended to the new log
 note of its origin (`layout.MOVED_FROM`) until the old log is gone, so that a start that finds both knows which one
 counts. So a crash at any point leaves the old one or the new one.
 
-A move that is not finished when the broker stops goes on at the next start, which recognises it by the directory's
+A move that is not finished when the broker stops continues after the next start, which recognizes it by the directory's
 name and keeps as much of the copy as the log still has (`log.copies`). A request for a replica that is not here yet is
 kept in memory only, as in Kafka.
 
@@ -77,7 +77,7 @@ class _Move:
         self.disk = disk
         self.name = name
         self.is_begun = is_begun
-        """The directory may hold a copy that was begun before the broker started."""
+        """True if the directory may hold a copy that was begun before the broker started."""
         self.retry_at_ms = 0
         """When to try again, in monotonic milliseconds."""
         self.log: PartitionLog | None = None
@@ -165,7 +165,7 @@ class LogMoves:
         return ErrorCode.NONE
 
     def _needs_a_copy(self, replica: Replica, disk: Disk) -> bool:
-        """Return whether a copy has to be begun; give one up that is made elsewhere."""
+        """Return whether a copy has to be begun; give up a copy in another directory."""
         before = self._moves.get(replica.topic_partition)
         if before is not None and before.disk is disk:
             return False
@@ -231,7 +231,7 @@ class LogMoves:
                     move.log, move.is_begun = None, True
 
     async def _make_moves(self) -> None:
-        """Make one move after another, beside others that do the same."""
+        """Make one move after another; several tasks do this at a time."""
         while True:
             move = self._next()
             if move is not None:
@@ -243,7 +243,7 @@ class LogMoves:
                     await self._awake.wait()
 
     def _next(self) -> _Move | None:
-        """Return the first move that nobody makes and that is not to be retried later."""
+        """Return the first move that is neither in progress nor to be retried later."""
         now = self._clock.monotonic_ms()
         return next((each for each in self._moves.values() if not each.is_busy and each.retry_at_ms <= now), None)
 
@@ -292,7 +292,7 @@ class LogMoves:
         """Open the copy that was begun before the broker started, or begin an empty one at the log's start offset."""
         replica = move.replica
         if move.is_begun:
-            move.is_begun = False  # this copy is of no use, but another one can be made
+            move.is_begun = False  # this copy is useless, but another one can be made
             if await self._continue(move):
                 return
         start = replica.log.log_start_offset
@@ -303,7 +303,7 @@ class LogMoves:
         move.log = log
 
     async def _continue(self, move: _Move) -> bool:
-        """Open a copy and drop what is not in the log; return whether it can be continued."""
+        """Open a copy and drop records that the log does not have; return whether it can be continued."""
         replica, where = move.replica, move.disk.directory.path
         opened = await asyncio.to_thread(self._open_begun, move)
         if opened is None:
@@ -319,7 +319,7 @@ class LogMoves:
                 await asyncio.to_thread(_cut, log, end, move.clean_until)
                 log.move_to(replica.log.files)
                 move.log = log
-                logger.info("%s: the copy in %s goes on at offset %d", replica.topic_partition, where, end)
+                logger.info("%s: the copy in %s continues at offset %d", replica.topic_partition, where, end)
         except KafkaError as error:
             logger.warning("%s: the copy in %s cannot be continued: %s", replica.topic_partition, where, error)
         finally:
@@ -328,7 +328,7 @@ class LogMoves:
         return move.log is log
 
     def _open_begun(self, move: _Move) -> tuple[PartitionLog, Offset] | None:
-        """Return a copy that was begun before, with its clean part; None if it cannot be opened. Blocks."""
+        """Return a copy that was begun before, with the end of its clean part; None if it cannot be opened. Blocks."""
         replica = move.replica
         directory = OsDirectory(Path(move.disk.directory.path) / move.name)
         try:
@@ -525,7 +525,7 @@ def _make(disk: Disk, name: str, replica: Replica) -> OsDirectory:
 
 
 def _note_origin(log: PartitionLog, replica: Replica) -> None:
-    """Record durably where the copy came from, and the same sync promise as its origin's. Blocks."""
+    """Record the copy's origin durably, with the same sync promise as the origin's. Blocks."""
     log.promise(synced_before_ack=replica.log.promises_synced)
     if replica.log.directory.exists(layout.MOVED_FROM):  # a crash left it there: only one of them may have it
         replica.log.directory.delete(layout.MOVED_FROM)
@@ -534,7 +534,7 @@ def _note_origin(log: PartitionLog, replica: Replica) -> None:
 
 
 def _cut(log: PartitionLog, end: int, clean_until: Offset) -> None:
-    """Drop what a copy has beyond `end`, and record that before anything is appended. Blocks."""
+    """Drop the copy's records beyond `end`, and record that before anything is appended. Blocks."""
     log.truncate_to(end)
     copies.write_progress(log, clean_until)
 

@@ -1,4 +1,4 @@
-"""The admin client's calls about ACLs: who may do what (KIP-140, prefixed patterns KIP-290)."""
+"""The admin client's calls about ACLs, which allow or deny operations on resources (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class AclAdmin(AdminBase):
     """Admin calls about ACLs. They raise KafkaError: SECURITY_DISABLED from a cluster without an authorizer."""
 
     async def describe_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
-        """Return the bindings that a filter selects, all without one."""
+        """Return the bindings that a filter selects: all by default."""
         request = DescribeAclsRequest(**_fields(wanted or AclFilter()))
         answer = await self._ask(None, ApiKey.DESCRIBE_ACLS, request, _check_description)
         return [_binding(resource, acl) for resource in answer.resources for acl in resource.acls]
 
     async def create_acls(self, bindings: Iterable[AclBinding]) -> None:
-        """Create bindings; those that exist are left as they are. Raises the error of the first that is refused."""
+        """Create bindings; existing ones are left as they are. Raises the error of the first one that is refused."""
         wanted = list(bindings)
         request = CreateAclsRequest(
             creations=[

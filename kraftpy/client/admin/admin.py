@@ -1,8 +1,8 @@
 """The admin client: topics, settings, records, groups, offsets, and the brokers' log directories.
 
-Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
-about the cluster as a whole, `transactions` those about transactions, `share` those about share groups, `users` those
-about users, `acls` those about ACLs, `tokens` those about delegation tokens, `quotas` those about client quotas.
+Every call retries transient failures and raises the first `KafkaError` of any of its parts. Other calls are in modules
+of their own: `cluster` (the cluster as a whole), `transactions`, `share` (share groups), `users` (SCRAM credentials),
+`acls`, `tokens` (delegation tokens) and `quotas` (client quotas).
 """
 
 from __future__ import annotations

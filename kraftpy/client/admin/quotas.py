@@ -25,10 +25,10 @@ class QuotaAdmin(AdminBase):
     async def describe_client_quotas(
         self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False
     ) -> list[ClientQuota]:
-        """Return the entities that have quotas, and match: all by default.
+        """Return the entities with quotas that match: all by default.
 
-        `entity` are names that an entity must have, `types` are types of which any name will do; `strict` leaves out
-        entities that have parts of other types too.
+        `entity` holds names that an entity must have, and `types` types that it must have with any name; `strict`
+        excludes entities that have parts of other types too.
         """
         components = [
             describing.ComponentData(
@@ -50,7 +50,7 @@ class QuotaAdmin(AdminBase):
     async def alter_client_quotas(
         self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
-        """Set an entity's quotas by key; None removes one. Other quotas of it stay.
+        """Set an entity's quotas by key; None removes one. Its other quotas stay.
 
         Raises KafkaError (INVALID_REQUEST) if the entity, a key or a value is not allowed; then nothing changes.
         """

@@ -1,8 +1,8 @@
 """The admin client's calls about delegation tokens (KIP-48).
 
-A token's `token_id` and `password` log in as its owner, by SCRAM with `tokenauth=true` in `sasl_jaas_config`. Brokers
-answer these calls only to clients that have proved who they are, by something other than a token. Principals are
-texts such as "User:alice".
+A token's bearer logs in as its owner, by SCRAM with the token's `token_id` and `password`, and `tokenauth=true` in
+`sasl_jaas_config`. Brokers refuse these calls to clients that have not authenticated, or that used a token for it.
+Principals are texts such as "User:alice".
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kraftpy.security.principal import Principal, parse_principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationToken:
-    """A token. Times are milliseconds since the epoch; what is secret is not shown."""
+    """A token. Times are milliseconds since the epoch. `repr` shows no secrets."""
 
     token_id: str
     hmac: bytes = field(repr=False)
     owner: str
     requester: str
-    """The principal that created it; empty if the broker does not say."""
+    """The principal that created it; empty if the broker does not report it."""
     renewers: tuple[str, ...] = ()
     issue_ms: int
     expiry_ms: int
@@ -48,7 +48,7 @@ class TokenAdmin(AdminBase):
     async def create_delegation_token(
         self, *, renewers: Iterable[str] = (), max_lifetime_ms: int = -1, owner: str | None = None
     ) -> DelegationToken:
-        """Create a token, for the one who asks or for `owner`; the broker's limit holds if `max_lifetime_ms` is -1."""
+        """Create a token for this client's principal or for `owner`. -1 asks for the longest lifetime."""
         listed = [parse_principal(each) for each in renewers]
         kind, name = (None, None) if owner is None else parse_principal(owner)
         request = creating.CreateDelegationTokenRequest(
@@ -73,7 +73,7 @@ class TokenAdmin(AdminBase):
         )
 
     async def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
-        """Return the tokens that one may see, by id: of these owners, requesters and renewers, or all."""
+        """Return the tokens that this client may see, by id; with `owners`, only those of these principals."""
         asked = None
         if owners is not None:
             asked = [
@@ -85,14 +85,14 @@ class TokenAdmin(AdminBase):
         return sorted(map(_described, answer.tokens), key=lambda token: token.token_id)
 
     async def renew_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
-        """Let a token expire `period_ms` from now (-1: the broker's limit); return when it does."""
+        """Renew a token until `period_ms` from now (-1: as long as the broker allows); return when it expires."""
         request = renewing.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
         answer = await self._ask(None, ApiKey.RENEW_DELEGATION_TOKEN, request, _check("token not renewed"))
         expiry_ms: int = answer.expiry_timestamp_ms
         return expiry_ms
 
     async def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
-        """Let a token expire `period_ms` from now, or remove it if that is negative; return when it expires."""
+        """Make a token expire `period_ms` from now, or remove it if that is negative; return when it expires."""
         request = expiring.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
         answer = await self._ask(None, ApiKey.EXPIRE_DELEGATION_TOKEN, request, _check("token not expired"))
         expiry_ms: int = answer.expiry_timestamp_ms

@@ -25,7 +25,7 @@ from kraftpy.types import TopicPartition
 
 _FIRST_WITH_DURATION, _FIRST_WITH_PATTERN = 1, 2
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""The states in which the start that a coordinator tells is that of a transaction that has not ended."""
+"""The states of a transaction that has not ended: its coordinator reports when it started."""
 MAX_TRANSACTION_TIMEOUT_MS = 900_000
 """Kafka's default of `transaction.max.timeout.ms`: a transaction open for longer should have been aborted."""
 

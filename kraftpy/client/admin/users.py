@@ -1,7 +1,7 @@
 """The admin client's calls about users: their SCRAM credentials (KIP-554).
 
-A password is salted and hashed here and does not travel. What travels is as good as the password for whoever reads it,
-so use TLS.
+A password is salted and hashed here, and not sent. The salted hash is as good as the password to an eavesdropper, so
+use TLS.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class UserAdmin(AdminBase):
     """Admin calls about users."""
 
     async def describe_scram_users(self, names: Iterable[str] = ()) -> dict[str, dict[str, int]]:
-        """Return the iterations of each user's credentials by mechanism; of all users if none is named.
+        """Return the iterations of users' credentials by mechanism, of all users by default.
 
         Raises KafkaError (RESOURCE_NOT_FOUND) for a user without credentials.
         """
@@ -43,7 +43,7 @@ class UserAdmin(AdminBase):
     async def set_scram_password(
         self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = LEAST_ITERATIONS
     ) -> None:
-        """Give a user this password for a mechanism, whether there is such a user or not."""
+        """Set a user's password for a mechanism. Creates the user if it does not exist."""
         chosen, salt = _mechanism(mechanism), secrets.token_bytes(SALT_BYTES)
         salted = await asyncio.to_thread(salted_password, chosen, password, salt, iterations)
         upsertion = altering.ScramCredentialUpsertion(

@@ -336,7 +336,7 @@ class BlockingAdmin:
         return self._loop.run(self._admin.describe_topic_partitions(names))
 
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
-        """Create topics, or with `validate_only` just check that they could be."""
+        """Create topics, or with `validate_only`, just check whether that is possible."""
         self._loop.run(self._admin.create_topics(topics, validate_only=validate_only))
 
     def delete_topics(self, names: Iterable[str]) -> None:
@@ -373,7 +373,7 @@ class BlockingAdmin:
     def replace_configs(
         self, settings: Mapping[tuple[ResourceType, str], Mapping[str, str]], *, validate_only: bool = False
     ) -> None:
-        """Give resources exactly these settings and no others. Uses AlterConfigs, for brokers before KIP-339."""
+        """Replace all settings of resources by these. Uses AlterConfigs, for brokers before KIP-339."""
         self._loop.run(self._admin.replace_configs(settings, validate_only=validate_only))
 
     def list_groups(self, *, states: Sequence[str] = ()) -> list[GroupListing]:
@@ -405,7 +405,7 @@ class BlockingAdmin:
     def list_share_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, ShareGroupOffset]:
-        """Return a share group's start offsets, by default of all partitions it has ever read."""
+        """Return a share group's start offsets; by default, those of all partitions that it has ever read."""
         return self._loop.run(self._admin.list_share_group_offsets(group_id, partitions))
 
     def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -459,13 +459,13 @@ class BlockingAdmin:
         return self._loop.run(self._admin.describe_transactions(transactional_ids))
 
     def describe_scram_users(self, names: Iterable[str] = ()) -> dict[str, dict[str, int]]:
-        """Return the iterations of each user's SCRAM credentials by mechanism; of all users if none is named."""
+        """Return the iterations of users' SCRAM credentials by mechanism, of all users by default."""
         return self._loop.run(self._admin.describe_scram_users(names))
 
     def set_scram_password(
         self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = 4096
     ) -> None:
-        """Give a user this password for a mechanism, whether there is such a user or not."""
+        """Set a user's password for a mechanism. Creates the user if it does not exist."""
         self._loop.run(self._admin.set_scram_password(name, password, mechanism=mechanism, iterations=iterations))
 
     def delete_scram_passwords(self, name: str, mechanisms: Iterable[str]) -> None:
@@ -475,44 +475,44 @@ class BlockingAdmin:
     def create_delegation_token(
         self, *, renewers: Iterable[str] = (), max_lifetime_ms: int = -1, owner: str | None = None
     ) -> DelegationToken:
-        """Create a delegation token, for the one who asks or for `owner`."""
+        """Create a delegation token for this client's principal or for `owner`."""
         made = self._admin.create_delegation_token(renewers=renewers, max_lifetime_ms=max_lifetime_ms, owner=owner)
         return self._loop.run(made)
 
     def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
-        """Return the delegation tokens that one may see, of these owners or of all."""
+        """Return the delegation tokens that this client may see, of these owners or of all."""
         return self._loop.run(self._admin.describe_delegation_tokens(owners))
 
     def renew_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
-        """Let a delegation token expire later; return when it does."""
+        """Renew a delegation token; return when it expires."""
         return self._loop.run(self._admin.renew_delegation_token(hmac, period_ms))
 
     def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
-        """Let a delegation token expire sooner, or remove it; return when it expires."""
+        """Change when a delegation token expires, or remove it; return when it expires."""
         return self._loop.run(self._admin.expire_delegation_token(hmac, period_ms))
 
     def describe_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
-        """Return the bindings that a filter selects, all without one."""
+        """Return the ACLs that a filter selects; without a filter, all ACLs."""
         return self._loop.run(self._admin.describe_acls(wanted))
 
     def create_acls(self, bindings: Iterable[AclBinding]) -> None:
-        """Create bindings; those that exist are left as they are."""
+        """Create ACLs; existing ones stay as they are."""
         self._loop.run(self._admin.create_acls(bindings))
 
     def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
-        """Delete the bindings that a filter selects, and return them."""
+        """Delete the ACLs that a filter selects, and return them."""
         return self._loop.run(self._admin.delete_acls(wanted))
 
     def describe_client_quotas(
         self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False
     ) -> list[ClientQuota]:
-        """Return the entities that have quotas, and match: all by default."""
+        """Return the entities with quotas that match: all by default."""
         return self._loop.run(self._admin.describe_client_quotas(entity, types=types, strict=strict))
 
     def alter_client_quotas(
         self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
-        """Set an entity's quotas by key; None removes one. Other quotas of it stay."""
+        """Set an entity's quotas by key; None removes one. Its other quotas stay."""
         self._loop.run(self._admin.alter_client_quotas(entity, values, validate_only=validate_only))
 
     def abort_transaction(

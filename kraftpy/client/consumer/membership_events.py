@@ -1,6 +1,7 @@
 """The events and effects of a member of a consumer group: the vocabulary of `classic_membership`.
 
-An effect that is answered by an event says so. Error codes are those of the wire; bytes are those of consumer_protocol.
+An effect's docstring names the event that answers it, if any. Error codes are those of the wire; bytes are those of
+`consumer_protocol`.
 """
 
 from __future__ import annotations

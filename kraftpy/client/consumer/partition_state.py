@@ -5,8 +5,8 @@ application has finished (it has since come back for more), `fetch_offset` the n
 kept as received and decoded when the application gets to them; a large batch is decoded in parts.
 
 Markers, aborted batches and the offsets that compaction left without a record belong to the record before them: once
-it is handed out, the position lies behind them, as far as they have been fetched. So an application that reads to the
-end and commits has committed the end, and none waits for records that do not exist.
+that is handed out, the position moves past all of them that have been fetched. So an application that reads to the end
+and commits has committed the end, and does not wait for records that do not exist.
 
 Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed out
 before the latest request for more.
@@ -152,7 +152,7 @@ class PartitionReader:
             self.buffered_bytes -= header.size_bytes
             if self.decoded:
                 self._ended = header
-            else:  # nothing more in it for the application
+            else:  # no more records in it for the application
                 if self.done == self.position:
                     self.done = header.next_offset
                 self._pass(header)
@@ -196,7 +196,7 @@ class PartitionReader:
         return records
 
     def _pass_what_is_no_record(self) -> None:
-        """Move the position behind what follows the last record handed out and holds nothing for the application."""
+        """Move the position past markers, aborted batches and gaps that follow the last record handed out."""
         if self._ended is not None:
             self._pass(self._ended)
             self._ended = None

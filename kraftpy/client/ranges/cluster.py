@@ -128,7 +128,7 @@ class BlockingCluster:
             try:
                 return self._take(host, port)
             except KafkaError as failed:
-                if not failed.code.retriable:  # such as a wrong password: no other broker would take it
+                if not failed.code.retriable:  # such as a wrong password, which no other broker would accept
                     raise
                 failures.append(failed.message)
         raise BrokerUnreachable("; ".join(failures))

@@ -63,7 +63,7 @@ class BlockingConnection:
         self._waiting: deque[tuple[int, ApiKey, int, int]] = deque()
         self._login = security.login
         self._renew_at: float | None = None
-        """When to renew the session of the login, on the monotonic clock; None if it does not end."""
+        """The time at which to renew the login's session, on the monotonic clock; None if it does not end."""
         try:
             self._socket = socket.create_connection((host, port), setup_timeout_ms / 1000)
         except OSError as failed:
@@ -113,7 +113,7 @@ class BlockingConnection:
     def send(self, key: ApiKey, message: Any, version: int) -> None:
         """Send a request; `receive` gets its answer. Raises `KafkaError`.
 
-        The session of a login is renewed before that, if it is time for it and no answer is outstanding (KIP-368).
+        Renews the login's session first, if it is time to and no answer is outstanding (KIP-368).
         """
         if self._renew_at is not None and not self._waiting and time.monotonic() >= self._renew_at:
             assert self._login is not None
@@ -150,7 +150,7 @@ class BlockingConnection:
         self.versions = answer.versions
 
     def _log_in(self, login: Login) -> None:
-        from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections need none
+        from kraftpy.client.login import log_in, renewed_after_ms  # here: most connections do not need it
 
         exchange = log_in(login, self.address[0])
         answer: Any = None

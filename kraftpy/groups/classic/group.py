@@ -26,7 +26,7 @@ from kraftpy.types import Millis
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 READ_BYTES_AT_ONCE: Final = 1 << 16
-"""The bytes of subscriptions that are read on the spot: some milliseconds."""
+"""The most bytes of subscriptions that are read without a pause: some milliseconds."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """A member's protocols with its metadata for each, in order of preference."""
@@ -191,7 +191,7 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def wait_for_join(self, member: Member, join: Waiting | None) -> None:
-        """Let a member's request wait at the join barrier; None: it was answered."""
+        """Set the request with which a member waits at the join barrier; None once it is answered."""
         self.awaiting_join += (join is not None) - (member.join is not None)
         member.join = join
 
@@ -240,7 +240,7 @@ class ClassicGroup:
     def subscribed_topics(self) -> frozenset[str] | None:
         """Return the topics the members subscribe to; None if unknown or if they do not use the consumer protocol.
 
-        Those of a large group should be read before (`must_be_read`).
+        The subscriptions of a large group should be read before (`must_be_read`).
         """
         if not self.members and self.state is not State.PREPARING_REBALANCE:
             return frozenset()

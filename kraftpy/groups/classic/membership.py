@@ -36,7 +36,7 @@ UNKNOWN_MEMBER = ""
 FIRST_JOIN_WITH_MEMBER_ID_REQUIRED = 4
 FIRST_LEAVE_WITH_MEMBERS = 3
 _MAX_NAME_IN_ID = 1_000
-"""Far more than a client's or instance's name has: the id must fit in records and answers."""
+"""Far longer than names of clients and instances usually are: the id must fit in records and answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Reads what the members of large classic groups subscribe to, apart from the coordinator.
+"""Reads the subscriptions of large classic groups, apart from the coordinator.
 
-A broker needs them only for deleting and expiring offsets, and reads them then. Subscriptions may be megabytes long, so
-they are read in a thread, and the request is attempted again afterwards. If the members have changed by then, they are
-read again. The result is kept for a while, since deletions come in pieces, but only for one group of the whole node
-(`memory.Room`): it takes many times the memory of the subscriptions.
+A broker needs subscriptions only for deleting and expiring offsets, and reads them then. They may be megabytes long, so
+they are read in a thread, and the request is attempted again afterwards. If the members have changed by then, their
+subscriptions are read again. The result is kept for a while, since deletions come in pieces, but only for one group of
+the whole node (`memory.Room`): it takes many times the memory of the subscriptions.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Readings:
         """`attempt` handles a request again once it can be decided."""
         self._attempt = attempt
         self.for_expiry: Callable[[str, Step], None] = lambda group_id, step: None
-        """Goes on with the expiry of a group's offsets."""
+        """Continues the expiry of a group's offsets."""
         self._groups = groups
         self._room = room
         self._last_token = 0
         self._asked: dict[str, Reading] = {}
 
     def begin(self, group: Group | None, event: Request | None, step: Step) -> bool:
-        """Return True if what the members subscribe to must be read first, which begins now.
+        """Return True if the group's subscriptions must be read first; this begins now.
 
         The request is attempted again afterwards; None stands for the expiry of offsets.
         """
@@ -67,7 +67,7 @@ class Readings:
         return True
 
     def computed(self, event: Computed, step: Step) -> bool:
-        """Go on with what waits for a reading; False if the event is about something else."""
+        """Continue the work that waits for a reading; return False if the event is about something else."""
         reading = self._asked.get(event.group_id)
         if reading is None or reading.token != event.token:
             return False

@@ -38,7 +38,7 @@ from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 from kraftpy.types import Millis, TopicPartition
 
 BYTES_PER_UNIT: Final = 16
-"""The bytes of an encoded subscription or assignment whose parts are read in a unit of work (`apart`)."""
+"""The bytes of an encoded subscription or assignment that are parsed in a unit of work (`apart`)."""
 
 
 class ClassicMembers:
@@ -214,7 +214,7 @@ class ClassicMembers:
 
 
 class _Said(NamedTuple):
-    """A member's JoinGroup: the member that it makes, and the partitions that the member owns."""
+    """The content of a JoinGroup: the member as the group stores it, and the partitions that it owns."""
 
     member: MemberValue
     owned: Assignment

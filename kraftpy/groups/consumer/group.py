@@ -62,7 +62,7 @@ class ConsumerGroup:
     holders: dict[TopicIdPartition, str] = field(default_factory=dict)
     topics_version: int = NEVER  # volatile: the version of the topics its hash was last compared with
     looked_up: Mapping[str, int] = field(default_factory=dict, compare=False)  # volatile: topics' version by regex
-    rights: TopicRights | None = field(default=None, compare=False)  # volatile: a member's, for what expressions match
+    rights: TopicRights | None = field(default=None, compare=False)  # volatile: a member's, for matching expressions
     are_rights_known: bool = field(default=False, compare=False)  # volatile
     is_resolving: bool = field(default=False, compare=False)  # volatile: a regex is not resolved for this version yet
 

@@ -56,7 +56,7 @@ generation, but nothing reads it.
 
 
 def units(group: ClassicGroup) -> int:
-    """Return the work of migrating a group: its members, and what their subscriptions and assignments may name."""
+    """Return the work of migrating a group: its members, and the size of their subscriptions and assignments."""
     in_bytes = group.members_weight + sum(len(member.assignment or b"") for member in group.members.values())
     return len(group.members) + in_bytes // BYTES_PER_UNIT
 

@@ -7,8 +7,8 @@ member, the group's epoch, the new targets, and the member's progress towards it
 A change of topics or partitions is noticed at the next heartbeat of any member, because the version of the topics has
 changed.
 
-Regular expressions are resolved as far as one step allows (`topic_matches`), which is enough for most. The rest follows
-a little later (`look_at_topics`); until then an expression keeps its previous matches, or has none.
+Regular expressions are resolved within the limits of one step (`topic_matches`), which is enough for most. The rest
+follows a little later (`look_at_topics`); until then an expression keeps its previous matches, or has none.
 
 Differences from Kafka: a static member may rejoin under its present id (Kafka: UNRELEASED_INSTANCE_ID); a heartbeat to
 an unknown group gets UNKNOWN_MEMBER_ID, on which every client rejoins, unless its sender leaves.
@@ -168,7 +168,7 @@ class ConsumerProtocol:
     def _see_by(
         self, draft: Draft, event: Request, known: MemberValue | None, message: ConsumerGroupHeartbeatRequest
     ) -> None:
-        """Let expressions match what the sender may describe, if it has one or nobody's rights are known yet."""
+        """Match expressions by the sender's rights, if it subscribes with one or the group has no rights yet."""
         group = draft.group
         has_expression = bool(message.subscribed_topic_regex or (known is not None and known.subscribed_topic_regex))
         if not group.are_rights_known or (has_expression and group.rights != event.rights):
@@ -252,7 +252,7 @@ class ConsumerProtocol:
     def _units(self, group: ConsumerGroup) -> int:
         """Return the size of the group: its members, the topics they subscribe to, and the partitions of these.
 
-        Does not count on when it is known to be large.
+        Stops counting once the group is known to be large.
         """
         units = len(group.members) + len(group.holders)
         subscriptions = {id(names): names for names in (m.subscribed_topic_names for m in group.members.values())}
@@ -380,7 +380,7 @@ class ConsumerProtocol:
         return may_assign(group.assigned_at, self.settings(group.group_id).consumer_assignment_interval_ms, timestamp)
 
     def _retarget(self, draft: Draft, timestamp: Millis) -> None:
-        """Compute targets for the group's epoch if there are none yet."""
+        """Compute targets for the group's epoch, if that is not done yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             return
@@ -499,7 +499,7 @@ def _assignment(topics: list[ConsumerGroupTopicPartitions]) -> Assignment:
 
 
 def _count(topics: list[ConsumerGroupTopicPartitions]) -> int:
-    """Return how many topics and partitions are named; if there are very many topics, only these."""
+    """Return the number of topics and partitions named; if there are very many topics, count only these."""
     if len(topics) > UNITS_AT_ONCE:
         return len(topics)
     return len(topics) + sum(len(topic.partitions) for topic in topics)

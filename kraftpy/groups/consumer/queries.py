@@ -77,7 +77,7 @@ def _describe(group: ConsumerGroup, protocol: ConsumerProtocol, operations: int)
 
 
 def _held(current: CurrentValue) -> Assignment:
-    """Return what a member holds: what it may read, and what it has yet to give up."""
+    """Return the partitions that a member holds: those it may read, and those it has yet to give up."""
     return current.assigned | current.pending_revocation
 
 

@@ -221,7 +221,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         then: Callable[[T, Step], None],
         step: Step,
     ) -> None:
-        """Do a part of an operation, apart if it is large, and go on with its result."""
+        """Do a part of an operation, apart if it is large, and continue with its result."""
         group.is_changing = True
 
         def steps() -> Deciding[T | Exception]:

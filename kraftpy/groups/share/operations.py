@@ -50,7 +50,7 @@ class Operation(ABC):
         self.group_id = group_id
         self.event = event
         self.size = 0
-        """How many topics and partitions the request names. If there are very many topics, their partitions do not
+        """The number of topics and partitions in the request. If there are very many topics, their partitions do not
         count."""
 
     @abstractmethod

@@ -51,7 +51,7 @@ from kraftpy.protocol.messages.share_group_heartbeat import (
 from kraftpy.types import Millis, TopicId
 
 _LONGEST_MEMBER_ID = 36
-"""The length of a UUID as text, of which members make their ids."""
+"""The length of a UUID as text: members use UUIDs as their ids."""
 
 
 def share_heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ShareGroupHeartbeatResponse:
@@ -114,7 +114,7 @@ class ShareProtocol:
         )
 
     def _update(self, draft: ShareDraft, event: Request, message: ShareGroupHeartbeatRequest) -> bool:
-        """Store what the heartbeat says of the member; return True if it is new or has subscribed to other topics."""
+        """Store the member as its heartbeat describes it; return True if it is new or subscribes to other topics."""
         known = draft.group.members.get(message.member_id)
         updated = _updated(known or ShareMemberValue(), message, event)
         if known != updated:
@@ -211,8 +211,7 @@ class ShareProtocol:
         draft.group.assigned = draft.group.partitions
 
     def _lacking_units(self, group: ShareGroup) -> int:
-        """Return how many partitions are looked at to find those that lack state, or how many topics if there are very
-        many."""
+        """Return the number of partitions to look at for those that lack state, or of topics if there are very many."""
         if (topics := _subscribed_units(group)) > UNITS_AT_ONCE:
             return topics
         infos = (self.topics.topic(name) for name in group.subscribed_topics())
@@ -269,7 +268,7 @@ def _updated(base: ShareMemberValue, message: ShareGroupHeartbeatRequest, event:
 
 
 def _subscribed_units(group: ShareGroup) -> int:
-    """Return how many topics members subscribe to; those of members that subscribe to the same ones count once."""
+    """Return how many topics members subscribe to; equal subscriptions count once."""
     counted = {id(names): len(names) for names in (member.subscribed_topic_names for member in group.members.values())}
     return sum(counted.values())
 

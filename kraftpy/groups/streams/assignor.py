@@ -107,7 +107,7 @@ def _standby(
 class _Idlest:
     """Finds the member with the smallest load, in some processes or outside them; the first by id wins a tie.
 
-    Loads only grow, so the heaps are corrected where they are looked at. A member whose load has reached its `room` is
+    Loads only grow, so the heaps are corrected when they are looked at. A member whose load has reached its `room` is
     not found any more.
     """
 

@@ -163,7 +163,7 @@ class StreamsProtocol:
         return answered
 
     def _update(self, draft: StreamsDraft, message: StreamsGroupHeartbeatRequest, event: Request) -> StreamsMemberValue:
-        """Store what the heartbeat says of the member."""
+        """Store the member as its heartbeat describes it."""
         known = draft.group.members.get(message.member_id)
         updated = _updated(known or StreamsMemberValue(), message, event)
         if known != updated:
@@ -224,7 +224,7 @@ class StreamsProtocol:
             member_id=message.member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self.settings(group.group_id).streams_heartbeat_interval_ms,
-            status=self._status(group, message.member_id),  # an empty list, not null: clients keep what null omits
+            status=self._status(group, message.member_id),  # empty, not null, with which clients keep the last status
             endpoint_information_epoch=group.volatile.endpoint_epoch,
         )
         if says_tasks:
@@ -294,8 +294,7 @@ class StreamsProtocol:
     def _look(self, group: StreamsGroup) -> Deciding[None]:
         """Configure the topology for the topics that exist now, if there is one, and hash them.
 
-
-        While its expressions are not fully resolved, the last result stands, and the next heartbeat resolves on.
+        While its expressions are not fully resolved, the last result stands, and the next heartbeat continues.
         """
         volatile, topology, version = group.volatile, group.topology, self.topics.version
         if topology is None:
@@ -320,8 +319,8 @@ class StreamsProtocol:
     def configured(self, group: StreamsGroup) -> Configured | None:
         """Return the topology as it was last configured, for a description; None if that is not known.
 
-        Nothing is remembered: members' heartbeats must find out for themselves that topics have changed. A large one
-        that no heartbeat has configured yet is not told.
+        Stores nothing: members' heartbeats must notice themselves that topics have changed. A large topology that no
+        heartbeat has configured yet is not known.
         """
         volatile, topology = group.volatile, group.topology
         if topology is None or (volatile.configured is not None and volatile.configured_for is topology):
@@ -330,7 +329,7 @@ class StreamsProtocol:
         return None if resolved is None else configure(topology, self.topics, resolved)
 
     def is_known(self, group: StreamsGroup) -> bool:
-        """Return True if the topology is configured for the topics that exist now, or there is none."""
+        """Return True if the topology is configured for the topics that exist now, or the group has no topology."""
         volatile = group.volatile
         return volatile.configured_for is group.topology and volatile.topics_version == self.topics.version
 
@@ -351,7 +350,7 @@ class StreamsProtocol:
             draft.put(StreamsGroupKey(group.group_id), value)
 
     def _retarget(self, draft: StreamsDraft, timestamp: Millis) -> Deciding[None]:
-        """Compute targets for the group's epoch if there are none yet."""
+        """Compute targets for the group's epoch, if that is not done yet."""
         if draft.group.epoch == draft.group.assignment_epoch:
             return
         if not self.is_known(draft.group):
@@ -423,7 +422,7 @@ def _reconcile(draft: StreamsDraft, member_id: str, owned: Tasks | None) -> Stre
 
 
 def _size(topology: wire.Topology) -> int:
-    """Return the number of a topology's parts; only of subtopologies if there are very many."""
+    """Return the number of a topology's parts; if it has very many subtopologies, count only these."""
     found = len(topology.subtopologies)
     if found > UNITS_AT_ONCE:
         return found
@@ -436,7 +435,7 @@ def _size(topology: wire.Topology) -> int:
 
 
 def _read_topology(group: StreamsGroup, said: wire.Topology) -> Topology:
-    """Return the group's own topology if a member has the same. Raises KafkaError if it contradicts itself."""
+    """Return a member's topology: the group's own object if they are equal. Raises KafkaError if it is inconsistent."""
     topology = _topology(said)
     if group.topology is not None and group.topology == topology:
         return group.topology
@@ -474,7 +473,7 @@ def _check_epoch(current: StreamsCurrentValue, message: StreamsGroupHeartbeatReq
 
 
 def _check_tasks(group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> None:
-    """Check that the member reports only tasks that there are."""
+    """Check that the member reports only tasks that exist."""
     configured = group.volatile.configured
     if configured is None or not configured.is_ready or group.volatile.configured_for is not group.topology:
         return
@@ -513,7 +512,7 @@ def _updated(known: StreamsMemberValue, message: StreamsGroupHeartbeatRequest, e
 
 
 def _reported(message: StreamsGroupHeartbeatRequest) -> int:
-    """Return how many tasks a member reports; of subtopologies, if there are very many."""
+    """Return the number of tasks that a member reports, or of subtopologies if there are very many."""
     roles = (message.active_tasks or (), message.standby_tasks or (), message.warmup_tasks or ())
     found = sum(map(len, roles))
     if found > UNITS_AT_ONCE:

@@ -107,7 +107,7 @@ def _offsets(offsets: TaskOffsets) -> list[TaskOffset]:
 
 
 def _subtopology(subtopology: Subtopology, counts: Mapping[str, int]) -> DescribedSubtopology:
-    """Describe a subtopology. `counts` has the partitions of internal topics, as far as these are known."""
+    """Describe a subtopology. `counts` has the numbers of partitions of internal topics that are known."""
     return DescribedSubtopology(
         subtopology_id=subtopology.subtopology_id,
         source_topics=sorted(subtopology.source_topics),

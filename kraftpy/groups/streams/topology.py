@@ -36,7 +36,7 @@ ASSIGNMENT_DELAYED = 5
 _SHOWN_TOPICS = 3
 
 MOST_TASKS: Final = 100_000
-"""The most tasks of a topology. Those of topics that only one subtopology reads are no more than their partitions."""
+"""The most tasks of a topology. If only one subtopology reads its topics, it has no more tasks than partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,14 @@ class Topology:
 
     @property
     def size(self) -> int:
-        """The number of its parts: subtopologies, topics and copartition groups; only of subtopologies if there are
-        very many."""
+        """The number of its parts: subtopologies, topics and copartition groups; if there are very many subtopologies,
+        only these count."""
         if len(self.subtopologies) > UNITS_AT_ONCE:
             return len(self.subtopologies)
         return len(self.subtopologies) + sum(map(_size, self.subtopologies))
 
     def check(self) -> None:
-        """Raise KafkaError if the topology contradicts itself."""
+        """Check that the topology is consistent. Raises KafkaError."""
         ids = [each.subtopology_id for each in self.subtopologies]
         problem = None
         if self.epoch < 0:
@@ -106,7 +106,7 @@ class Topology:
             raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, problem)
 
     def check_expressions(self, matches: TopicMatches) -> None:
-        """Raise KafkaError if an expression cannot be compiled (yet)."""
+        """Check that every expression can be compiled now. Raises KafkaError."""
         for each in filter(_EXPRESSIONS, self.subtopologies):
             for regex in each.source_topic_regex:
                 problem = _problem_of(regex, each.subtopology_id, matches)
@@ -159,7 +159,7 @@ def _problem_of(regex: str, name: str, matches: TopicMatches) -> str | None:
 
 
 def _problem_of_sources(topology: Topology) -> str | None:
-    """Return what is wrong with the topics that subtopologies read, whether these exist or not."""
+    """Say what is wrong with the topics that subtopologies read, existing or not; None if nothing is."""
     sources = {each.subtopology_id: (*each.source_topics, *each.source_topic_regex) for each in topology.subtopologies}
     counts = {name: 1 for names in sources.values() for name in names}
     pending: set[str] = set()
@@ -207,7 +207,7 @@ Resolved = Mapping[str, tuple[str, ...]]
 
 
 def resolve(topology: Topology, matches: TopicMatches) -> Resolved | None:
-    """Return the matches of all its expressions; None if they are not all known yet: try again a little later."""
+    """Return the matches of all expressions; None if some are not known yet: try again a little later."""
     resolved: dict[str, tuple[str, ...]] = {}
     for regex in chain.from_iterable(map(_EXPRESSIONS, topology.subtopologies)):
         if regex not in resolved:
@@ -380,9 +380,9 @@ def _count_pending(
 def _count_in_loops(
     parts: Mapping[str, Subtopology], pending: set[str], sources: Mapping[str, tuple[str, ...]], counts: dict[str, int]
 ) -> None:
-    """Size topics whose writers read, maybe through others, what they write, by the other topics that they read.
+    """Size topics in loops, whose writers read, perhaps indirectly, their own output, by the other topics they read.
 
-    So does Kafka. Topics that stay pending are written only by subtopologies that read nothing of a known size.
+    Kafka does the same. Topics that stay pending are written only by subtopologies that read no topic of known size.
     """
     reads = {key: {topic.name for topic in each.repartition_source_topics} for key, each in parts.items()}
     writes = {key: set(each.repartition_sink_topics) for key, each in parts.items()}

@@ -1,8 +1,8 @@
-"""Leader election (§5.2): when to campaign, and for whom to vote.
+"""Leader election (§5.2): when a server campaigns, and which candidate it votes for.
 
-The library campaigns, votes and counts; this decides when it may. A campaign is preceded by a poll that changes no term
-(pre-vote, §9.6 of Ongaro's dissertation), and a server that hears from a leader votes for no other (§4.2.3), so a
-server that returns from a partition deposes nobody.
+The library campaigns, votes and counts; this module decides when it may. A campaign is preceded by a poll that changes
+no term (pre-vote, §9.6 of Ongaro's dissertation), and a server that hears from a leader votes for no other (§4.2.3), so
+a server that returns from a partition does not depose the leader.
 
 Invariants: no term begins without a majority of pre-votes, except at the request of the leader (§3.10) or with a single
 voter. A vote counts once and only if a voter gave it. A server without a vote never campaigns, nor does one that is
@@ -28,7 +28,7 @@ class Election:
         self._is_transfer = False
         """True if it campaigns at the leader's request, so that voters who hear that leader grant their votes."""
         self._poll_term = 0
-        """The term that the current poll is about; 0 if there is none."""
+        """The term of the current poll; 0 if no poll is in progress."""
         self._pre_votes: set[int] = set()
         self._polls = 0
         """Polls since this server last had a leader."""

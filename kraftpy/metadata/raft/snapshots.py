@@ -99,7 +99,7 @@ class Snapshots:
     # -- for followers
 
     def for_followers(self) -> Snapshot | None:
-        """Return an encoded snapshot that the log continues; None if there is none yet, which is then `is_wanted`."""
+        """Return an encoded snapshot that the log continues; None if it must be made first, and is then `is_wanted`."""
         if self._for_followers is not None and self._for_followers[0].index >= self._state.log.first_index:
             snapshot = self._for_followers[0]
             self.keep_for_followers(snapshot)

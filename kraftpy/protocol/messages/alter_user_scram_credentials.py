@@ -1,6 +1,6 @@
 """Creates, replaces and deletes SCRAM credentials of users.
 
-KIP-554. A password travels salted and hashed, and is as good as the password for whoever reads it: use TLS.
+KIP-554. A password travels salted and hashed, but the hash is as good as the password to an eavesdropper: use TLS.
 """
 
 from __future__ import annotations

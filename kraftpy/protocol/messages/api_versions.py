@@ -4,7 +4,7 @@ An unsupported version of this request is answered with UNSUPPORTED_VERSION in v
 never flexible (KIP-511).
 
 KIP-35, KIP-511 (the client's name), KIP-584 (features), KIP-866 (migration), KIP-1022 (features from version 0),
-KIP-1242 (the cluster and node that the client means).
+KIP-1242 (the cluster and node that the client expects).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ApiVersionsRequest:
 
     client_software_name: Annotated[str, string, "3+", ignorable] = ""  # KIP-511
     client_software_version: Annotated[str, string, "3+", ignorable] = ""
-    cluster_id: Annotated[str | None, string, "5+", ignorable] = None  # KIP-1242: where the client means to be
+    cluster_id: Annotated[str | None, string, "5+", ignorable] = None  # KIP-1242: the cluster the client expects
     node_id: Annotated[int, int32, "5+", ignorable] = -1
 
 

@@ -20,7 +20,7 @@ class CreatableRenewers:
 
 @message(api_key=38, versions="1-3", flexible="2+")
 class CreateDelegationTokenRequest:
-    """The token's owner (null for the principal that asks), its renewers and its longest life (-1 for the default)."""
+    """The token's owner (null for the sender's principal), its renewers and its longest lifetime (-1: the default)."""
 
     owner_principal_type: Annotated[str | None, string, "3+"] = None
     owner_principal_name: Annotated[str | None, string, "3+"] = None

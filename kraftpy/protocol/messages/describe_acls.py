@@ -25,7 +25,7 @@ class DescribeAclsRequest:
 
 @struct
 class AclDescription:
-    """What one binding says of its pattern."""
+    """One binding, without its pattern."""
 
     principal: Annotated[str, string]
     host: Annotated[str, string]

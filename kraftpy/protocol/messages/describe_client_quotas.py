@@ -1,4 +1,4 @@
-"""Tells which quotas are set for users, client ids and IP addresses.
+"""Describes the quotas that are set for users, client ids and IP addresses.
 
 KIP-546.
 """

@@ -1,4 +1,4 @@
-"""Tells which users have SCRAM credentials, and nothing secret of them.
+"""Describes users' SCRAM credentials, without secrets.
 
 KIP-554.
 """
@@ -34,7 +34,7 @@ class CredentialInfo:
 
 @struct
 class DescribeUserScramCredentialsResult:
-    """One user's credentials, or why they cannot be told."""
+    """One user's credentials, or an error."""
 
     user: Annotated[str, string]
     error_code: Annotated[int, int16] = 0

@@ -63,7 +63,7 @@ class OffsetFetchRequest:
 
 @struct
 class OffsetFetchResponsePartition:
-    """A committed offset, or -1 if there is none (up to version 7)."""
+    """A committed offset, or -1 (up to version 7)."""
 
     partition_index: Annotated[int, int32]
     committed_offset: Annotated[int, int64] = -1
@@ -82,7 +82,7 @@ class OffsetFetchResponseTopic:
 
 @struct
 class OffsetFetchResponsePartitions:
-    """A committed offset, or -1 if there is none (from version 8)."""
+    """A committed offset, or -1 (from version 8)."""
 
     partition_index: Annotated[int, int32]
     committed_offset: Annotated[int, int64] = -1

@@ -22,7 +22,7 @@ class SaslAuthenticateRequest:
 
 @message(api_key=36, versions="0-2", flexible="2+")
 class SaslAuthenticateResponse:
-    """The broker's token, or why the client is not who it says."""
+    """The broker's token, or the reason why authentication failed."""
 
     error_code: Annotated[int, int16] = 0
     error_message: Annotated[str | None, string] = None

@@ -1,4 +1,4 @@
-"""Chooses a SASL mechanism, before a client proves who it is.
+"""Chooses a SASL mechanism, before a client authenticates.
 
 KIP-43, KIP-152 (from version 1 on, tokens travel in SaslAuthenticate; in version 0, bare).
 """
@@ -19,7 +19,7 @@ class SaslHandshakeRequest:
 
 @message(api_key=17, versions="0-1", flexible="none")
 class SaslHandshakeResponse:
-    """Whether that is possible, and the mechanisms that the listener has."""
+    """Success or an error, and the mechanisms of the listener."""
 
     error_code: Annotated[int, int16] = 0
     mechanisms: Annotated[list[str], array(string)] = []

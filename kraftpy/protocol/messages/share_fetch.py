@@ -85,7 +85,7 @@ class ShareFetchRequest:
 class LeaderIdAndEpoch:
     """The current leader of the partition, if it is another broker; -1 if none is known.
 
-    Only an error that the leader is elsewhere gives it a meaning: otherwise there is 0, as in Kafka.
+    It has a meaning only if the error says that the leader is elsewhere; otherwise its fields are 0, as in Kafka.
     """
 
     leader_id: Annotated[int, int32] = 0

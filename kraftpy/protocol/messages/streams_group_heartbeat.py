@@ -66,7 +66,7 @@ class Subtopology:
 
 @struct
 class Topology:
-    """The topology of a streams application, as far as its coordinator needs it."""
+    """The parts of a streams application's topology that its coordinator needs."""
 
     epoch: Annotated[int, int32] = 0
     subtopologies: Annotated[list[Subtopology], array] = []

@@ -1,6 +1,6 @@
 """Gives the coordinator of a streams group the description of its topology, for administrators to look at (KIP-1331).
 
-A member sends it if a heartbeat has asked for it. Kafka hands it to a plugin, and refuses it if there is none.
+A member sends it if a heartbeat has asked for it. Kafka passes it to a plugin, and refuses it without a plugin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TopologyDescriptionSubtopology:
 
 @struct
 class TopologyDescriptionGlobalStore:
-    """A store that every instance has all of."""
+    """A store of which every instance has a full copy."""
 
     source: Annotated[TopologyDescriptionNode, nested]
     processor: Annotated[TopologyDescriptionNode, nested]
@@ -40,7 +40,7 @@ class TopologyDescriptionGlobalStore:
 
 @struct
 class TopologyDescription:
-    """All of a topology, as its application prints it."""
+    """A whole topology, as its application prints it."""
 
     subtopologies: Annotated[list[TopologyDescriptionSubtopology], array] = []
     global_stores: Annotated[list[TopologyDescriptionGlobalStore], array] = []
