@@ -182,18 +182,20 @@ class _Reader:
 async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missing: set[PartitionKey]) -> Answers:
     """Read again after every change, until there is enough or time is up.
 
-    There is no await between a read and the watch, except for a long request, which is read in slices; that one is
-    therefore read a second time at once.
+    There is no await between a read and the watch, except for a long request, which is read and watched in slices;
+    that one is therefore read a second time at once.
     """
     deadline = asyncio.get_running_loop().time() + reader.request.max_wait_ms / 1000
     watched: list[Replica] = []
-    for partition in fetched.partitions:
+    for number, partition in enumerate(fetched.partitions, 1):
+        if not number % _LONG:
+            await reader.broker.slices.breathe(_LONG)
         with suppress(KafkaError):
             watched.append(reader.replica(partition))
     with Watch(watched) as watch:
         if reader.rights is not None:
             watch.add(reader.rights)
-        if len(fetched.partitions) > _LONG:
+        if len(fetched.partitions) >= _LONG:
             watch.wake()
         enough = False
         while not enough and await watch.wait_until(deadline):
