@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
@@ -81,6 +82,8 @@ _LOOK_UNITS = 1_000
 """The cost of looking at a partition that has to be loaded, in units of `slicing`."""
 _SAID_UNITS = 20
 """The cost of acknowledging records of one partition."""
+_MOST_SAID = 1_000
+"""More acknowledgements of one partition are read in a thread."""
 _TOLD_UNITS = 2
 """The cost of one partition in an answer."""
 _SHORT = 50
@@ -118,6 +121,8 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
     except KafkaError as error:
         return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))
     is_closing = request.share_session_epoch == CLOSING_EPOCH
+    if request.share_session_epoch == OPENING_EPOCH:
+        await broker.share_partitions.released(key.group_id)
     try:
         fetch = _Fetch(broker, request, session, context.rights)
         said = await _acknowledge(broker, key, _batches(request.topics), context, is_renewing=request.is_renew_ack)
@@ -456,11 +461,16 @@ async def _acknowledge(
     """Pass acknowledgements to the share partitions, many of them in slices, without waiting for results."""
     said = _Acknowledgements()
     for partition, each in batches.items():
-        if len(batches) > _SHORT:
-            await broker.slices.breathe(_SAID_UNITS + len(each))
+        count = len(each) + sum(len(batch.acknowledge_types) for batch in each)
+        if len(batches) > _SHORT or count > _MOST_SAID:
+            await broker.slices.breathe(_SAID_UNITS + count)
         try:
             _check_rights(broker, context.rights, partition)
-            acknowledgements = _read_batches(each, may_renew=is_renewing)
+            if count > _MOST_SAID:
+                acknowledgements = await broker.slices.apart(partial(_read_batches, may_renew=is_renewing), each)
+                _check_rights(broker, context.rights, partition)
+            else:
+                acknowledgements = _read_batches(each, may_renew=is_renewing)
             held = _acknowledged(broker, ShareKey(key.group_id, partition.topic_id, partition.partition))
         except BadAcknowledgement as bad:
             said.refused[partition] = Reply(request_id=0, error_code=bad.error_code, message=str(bad))
