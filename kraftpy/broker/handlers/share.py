@@ -115,14 +115,14 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         _check_served(broker)
         key = _session_key(request.group_id, request.member_id)
         _check_fetch(request)
+        if request.share_session_epoch == OPENING_EPOCH:
+            await _prepare_opening(broker, key, request)
         session = _session_of_fetch(broker, key, request, context)
         if session.partitions:  # an empty session acquires nothing in any mode
             _check_mode(request)
     except KafkaError as error:
         return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))
     is_closing = request.share_session_epoch == CLOSING_EPOCH
-    if request.share_session_epoch == OPENING_EPOCH:
-        await broker.share_partitions.released(key.group_id)
     try:
         fetch = _Fetch(broker, request, session, context.rights)
         said = await _acknowledge(broker, key, _batches(request.topics), context, is_renewing=request.is_renew_ack)
@@ -147,15 +147,24 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
     return response
 
 
+async def _prepare_opening(broker: Broker, key: SessionKey, request: ShareFetchRequest) -> None:
+    """Wait until nothing is left of the member's last session, and of a group without sessions. Raises KafkaError.
+
+    Share partitions that a group without members has left are loaded again: their states may have been altered.
+    """
+    if any(part.acknowledgement_batches for topic in request.topics for part in topic.partitions):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a new share session cannot begin with acknowledgements")
+    if broker.share_sessions.find(key) is not None:
+        close_session(broker, key)
+    await broker.share_partitions.released(key.group_id)
+
+
 def _session_of_fetch(
     broker: Broker, key: SessionKey, request: ShareFetchRequest, context: RequestContext
 ) -> ShareSession:
     """Return the session as the request leaves it. Raises KafkaError."""
     sessions = broker.share_sessions
-    has_acknowledgements = any(part.acknowledgement_batches for topic in request.topics for part in topic.partitions)
     if request.share_session_epoch == OPENING_EPOCH:
-        if has_acknowledgements:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a new share session cannot begin with acknowledgements")
         if sessions.find(key) is not None:
             close_session(broker, key)
         session = sessions.open(key, context.connection)
