@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from one_broker import context
+from one_broker import BOUND_SECONDS, context, running
 from test_many_share_partitions import Calls
 
 from kraftpy.broker.authorization.guards import guard_of
+from kraftpy.broker.groups import coordinators
 from kraftpy.broker.handlers import metadata as handlers
 from kraftpy.broker.rights import ASK_UNITS, Rights
 from kraftpy.broker.slicing import UNITS_PER_ITERATION, Slices
 from kraftpy.config import load
+from kraftpy.groups.events import CreateInternalTopics
+from kraftpy.groups.streams.topology import InternalTopic
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.records import TopicCreated
 from kraftpy.protocol.apis import ApiKey
@@ -261,14 +265,14 @@ def a_broker(topics: int = 0) -> Any:
     for number in range(topics):
         topic_id = TopicId((number + 1).to_bytes(16, "big"))
         image.replay(TopicCreated(name=NAMES[number], topic_id=topic_id, created_ms=Millis(0)))
-    coordinators = SimpleNamespace(not_created=lambda group_id: [])
+    groups = SimpleNamespace(not_created=lambda group_id: [])
     return SimpleNamespace(
         slices=Slices(),
         image=image,
         config=load("", {}, []).config,
         controller_id=1,
         node_id=1,
-        coordinators=coordinators,
+        coordinators=groups,
     )
 
 
@@ -309,6 +313,33 @@ async def test_metadata_asks_in_slices(sees_topics: bool, request_of: Callable[[
     assert len(answer.topics) == MANY
     assert rights.calls.all >= MANY
     assert rights.calls.most <= MOST
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+async def test_whether_internal_topics_may_be_created_is_asked_in_slices(
+    is_allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, created = Calls(), asyncio.Event()
+
+    async def create(topics: Sequence[InternalTopic], *_: Any) -> dict[str, str]:
+        assert len(topics) == MANY
+        created.set()
+        return {}
+
+    monkeypatch.setattr(coordinators, "create_internal_topics", create)
+    rights = SimpleNamespace(may_create=calls.wrapping(lambda _: is_allowed))
+    wanted = tuple(InternalTopic(name=name, partitions=1) for name in NAMES)
+    async with running(tmp_path) as broker:
+        groups = broker.coordinators
+        groups._creators["g"] = cast("Any", rights)
+        groups._create_topics(CreateInternalTopics(group_id="g", topics=wanted))
+        task = groups._making["g"]
+        await asyncio.wait_for(task, BOUND_SECONDS)
+        assert calls.all == MANY
+        assert calls.most <= MOST // 2
+        assert created.is_set() is is_allowed
+        told = groups.not_created("g")
+        assert told == ([] if is_allowed else NAMES[:20]), "an answer has room for some of them"
 
 
 @pytest.mark.parametrize("sees_topics", [False, True])

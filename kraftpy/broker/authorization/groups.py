@@ -61,6 +61,7 @@ _NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _NAMES_AT_ONCE = 10 * PIECE
 """How many names of topics are collected in a piece of work."""
+_LONGEST_SHOWN = 249
 _FIRST_KEYS_VERSION = 4
 _FIRST_SHARE_VERSION = 6
 _HIDDEN_TOPICS = {
@@ -107,7 +108,8 @@ def _tell_not_created(broker: Any, request: Any, answer: StreamsGroupHeartbeatRe
     refused = broker.coordinators.not_created(request.group_id)
     missing = next((each for each in answer.status or () if each.status_code == MISSING_INTERNAL_TOPICS), None)
     if refused and missing is not None:
-        missing.status_detail += f"; Unauthorized to CREATE on topics {', '.join(refused)}."
+        named = ", ".join(name[:_LONGEST_SHOWN] for name in refused)
+        missing.status_detail += f"; Unauthorized to CREATE on topics {named}."
 
 
 def _subscribed(request: Any) -> Iterable[str]:
