@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,10 +17,13 @@ from kraftpy.broker.authorization.guards import guard_of
 from kraftpy.broker.groups import coordinators
 from kraftpy.broker.handlers import metadata as handlers
 from kraftpy.broker.rights import ASK_UNITS, Rights
+from kraftpy.broker.security.authorizer import Authorizer
 from kraftpy.broker.slicing import UNITS_PER_ITERATION, Slices
+from kraftpy.broker.waiting import Watch
 from kraftpy.config import load
 from kraftpy.groups.events import CreateInternalTopics
 from kraftpy.groups.streams.topology import InternalTopic
+from kraftpy.metadata.acls import Acls
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.records import TopicCreated
 from kraftpy.protocol.apis import ApiKey
@@ -313,6 +317,21 @@ async def test_metadata_asks_in_slices(sees_topics: bool, request_of: Callable[[
     assert len(answer.topics) == MANY
     assert rights.calls.all >= MANY
     assert rights.calls.most <= MOST
+
+
+async def test_a_change_of_rights_wakes_those_who_wait_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    monkeypatch.setattr(Watch, "wake", calls.wrapping(Watch.wake))
+    acls = Acls()
+    decisions = Authorizer(lambda: acls, super_users=frozenset(), allow_everyone_if_no_acl_found=False)
+    with ExitStack() as waiting:
+        watches = [waiting.enter_context(Watch([decisions])) for _ in range(2_000)]
+        decisions.follow(None)
+        async with asyncio.timeout(BOUND_SECONDS):
+            for watch in watches:
+                assert await watch.wait_until(asyncio.get_running_loop().time() + BOUND_SECONDS)
+    assert calls.all == len(watches)
+    assert calls.most <= 2 * 200
 
 
 @pytest.mark.parametrize("is_allowed", [False, True])

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.rights import ALL_RIGHTS, Rights
 from kraftpy.broker.security.audit import NAME
-from kraftpy.broker.waiting import Watch, wake_all
+from kraftpy.broker.waiting import Watch, wake_in_slices
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.events import TopicRights
 from kraftpy.metadata.acls import AclChanged, Acls
@@ -96,7 +96,7 @@ class Authorizer:
     def follow(self, records: Sequence[Record] | None) -> None:
         """Wake the requests that wait, if ACLs may have changed; `records` is None if anything may have."""
         if records is None or any(type(record) is AclChanged for record in records):
-            wake_all(list(self.watches))
+            wake_in_slices(list(self.watches))
 
     def rights_of(self, context: RequestContext) -> Rights:
         """Return the rights of whoever sent a request."""
