@@ -29,6 +29,7 @@ from kraftpy.broker.handlers.offsets import committed_only
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
 from kraftpy.broker.replication.fetch_sessions import FIRST_TOPIC_ID_VERSION, asked_for
+from kraftpy.broker.rights import ASK_UNITS
 from kraftpy.broker.waiting import Watch
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -189,7 +190,7 @@ async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missin
     watched: list[Replica] = []
     for number, partition in enumerate(fetched.partitions, 1):
         if not number % _LONG:
-            await reader.broker.slices.breathe(_LONG)
+            await reader.broker.slices.breathe((1 if reader.rights is None else ASK_UNITS) * _LONG)
         with suppress(KafkaError):
             watched.append(reader.replica(partition))
     with Watch(watched) as watch:
@@ -217,7 +218,7 @@ async def _read(
     failed = False
     for number, partition in enumerate(fetched.partitions, 1):
         if not number % _LONG:
-            await reader.broker.slices.breathe(2 * _LONG)
+            await reader.broker.slices.breathe((2 if reader.rights is None else ASK_UNITS) * _LONG)
         answer = _read_partition(reader, partition, budget - total_bytes, first=total_bytes == 0)
         total_bytes += len(answer.records or b"")
         if answer.error_code != ErrorCode.NONE:
