@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from chaos.mutants.mutant import Mutant, quiet, replaced, rounds, set_to, three, wrapped
@@ -47,10 +48,8 @@ def _first_match(
     verdict = Verdict.NO_BINDING
     for of_pattern in self._covering(resource_type, name):
         verdict = Verdict.DENIED
-        for each in (str(principal), acls.ANYONE):
-            for binding in of_pattern.get(each, ()):
-                if not acls._is_host(binding.host, host):
-                    continue
+        for who, at in product((str(principal), acls.ANYONE), (host, acls.WILDCARD)):
+            for binding in of_pattern.get(who, {}).get(at, ()):
                 if binding.permission == Permission.DENY:
                     if binding.operation in (operation, Operation.ALL):
                         return Verdict.DENIED

@@ -235,7 +235,22 @@ def _refusal(api: Api, header: RequestHeader) -> bytes | None:
 
 def _decode_long(request_class: type[Any], body: memoryview, version: int, api_key: int) -> Any:
     most = _MOST_ELEMENTS.get(api_key, MAX_REQUEST_ELEMENTS)
-    return decode(request_class, body, version, max_elements=most, exact=False)
+    request = decode(request_class, body, version, max_elements=most, exact=False)
+    if len(body) > _LONG_FRAME_BYTES:
+        _hash_texts(request)
+    return request
+
+
+def _hash_texts(value: object) -> None:
+    """Hash every text of a request, which keeps its hash: the event loop will look some of them up in dictionaries."""
+    if isinstance(value, str):
+        hash(value)
+    elif isinstance(value, list):
+        for each in value:
+            _hash_texts(each)
+    elif isinstance(value, Struct):
+        for field in fields(cast("type", type(value))):
+            _hash_texts(getattr(value, field.name))
 
 
 def _encode_fetch(api_key: int, version: int, correlation_id: int, response: Any) -> list[Part]:

@@ -46,6 +46,8 @@ class Rights(Protocol):
         """Return the operations allowed on a resource, as bits of an `authorized_operations` field (KIP-430)."""
 
 
+ASK_UNITS: Final = 5
+"""The cost of asking for one right, in units of `slicing`: a refusal is a line of the audit log."""
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 """The value of an `authorized_operations` field that the client did not ask for."""
 _ALL_OPERATIONS: Final = {kind: operation_bits(operations) for kind, operations in OPERATIONS.items()}

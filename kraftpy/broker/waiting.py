@@ -11,11 +11,14 @@ requests and knows which of them changed, so that neither an idle request nor on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+_WOKEN_AT_ONCE: Final = 200
+"""How many waiters of one thing are woken in one iteration of the event loop, where there may be thousands."""
 
 
 class Watchable(Protocol):
@@ -129,3 +132,10 @@ def wake_all(watches: Iterable[Watch]) -> None:
     """Wake every waiter."""
     for watch in watches:
         watch.wake()
+
+
+def wake_in_slices(watches: Sequence[Watch]) -> None:
+    """Wake every waiter, so many in one iteration of the event loop that others are served in between."""
+    wake_all(watches[:_WOKEN_AT_ONCE])
+    if len(watches) > _WOKEN_AT_ONCE:
+        asyncio.get_running_loop().call_soon(wake_in_slices, watches[_WOKEN_AT_ONCE:])

@@ -102,8 +102,8 @@ GroupResponse = (
 class TopicRights(Protocol):
     """A member's rights to topics, now and at any later time; equal for members with the same principal and host."""
 
-    def seen(self, topics: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the topics that the member may describe, in their order."""
+    def visible(self) -> Callable[[str], bool]:
+        """Return a function that tells of a topic whether the member may describe it now, also in another thread."""
 
     def may_create(self, topic: str) -> bool:
         """Return whether the member may create the topic."""

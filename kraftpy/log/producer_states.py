@@ -421,8 +421,11 @@ class ProducerStates:
         self._open.clear()
 
     def describe(self) -> Iterator[ProducerDescription]:
-        """Yield the producers in the order of their ids."""
-        for producer_id, producer in sorted(self._producers.items()):
+        """Yield the producers in the order of their ids; whoever pauses in between misses those forgotten meanwhile."""
+        for producer_id in sorted(self._producers):
+            producer = self._producers.get(producer_id)
+            if producer is None:
+                continue
             yield ProducerDescription(
                 producer_id,
                 producer.epoch,

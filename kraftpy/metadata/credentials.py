@@ -6,7 +6,9 @@ A credential lets a server check a password, but holds neither the password nor 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
+from operator import attrgetter
 from typing import Final
 
 from kraftpy.metadata.frozen import frozen
@@ -94,7 +96,12 @@ class Credentials:
 
     def saved(self) -> tuple[ScramChange, ...]:
         """Return the changes that lead to these credentials, in a fixed order."""
-        return tuple(change for name in self.users() for _, change in sorted(self._by_name[name].items()))
+        return self.capture()()
+
+    def capture(self) -> Callable[[], tuple[ScramChange, ...]]:
+        """Capture the credentials; the returned function does what `saved` does, in any thread and at any time."""
+        changes = [change for of_user in self._by_name.values() for change in of_user.values()]
+        return lambda: tuple(sorted(changes, key=attrgetter("name", "mechanism")))
 
 
 def credential_bytes(change: ScramChange) -> int:

@@ -531,8 +531,8 @@ class Image:
         topics = [(topic, tuple(topic.partitions)) for topic in self.topics()]
         configs = [(key, dict(values)) for key, values in self._configs.items()]
         features, submissions = dict(self._features), self.submissions.saved()
-        defaults, credentials, acls = self.controller_defaults, self.credentials.saved(), self.acls.saved()
-        tokens, quotas = self.delegation_tokens.all(), self.quotas.saved()
+        defaults, credentials, acls = self.controller_defaults, self.credentials.capture(), self.acls.saved()
+        tokens, quotas = self.delegation_tokens.all(), self.quotas.capture()
 
         def encode() -> bytes:
             saved = _Saved(
@@ -554,13 +554,13 @@ class Image:
                 features=tuple(_SavedFeature(name=name, level=level) for name, level in sorted(features.items())),
                 submissions=submissions,
                 controller_defaults=tuple(ConfigValue(name=name, value=value) for name, value in defaults.items()),
-                credentials=credentials,
+                credentials=credentials(),
                 acls=acls,
                 delegation_tokens=tuple(sorted(tokens, key=lambda token: token.token_id)),
-                quotas=quotas,
+                quotas=quotas(),
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
-            is_secured = bool(credentials or acls or tokens or quotas)
+            is_secured = bool(saved.credentials or acls or tokens or saved.quotas)
             schema = SCHEMA if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
             return pack([schema, to_plain(saved)])
 

@@ -6,12 +6,12 @@ effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kraftpy.metadata.frozen import frozen
 from kraftpy.quotas.entities import EntityPart, QuotaEntity
-from kraftpy.quotas.limits import Limits
+from kraftpy.quotas.limits import Limits, order
 from kraftpy.types import Millis
 
 _OVERHEAD_BYTES: Final = 512
@@ -89,11 +89,20 @@ class ClientQuotas:
 
     def saved(self) -> tuple[QuotaChange, ...]:
         """Return the changes that lead to these quotas, in a fixed order."""
-        return tuple(
-            quota_change(entity, key, value)
-            for entity in self.entities()
-            for key, value in sorted(self.values(entity).items())
-        )
+        return self.capture()()
+
+    def capture(self) -> Callable[[], tuple[QuotaChange, ...]]:
+        """Capture the quotas; the returned function does what `saved` does, in any thread and at any time."""
+        copied = self.limits.copied()
+
+        def saved() -> tuple[QuotaChange, ...]:
+            return tuple(
+                quota_change(entity, key, value)
+                for entity in sorted(copied, key=order)
+                for key, value in sorted(copied[entity].items())
+            )
+
+        return saved
 
 
 def quota_bytes(entity: QuotaEntity, keys: int) -> int:

@@ -52,7 +52,11 @@ class Limits:
 
     def entities(self) -> list[QuotaEntity]:
         """Return every entity that has quotas, in a fixed order."""
-        return sorted(self._values, key=_order)
+        return sorted(self._values, key=order)
+
+    def copied(self) -> dict[QuotaEntity, dict[str, float]]:
+        """Return a copy of the quotas of every entity."""
+        return {entity: dict(values) for entity, values in self._values.items()}
 
     def set(self, entity: QuotaEntity, key: str, value: float | None) -> None:
         """Give an entity a quota; None removes it."""
@@ -105,5 +109,6 @@ class Limits:
         return sorted(name for name in self._ips if name is not None)
 
 
-def _order(entity: QuotaEntity) -> list[tuple[str, bool, str]]:
+def order(entity: QuotaEntity) -> list[tuple[str, bool, str]]:
+    """Return a key by which entities are sorted."""
     return [(part.entity_type, part.name is not None, part.name or "") for part in entity.parts]

@@ -180,19 +180,20 @@ class Verdict(Enum):
     """No binding covers the resource, for any principal."""
 
 
-_OfPattern = dict[str, dict[AclBinding, None]]
-"""The bindings of one pattern, by principal."""
+_OfPattern = dict[str, dict[str, dict[AclBinding, None]]]
+"""The bindings of one pattern, by their principals and the addresses of their hosts: few each, as operations are."""
 
 
 class AclIndex:
-    """The bindings of a cluster, indexed by resource and principal.
+    """The bindings of a cluster, indexed by resource, principal and host.
 
     A lookup takes one access for the name, one for the wildcard, and one for each distinct length of the prefixes of
-    that resource type, no matter how many other principals have bindings there.
+    that resource type, no matter how many other principals and hosts have bindings there.
     """
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
-        self._bindings: dict[AclBinding, None] = {}
+        self._bindings: dict[AclBinding, str] = {}
+        """Every binding, with the address of its host."""
         self._literal: dict[tuple[int, str], _OfPattern] = {}
         self._prefixed: dict[tuple[int, str], _OfPattern] = {}
         self._lengths: dict[int, dict[int, int]] = {}
@@ -209,30 +210,36 @@ class AclIndex:
     def __contains__(self, binding: AclBinding) -> bool:
         return binding in self._bindings
 
+    def addressed(self) -> Iterable[tuple[AclBinding, str]]:
+        """Return every binding with the address of its host, or the wildcard."""
+        return self._bindings.items()
+
     def add(self, binding: AclBinding) -> bool:
         """Add a binding; return False if it exists already."""
         if binding in self._bindings:
             return False
-        self._bindings[binding] = None
+        address = self._bindings[binding] = address_of(binding.host)
         key = (binding.resource_type, binding.name)
         is_prefixed = binding.pattern_type == PatternType.PREFIXED
         if is_prefixed and key not in self._prefixed:
             lengths = self._lengths.setdefault(binding.resource_type, {})
             lengths[len(binding.name)] = lengths.get(len(binding.name), 0) + 1
         of_pattern = (self._prefixed if is_prefixed else self._literal).setdefault(key, {})
-        of_pattern.setdefault(binding.principal, {})[binding] = None
+        of_pattern.setdefault(binding.principal, {}).setdefault(address, {})[binding] = None
         return True
 
     def remove(self, binding: AclBinding) -> bool:
         """Remove a binding; return False if it does not exist."""
         if binding not in self._bindings:
             return False
-        del self._bindings[binding]
+        address = self._bindings.pop(binding)
         key = (binding.resource_type, binding.name)
         is_prefixed = binding.pattern_type == PatternType.PREFIXED
         patterns = self._prefixed if is_prefixed else self._literal
         of_principal = patterns[key][binding.principal]
-        del of_principal[binding]
+        del of_principal[address][binding]
+        if not of_principal[address]:
+            del of_principal[address]
         if not of_principal:
             del patterns[key][binding.principal]
         if not patterns[key]:
@@ -259,7 +266,7 @@ class AclIndex:
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> Verdict:
         """Decide whether a principal at a host (an address, as `address_of` returns it) may perform an operation."""
-        who = (str(principal), ANYONE)
+        who, hosts = (str(principal), ANYONE), (host, WILDCARD)
         allowing = _ALLOWED_BY.get(operation) or (operation, Operation.ALL)
         denying = (operation, Operation.ALL)
         verdict = Verdict.NO_BINDING
@@ -267,14 +274,16 @@ class AclIndex:
             if verdict is Verdict.NO_BINDING:
                 verdict = Verdict.DENIED
             for each in who:
-                for binding in of_pattern.get(each, ()):
-                    if not _is_host(binding.host, host):
-                        continue
-                    if binding.permission == Permission.DENY:
-                        if binding.operation in denying:
-                            return Verdict.DENIED
-                    elif binding.operation in allowing:
-                        verdict = Verdict.ALLOWED
+                of_principal = of_pattern.get(each)
+                if of_principal is None:
+                    continue
+                for at in hosts:
+                    for binding in of_principal.get(at, ()):
+                        if binding.permission == Permission.DENY:
+                            if binding.operation in denying:
+                                return Verdict.DENIED
+                        elif binding.operation in allowing:
+                            verdict = Verdict.ALLOWED
         return verdict
 
     def allows_on_any(
@@ -288,18 +297,21 @@ class AclIndex:
         who = (str(principal), ANYONE)
         allowed: list[AclBinding] = []
         denied_names: set[str] = set()
-        denied_prefixes: set[str] = set()
+        denied_prefixes = _Patterns()
         is_all_allowed = False
-        for binding in self._bindings:
+        for binding, address in self._bindings.items():
             if binding.resource_type != resource_type or binding.operation not in (operation, Operation.ALL):
                 continue
-            if binding.principal not in who or not _is_host(binding.host, host):
+            if binding.principal not in who or address not in (host, WILDCARD):
                 continue
             is_literal = binding.pattern_type == PatternType.LITERAL
             if binding.permission == Permission.DENY:
                 if is_literal and binding.name == WILDCARD:
                     return Verdict.DENIED
-                (denied_names if is_literal else denied_prefixes).add(binding.name)
+                if is_literal:
+                    denied_names.add(binding.name)
+                else:
+                    denied_prefixes.add(binding)
             elif is_literal and binding.name == WILDCARD:
                 is_all_allowed = True
             else:
@@ -309,7 +321,7 @@ class AclIndex:
         for binding in allowed:
             if binding.pattern_type == PatternType.LITERAL and binding.name in denied_names:
                 continue
-            if not any(binding.name.startswith(prefix) for prefix in denied_prefixes):
+            if not denied_prefixes.cover(binding.name):
                 return Verdict.ALLOWED
         return Verdict.DENIED if (resource_type, WILDCARD) in self._literal else Verdict.NO_BINDING
 
@@ -332,11 +344,11 @@ class Allowed:
         allowing = _ALLOWED_BY.get(operation) or (operation, Operation.ALL)
         self._allowing, self._denying, self._covering = _Patterns(), _Patterns(), _Patterns()
         self._without_acl = without_acl
-        for binding in index:
+        for binding, address in index.addressed():
             if binding.resource_type != resource_type:
                 continue
             self._covering.add(binding)
-            if binding.principal not in who or not _is_host(binding.host, host):
+            if binding.principal not in who or address not in (host, WILDCARD):
                 continue
             if binding.permission == Permission.DENY:
                 if binding.operation in (operation, Operation.ALL):
@@ -369,10 +381,6 @@ class _Patterns:
         if WILDCARD in self._names or name in self._names:
             return True
         return any(name[:length] in self._prefixes for length in self._lengths if length <= len(name))
-
-
-def _is_host(of_binding: str, host: str) -> bool:
-    return of_binding == WILDCARD or address_of(of_binding) == host
 
 
 @lru_cache(maxsize=1024)

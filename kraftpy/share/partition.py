@@ -286,6 +286,10 @@ class SharePartition:
     def _is_last_delivery(self, run: Run) -> bool:
         return run.count >= self.config.delivery_count_limit
 
+    def holders(self) -> set[str]:
+        """Return the members that hold records, acknowledged or not."""
+        return {run.member_id for run in self.records if run.member_id != NOBODY}
+
     def release(self, member_id: str) -> list[Effect]:
         """End the member's session: release the records it holds. Its acknowledgements are still written."""
         held = []

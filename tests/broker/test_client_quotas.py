@@ -419,6 +419,23 @@ def test_invented_client_ids_take_bounded_memory_and_do_not_free_anybody() -> No
         assert len(quotas._rates) <= 100
 
 
+def test_long_client_ids_take_no_more_memory_than_short_ones() -> None:
+    clock, limits = SetClock(), Limits()
+    quotas = manager(clock, limits)
+    limits.set(entity_of([("client-id", None)]), "producer_byte_rate", 100)
+    limits.set(entity_of([("client-id", None)]), "controller_mutation_rate", 1)
+    for number in range(50):
+        client_id = f"{number}" + "x" * 30_000
+        for _ in range(2):
+            waited = quotas.record(quotas.limit("u", client_id, "producer_byte_rate"), "producer_byte_rate", 1_000)
+            quotas.take(quotas.limit("u", client_id, "controller_mutation_rate"), 1, strict=True)
+        assert waited == 10_000, "each has a counter of its own"
+    assert len(quotas._rates) == 50
+    assert not quotas._found
+    kept = [*quotas._rates._counters, *quotas._buckets._counters]
+    assert max(len(name or "") for _, *names in kept for name in names) <= 256
+
+
 def test_the_rate_is_held_by_a_client_that_waits_as_told() -> None:
     clock, limits = SetClock(), Limits()
     quotas = manager(clock, limits)

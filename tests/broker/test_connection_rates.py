@@ -13,14 +13,17 @@ from pathlib import Path
 import pytest
 from one_broker import BOUND_SECONDS, running
 from test_client_quotas import Client, SetClock, administering
+from test_many_share_partitions import Calls
 
 from kraftpy.broker.broker import Broker
+from kraftpy.broker.quotas import connections
 from kraftpy.broker.quotas.connections import ConnectionQuotas
 from kraftpy.broker.quotas.hosts import addresses_of, normal_address
 from kraftpy.client import KafkaError, ResourceType
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
+from kraftpy.quotas.entities import entity_of
 
 WINDOW_SECONDS = 10
 
@@ -153,3 +156,28 @@ async def test_addresses_are_compared_in_one_form() -> None:
     assert "127.0.0.1" in await addresses_of("localhost")
     for nothing in ("", "\0", "a" * 300, "no-such-host.invalid"):
         assert await addresses_of(nothing) == []
+
+
+async def test_quotas_of_many_addresses_are_looked_up_in_slices_and_changes_meanwhile_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    monkeypatch.setattr(connections, "normal_address", calls.wrapping(normal_address))
+    monkeypatch.setattr(connections, "_LOOKED_UP_AT_ONCE", 10)
+    async with rated(tmp_path) as (broker, _):
+        limits, key = broker.image.quotas.limits, "connection_creation_rate"
+        for number in range(200):
+            limits.set(entity_of([("ip", f"::ffff:10.0.0.{number}")]), key, 5.0)
+        clients = [await connect(broker)]
+        assert await is_served(clients[0])
+        limits.set(entity_of([("ip", "10.0.1.1")]), key, 7.0)
+        clients.append(await connect(broker))
+        assert await is_served(clients[1])
+        async with asyncio.timeout(BOUND_SECONDS):
+            while len(broker.connection_quotas._by_address) < 201:  # noqa: ASYNC110 - no signal
+                await asyncio.sleep(0)
+        assert broker.connection_quotas._by_address["10.0.0.7"] == 5.0
+        assert broker.connection_quotas._by_address["10.0.1.1"] == 7.0
+        assert 0 < calls.most <= 2 * 10 + 2
+        for client in clients:
+            client.close()

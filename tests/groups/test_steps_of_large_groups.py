@@ -5,7 +5,7 @@ Lines of Python are counted, and not time: a loop that a step should not have ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -268,6 +268,58 @@ def test_consumer_groups(shape: str) -> None:
     members.settle("a")
     members.beat("a", -1)
     world.had_short_steps()
+
+
+def test_what_expressions_match_is_compared_with_a_members_rights_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Steps(SHAPES["many topics"], GroupConfig(has_authorizer=True))
+    steps: list[object] = []
+    is_in_step: list[bool] = []
+    usual = world.coordinator.step
+
+    def step(*arguments: Any) -> list[Effect]:
+        steps.append(arguments)
+        try:
+            return usual(*arguments)
+        finally:
+            steps.pop()
+
+    monkeypatch.setattr(world.coordinator, "step", step)
+
+    class Rights:
+        def visible(self) -> Callable[[str], bool]:
+            def is_visible(name: str) -> bool:
+                is_in_step.append(bool(steps))
+                return not name.endswith("7")
+
+            return is_visible
+
+        def may_create(self, topic: str) -> bool:
+            return False
+
+    rights = Rights()
+    for number in range(5):
+        message = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=f"m{number}",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_regex=f"topic-.{{{number},}}",
+            topic_partitions=[],
+        )
+        request_id = len(world.requests) + 1
+        event = Request(request_id=request_id, api_version=1, message=message, rights=rights)
+        world.requests[request_id] = event
+        world.step(event)
+        world.tick(world.now + 1_000)
+    for _ in range(20):
+        world.tick(world.now + 1_000)
+    kind = world.coordinator.groups["g"].kind
+    assert isinstance(kind, ConsumerGroup)
+    seen = sum(not name.endswith("7") for name in SHAPES["many topics"])
+    assert {len(known.topics) for known in kind.regexes.values()} == {seen}
+    assert len(kind.regexes) == 5
+    assert len(is_in_step) >= 5 * MANY
+    assert not any(is_in_step)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

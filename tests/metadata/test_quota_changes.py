@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftpy.metadata import quotas
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import decode_command, encode_command
 from kraftpy.metadata.controller import MetadataStateMachine
@@ -53,6 +54,26 @@ def test_quotas_are_as_a_dictionary_would_have_them(batches: list[list[QuotaChan
     assert restored.quotas.saved() == image.quotas.saved()
     assert restored.quotas.bytes == image.quotas.bytes
     assert restored.to_bytes() == image.to_bytes()
+
+
+def test_capturing_makes_no_changes_and_is_not_affected_by_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop captures; a thread does the rest."""
+    made: list[object] = []
+
+    def noted(entity: QuotaEntity, key: str, value: float | None) -> QuotaChange:
+        made.append(entity)
+        return quota_change(entity, key, value)
+
+    monkeypatch.setattr(quotas, "quota_change", noted)
+    image = Image()
+    for entity in ENTITIES:
+        image.quotas.replay(quota_change(entity, KEYS[0], 1.0))
+    before, encode = image.to_bytes(), image.capture()
+    assert len(made) == len(ENTITIES)
+    image.quotas.replay(quota_change(ENTITIES[0], KEYS[0], 2.0))
+    image.quotas.replay(quota_change(ENTITIES[1], KEYS[0], None))
+    assert len(made) == len(ENTITIES)
+    assert encode() == before
 
 
 def test_what_changes_nothing_writes_nothing() -> None:

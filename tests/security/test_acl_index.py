@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kraftpy.broker.security import authorizer
 from kraftpy.metadata.acl_decisions import create_acls, delete_acls
-from kraftpy.metadata.acls import CreateAcls, DeleteAcls
+from kraftpy.metadata.acls import Acls, CreateAcls, DeleteAcls
 from kraftpy.metadata.commands import decode_command, encode_command
 from kraftpy.metadata.image import Image
 from kraftpy.security.acls import (
@@ -193,3 +199,80 @@ def test_addresses_have_one_form() -> None:
     assert address_of("::ffff:1.2.3.4") == address_of("1.2.3.4") == "1.2.3.4"
     assert address_of("0:0:0:0:0:0:0:1") == address_of("::1")
     assert address_of("example.org") == "example.org"
+
+
+def lines(function: Callable[[], object]) -> int:
+    """Count the lines of Python that are executed."""
+    count = 0
+
+    def trace(_: FrameType, event: str, __: Any) -> Any:
+        nonlocal count
+        count += event in ("line", "call")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_decision_looks_only_at_the_bindings_of_its_host() -> None:
+    """However many hosts are denied by one pattern, and whatever a host's address costs to parse."""
+
+    def questions_of(hosts: int) -> Callable[[], object]:
+        index = AclIndex(
+            AclBinding(
+                resource_type=ResourceType.TOPIC,
+                name="*",
+                principal="User:*",
+                host=f"10.0.{number // 250}.{number % 250}",
+                operation=Operation.READ,
+                permission=Permission.DENY,
+            )
+            for number in range(hosts)
+        )
+        return lambda: index.decide(ALICE, "10.9.0.1", Operation.READ, ResourceType.TOPIC, "topic")
+
+    few, many = lines(questions_of(10)), lines(questions_of(2_000))
+    assert many == few
+
+
+def test_a_right_to_any_resource_is_found_in_the_time_of_its_bindings() -> None:
+    def question_of(count: int) -> Callable[[], object]:
+        index = AclIndex(
+            AclBinding(
+                resource_type=ResourceType.TOPIC,
+                name=f"{number:06}",
+                pattern_type=pattern,
+                principal="User:alice",
+                operation=Operation.WRITE,
+                permission=permission,
+            )
+            for number in range(count)
+            for pattern, permission in (
+                (PatternType.LITERAL, Permission.ALLOW),
+                (PatternType.PREFIXED, Permission.DENY),
+            )
+        )
+        return lambda: index.allows_on_any(ALICE, "10.0.0.1", Operation.WRITE, ResourceType.TOPIC)
+
+    few, many = lines(question_of(50)), lines(question_of(500))
+    assert many < 12 * few
+
+
+def test_kept_decisions_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorizer, "_MOST_KEPT_BYTES", 100_000)
+    acls = Acls()
+    decisions = authorizer.Authorizer(lambda: acls, super_users=frozenset(), allow_everyone_if_no_acl_found=False)
+    read, topic = Operation.READ, ResourceType.TOPIC
+    for number in range(500):
+        who = Principal("User", f"{number}" + "x" * 30_000)
+        assert not decisions.is_allowed(who, "10.0.0.1", read, topic, "topic")
+        assert not decisions.is_allowed_on_any(who, "10.0.0.1", read, topic)
+        assert len(decisions._kept) <= 5
+    for number in range(5_000):
+        assert not decisions.is_allowed(ALICE, "10.0.0.1", read, topic, f"{number:0249}")
+        assert len(decisions._kept) <= 250

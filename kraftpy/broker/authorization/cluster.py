@@ -14,6 +14,7 @@ from kraftpy.broker.authorization.guards import Guard, Handler, allows, needs
 from kraftpy.broker.authorization.policy import Need, Refusal
 from kraftpy.broker.handlers.leaders import no_election
 from kraftpy.broker.request import RequestContext
+from kraftpy.broker.rights import ASK_UNITS
 from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -246,7 +247,7 @@ async def _divided_resources(
     of_topic, of_group, of_cluster = needs(context)
     allowed: list[Any] = []
     refused: list[tuple[Any, Need]] = []
-    async for some in broker.slices.pieces(resources):
+    async for some in broker.slices.pieces(resources, ASK_UNITS):
         for resource in some:
             need, name = of_cluster, CLUSTER_NAME
             if resource.resource_type == ConfigResourceType.TOPIC:

@@ -11,13 +11,16 @@ from kraftpy.broker.authorization.guards import (
     allows,
     commit_allowed,
     divided,
+    each_with_room,
     needs,
     put_operations,
     topic_name,
     visible,
 )
+from kraftpy.broker.authorization.policy import Need
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.rights import OPERATIONS_NOT_ASKED
+from kraftpy.broker.slicing import PIECE
 from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.streams.topology import MISSING_INTERNAL_TOPICS
@@ -55,6 +58,9 @@ from kraftpy.security.acls import WILDCARD
 
 _NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_NAMES_AT_ONCE = 10 * PIECE
+"""How many names of topics are collected in a piece of work."""
+_LONGEST_SHOWN = 249
 _FIRST_KEYS_VERSION = 4
 _FIRST_SHARE_VERSION = 6
 _HIDDEN_TOPICS = {
@@ -88,7 +94,7 @@ async def heartbeat_with_topics(broker: Any, request: Any, context: RequestConte
     of_group, of_topics = needs(context)[:2]
     if not allows(context, of_group, request.group_id):
         return refuse(request, context.api_version, of_group.error)
-    if all_allowed(context, of_topics, _subscribed(request)):
+    if await all_allowed(broker, context, of_topics, _subscribed(request)):
         answer = await handler(broker, request, context)
         if context.api_key == ApiKey.STREAMS_GROUP_HEARTBEAT and answer.error_code == ErrorCode.NONE:
             _report_not_created(broker, request, answer)
@@ -101,7 +107,8 @@ def _report_not_created(broker: Any, request: Any, answer: StreamsGroupHeartbeat
     refused = broker.coordinators.not_created(request.group_id)
     missing = next((each for each in answer.status or () if each.status_code == MISSING_INTERNAL_TOPICS), None)
     if refused and missing is not None:
-        missing.status_detail += f"; Unauthorized to CREATE on topics {', '.join(refused)}."
+        named = ", ".join(name[:_LONGEST_SHOWN] for name in refused)
+        missing.status_detail += f"; Unauthorized to CREATE on topics {named}."
 
 
 def _subscribed(request: Any) -> Iterable[str]:
@@ -133,7 +140,7 @@ async def describe(broker: Any, request: Any, context: RequestContext, handler: 
     refusal: Any = refuse(request, context.api_version, need.error)
     setattr(request, field, allowed)
     answer = await handler(broker, request, context)
-    put_operations(context, answer.groups, OPERATIONS_NOT_ASKED)
+    await put_operations(broker, context, answer.groups, OPERATIONS_NOT_ASKED)
     answer.groups += refusal.groups
     return answer
 
@@ -143,21 +150,31 @@ async def describe_with_topics(broker: Any, request: Any, context: RequestContex
     answer = await describe(broker, request, context, handler)
     need = needs(context)[1]
     for place, group in enumerate(answer.groups):
-        if group.error_code == ErrorCode.NONE and not all_allowed(context, need, _used(group)):
+        if len(answer.groups) > 1:
+            await broker.slices.breathe(PIECE)
+        if group.error_code == ErrorCode.NONE and not await _may_be_told(broker, context, need, group):
             answer.groups[place] = type(group)(
                 group_id=group.group_id, error_code=_NO_TOPIC, error_message=_HIDDEN_TOPICS[context.api_key]
             )
     return answer
 
 
-def _used(group: Any) -> list[str]:
+async def _may_be_told(broker: Any, context: RequestContext, need: Need, group: Any) -> bool:
+    """Return whether every topic that a description of a group names may be described."""
     if hasattr(group, "topology"):
-        return [] if group.topology is None else _topics_of(group.topology.subtopologies or ())
-    found = []
+        used = [] if group.topology is None else _topics_of(group.topology.subtopologies or ())
+        return await all_allowed(broker, context, need, used)
+    names: dict[str, None] = {}
+    unpaused = 0
     for member in group.members:
         for assignment in (member.assignment, getattr(member, "target_assignment", None)):
-            found += [] if assignment is None else [each.topic_name for each in assignment.topic_partitions]
-    return found
+            if assignment is not None:
+                names.update((each.topic_name, None) for each in assignment.topic_partitions)
+                unpaused += len(assignment.topic_partitions)
+        if unpaused >= _NAMES_AT_ONCE:
+            await broker.slices.breathe(PIECE)
+            unpaused = 0
+    return await all_allowed(broker, context, need, names)
 
 
 async def list_groups(
@@ -260,12 +277,12 @@ async def offset_fetch(
     )
     refused: dict[str, list[OffsetFetchResponseTopics]] = {}
     of_all = {group.group_id for group in request.groups if group.topics is None}
-    for group in request.groups:
+    async for group in each_with_room(broker, request.groups, lambda group: len(group.topics or ())):
         refused.setdefault(group.group_id, []).extend(await _refused_of(broker, context, group))
     answer = OffsetFetchResponse()
     if request.groups or not without_right:
         answer = await handler(broker, request, context)
-    for described in answer.groups:
+    async for described in each_with_room(broker, answer.groups, lambda group: len(group.topics)):
         if described.group_id in of_all:
             described.topics = await visible(
                 broker, context, of_topic, described.topics, lambda topic: topic_name(broker, topic) or ""

@@ -7,16 +7,18 @@ handler asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
 from kraftpy.broker.authorization.policy import RIGHTS, Need
 from kraftpy.broker.request import RequestContext
+from kraftpy.broker.rights import ASK_UNITS
+from kraftpy.broker.slicing import PIECE
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.security.acls import CLUSTER_NAME, ResourceType
+from kraftpy.security.acls import CLUSTER_NAME, OPERATIONS, ResourceType
 
 T = TypeVar("T")
 
@@ -136,7 +138,7 @@ async def divided(
     decided: dict[str | None, bool] = {None: True}
     allowed: list[T] = []
     refused: list[T] = []
-    async for some in broker.slices.pieces(items):
+    async for some in broker.slices.pieces(items, ASK_UNITS):
         for item in some:
             name = name_of(item)
             if name not in decided:
@@ -175,14 +177,28 @@ async def visible(
 ) -> list[T]:
     """Return the items that the client may see; the others are left out without an error."""
     found: list[T] = []
-    async for some in broker.slices.pieces(items):
+    async for some in broker.slices.pieces(items, ASK_UNITS):
         found += [item for item in some if allows(context, need, name_of(item), is_asked_for=False)]
     return found
 
 
-def all_allowed(context: RequestContext, need: Need, names: Iterable[str]) -> bool:
+async def each_with_room(broker: Any, items: Sequence[T], size_of: Callable[[T], int]) -> AsyncIterator[T]:
+    """Yield items that each have a list of resources of this size to ask for; breathe before each, if there are many.
+
+    `divided` and `visible` breathe for long lists only, and there may be many short ones.
+    """
+    for item in items:
+        if len(items) > 1:
+            await broker.slices.breathe(min(PIECE, ASK_UNITS * (1 + size_of(item))))
+        yield item
+
+
+async def all_allowed(broker: Any, context: RequestContext, need: Need, names: Iterable[str]) -> bool:
     """Return whether a need is met for each of these resources; none is asked for after the first refusal."""
-    return all(allows(context, need, name) for name in dict.fromkeys(names))
+    async for some in broker.slices.pieces(list(dict.fromkeys(names)), ASK_UNITS):
+        if not all(allows(context, need, name) for name in some):
+            return False
+    return True
 
 
 def topic_name(broker: Any, topic: Any) -> str | None:
@@ -194,8 +210,9 @@ def topic_name(broker: Any, topic: Any) -> str | None:
     return name
 
 
-def put_operations(context: RequestContext, groups: Iterable[Any], not_asked: int) -> None:
+async def put_operations(broker: Any, context: RequestContext, groups: Sequence[Any], not_asked: int) -> None:
     """Put into each description of a group the operations that the client may do with it, if it asked for them."""
-    for group in groups:
-        if group.authorized_operations != not_asked:
-            group.authorized_operations = context.rights.operations(ResourceType.GROUP, group.group_id)
+    async for some in broker.slices.pieces(groups, ASK_UNITS * len(OPERATIONS[ResourceType.GROUP])):
+        for group in some:
+            if group.authorized_operations != not_asked:
+                group.authorized_operations = context.rights.operations(ResourceType.GROUP, group.group_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kraftpy.broker.authorization.guards import Handler, allows, divided, needs, visible
+from kraftpy.broker.authorization.guards import Handler, allows, divided, each_with_room, needs, visible
 from kraftpy.broker.request import RequestContext
 from kraftpy.metadata.features import SHARE_FEATURE
 from kraftpy.protocol.errors import ErrorCode
@@ -64,14 +64,14 @@ async def describe_share_group_offsets(
     )
     refused: dict[str, list[DescribeShareGroupOffsetsRequestTopic]] = {}
     of_all = {group.group_id for group in request.groups if group.topics is None}
-    for group in request.groups:
+    async for group in each_with_room(broker, request.groups, lambda group: len(group.topics or ())):
         if group.topics is not None:
             group.topics, some = await divided(broker, context, of_topic, group.topics, lambda topic: topic.topic_name)
             refused.setdefault(group.group_id, []).extend(some)
     answer = DescribeShareGroupOffsetsResponse()
     if request.groups or not without_right:
         answer = await handler(broker, request, context)
-    for described in answer.groups:
+    async for described in each_with_room(broker, answer.groups, lambda group: len(group.topics)):
         if described.error_code != ErrorCode.NONE:
             continue
         if described.group_id in of_all:

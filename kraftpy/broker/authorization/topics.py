@@ -10,6 +10,7 @@ from kraftpy.broker.authorization.guards import Handler, allows, divided, needs,
 from kraftpy.broker.handlers.produce import NONE, has_transactional, refuse_all, tell_by_closing
 from kraftpy.broker.handlers.topics import FIRST_TOPIC_ID_VERSION
 from kraftpy.broker.request import RequestContext
+from kraftpy.broker.rights import ASK_UNITS
 from kraftpy.metadata.topics import METADATA_TOPIC, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.create_partitions import (
@@ -56,6 +57,8 @@ from kraftpy.protocol.messages.produce import (
 )
 from kraftpy.types import TopicId
 
+_DELETE_UNITS = 2 * ASK_UNITS
+"""The cost of asking for the rights to delete one topic, in units of `slicing`."""
 _by_name = attrgetter("name")
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _NOT_AUTHORIZED = "Authorization failed."
@@ -139,11 +142,14 @@ async def create_topics(
     else:
         allows(context, of_cluster)
     answer: CreateTopicsResponse = await handler(broker, request, context)
-    for result in answer.topics:
-        if result.error_code == ErrorCode.NONE and not allows(context, of_settings, result.name, is_asked_for=False):
-            result.topic_config_error_code = _DENIED
-            result.num_partitions = result.replication_factor = -1
-            result.configs = []
+    async for results in broker.slices.pieces(answer.topics, ASK_UNITS):
+        for result in results:
+            if result.error_code == ErrorCode.NONE and not allows(
+                context, of_settings, result.name, is_asked_for=False
+            ):
+                result.topic_config_error_code = _DENIED
+                result.num_partitions = result.replication_factor = -1
+                result.configs = []
     answer.topics += [
         CreatableTopicResult(name=topic.name, error_code=_DENIED, error_message=_NOT_AUTHORIZED) for topic in refused
     ]
@@ -166,7 +172,7 @@ async def delete_topics(
     times = Counter((topic.name, topic.topic_id) for topic in named)
     allowed: list[DeleteTopicState] = []
     refusals: list[DeletableTopicResult] = []
-    async for some in broker.slices.pieces(named):
+    async for some in broker.slices.pieces(named, _DELETE_UNITS):
         for topic in some:
             is_by_id = any(topic.topic_id)
             known = broker.image.topic_by_id(TopicId(topic.topic_id)) if is_by_id else None

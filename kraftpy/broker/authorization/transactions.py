@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from kraftpy.broker.authorization.guards import Handler, allows, commit_allowed, divided, needs, visible
+from kraftpy.broker.authorization.guards import (
+    Handler,
+    allows,
+    commit_allowed,
+    divided,
+    each_with_room,
+    needs,
+    visible,
+)
 from kraftpy.broker.request import RequestContext
 from kraftpy.groups.transactional_offsets import refuse
 from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -150,7 +158,7 @@ async def describe_transactions(
         broker, context, of_transaction, request.transactional_ids, lambda each: each
     )
     answer: DescribeTransactionsResponse = await handler(broker, request, context)
-    for state in answer.transaction_states:
+    async for state in each_with_room(broker, answer.transaction_states, lambda state: len(state.topics)):
         state.topics = await visible(broker, context, of_topic, state.topics, lambda topic: topic.topic)
     answer.transaction_states += [
         TransactionState(

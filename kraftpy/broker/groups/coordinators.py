@@ -32,7 +32,8 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.request import RequestContext
-from kraftpy.broker.slicing import Slices
+from kraftpy.broker.rights import ASK_UNITS
+from kraftpy.broker.slicing import PIECE, Slices
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.groups.config import GroupConfig
@@ -65,6 +66,7 @@ from kraftpy.groups.registry import parse
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share.group import ShareGroup
 from kraftpy.groups.share.records import partitions_of
+from kraftpy.groups.streams.topology import InternalTopic
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import TopicInfo
 from kraftpy.metadata.acls import AclChanged
@@ -89,6 +91,10 @@ logger = logging.getLogger(__name__)
 _SHOWN_CHARACTERS = 100
 _MOST_CREATORS = 10_000
 """The most streams groups whose creator of internal topics is remembered."""
+_MOST_REFUSED = 20
+"""How many topics that may not be created a group's members are told of."""
+_MAY_CREATE_UNITS = 2 * ASK_UNITS
+"""The cost of finding out whether a topic may be created, in units of `slicing`."""
 _LISTED_UNITS = 1
 """The cost of listing a group, in units of `slicing`, rounded up generously."""
 _MERGED_AT_ONCE = 20
@@ -389,26 +395,40 @@ class Coordinators(Shards[GroupCoordinator]):
                 del self._creators[next(iter(self._creators))]
 
     def not_created(self, group_id: str) -> list[str]:
-        """Return the internal topics that are missing because a member lacks the right to create them."""
+        """Return internal topics, at most 20, that are missing because a member lacks the right to create them."""
         return self._not_created.get(group_id, [])
 
     def _create_topics(self, effect: CreateInternalTopics) -> None:
         """Start creating internal topics, unless already in progress; the group repeats this while they are missing."""
         rights = self._creators.get(effect.group_id)
-        refused = [] if rights is None else [each.name for each in effect.topics if not rights.may_create(each.name)]
-        self._not_created.pop(effect.group_id, None)
-        if refused:
-            self._not_created[effect.group_id] = refused
-            if len(self._not_created) > _MOST_CREATORS:
-                del self._not_created[next(iter(self._not_created))]
-            return
+        is_long = rights is not None and len(effect.topics) > PIECE // _MAY_CREATE_UNITS
+        if not is_long:
+            self._note_refused(effect.group_id, _not_allowed(rights, effect.topics))
+            if effect.group_id in self._not_created:
+                return
         if effect.group_id in self._making:
             return
-        task = self._tasks.create_task(self._create_topics_task(effect), name="streams group topics")
+        work = self._create_topics_task(effect, rights if is_long else None)
+        task = self._tasks.create_task(work, name="streams group topics")
         self._making[effect.group_id] = task
         task.add_done_callback(lambda _: self._making.pop(effect.group_id, None))
 
-    async def _create_topics_task(self, effect: CreateInternalTopics) -> None:
+    def _note_refused(self, group_id: str, refused: list[str]) -> None:
+        self._not_created.pop(group_id, None)
+        if refused:
+            self._not_created[group_id] = refused[:_MOST_REFUSED]
+            if len(self._not_created) > _MOST_CREATORS:
+                del self._not_created[next(iter(self._not_created))]
+
+    async def _create_topics_task(self, effect: CreateInternalTopics, rights: TopicRights | None) -> None:
+        """Create internal topics; if `rights` are given, only if they allow all of them."""
+        if rights is not None:
+            refused: list[str] = []
+            async for some in self._slices.pieces(effect.topics, _MAY_CREATE_UNITS):
+                refused += _not_allowed(rights, some)
+            self._note_refused(effect.group_id, refused)
+            if refused:
+                return
         failed = await create_internal_topics(effect.topics, self._metadata, self._config, self._clock)
         for name, why in failed.items():
             text = "group %s: cannot create its internal topic %s: %s"
@@ -476,3 +496,8 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         offsets_retention_minutes=config.offsets_retention_minutes,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
     )
+
+
+def _not_allowed(rights: TopicRights | None, topics: Sequence[InternalTopic]) -> list[str]:
+    """Return the topics that may not be created."""
+    return [] if rights is None else [each.name for each in topics if not rights.may_create(each.name)]

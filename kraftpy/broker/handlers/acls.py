@@ -68,6 +68,8 @@ _MOST_DELETED = 10_000
 _MOST_FILTERS = 1_000
 _COMPARED_AT_ONCE = 50_000
 """The most comparisons of a binding with a filter in one command: some 25 ms."""
+_COMPARED_PER_UNIT = 10
+"""How many comparisons of a binding with a filter cost one unit of `slicing`."""
 _MOST_CHARACTERS = 1_024
 """The longest name, principal or host of a binding."""
 
@@ -131,8 +133,11 @@ async def create_acls(broker: Broker, request: CreateAclsRequest, context: Reque
 
 async def delete_acls(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
     """Delete the bindings that each filter selects, in several commands if there are many."""
-    filters = [_filter(each) for each in request.filters]
-    problems = [_problem_of(each) for each in filters]
+    filters: list[AclFilter] = []
+    problems: list[str | None] = []
+    async for some in broker.slices.pieces(request.filters):
+        filters += map(_filter, some)
+        problems += map(_problem_of, filters[len(problems) :])
     if broker.authorizer is None:
         refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
         return DeleteAclsResponse(filter_results=[refused] * len(filters))
@@ -142,14 +147,16 @@ async def delete_acls(broker: Broker, request: DeleteAclsRequest, context: Reque
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"A request may have at most {_MOST_FILTERS} filters.")
         selected = 0
         for wanted in filters:
-            async for some in broker.slices.pieces(list(broker.image.acls)):
-                selected += sum(map(wanted.selects, some))
+            await broker.slices.breathe(1 + min(PIECE, len(broker.image.acls.index)))
+            async for bindings in broker.slices.pieces(list(broker.image.acls)):
+                selected += sum(map(wanted.selects, bindings))
                 if selected > _MOST_DELETED:
                     problem = f"Cannot remove more than {_MOST_DELETED} acls in a single delete operation."
                     raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
         at_once = max(1, _COMPARED_AT_ONCE // max(1, len(broker.image.acls.index)))
         for start in range(0, len(filters), at_once):
             part = tuple(filters[start : start + at_once])
+            await broker.slices.breathe(1 + len(part) * len(broker.image.acls.index) // _COMPARED_PER_UNIT)
             decision = await broker.metadata.submit(DeleteAcls(filters=part, time_ms=broker.clock.now()))
             results += [
                 DeleteAclsFilterResult(matching_acls=[_deleted(binding) for binding in result.bindings])
@@ -225,6 +232,8 @@ def _binding(asked: AclCreation) -> AclBinding:
         problem = f"Invalid operation {_word(Operation, asked.operation)}"
     elif asked.permission_type not in (Permission.DENY, Permission.ALLOW):
         problem = f"Invalid permissionType {_word(Permission, asked.permission_type)}"
+    elif max(len(asked.resource_name), len(asked.principal), len(asked.host)) > _MOST_CHARACTERS:
+        problem = f"Resource name, principal and host must not exceed {_MOST_CHARACTERS} characters"
     elif ":" not in asked.principal:
         problem = (
             f"Could not parse principal from `{shortened(asked.principal)}` (no colon is present separating the "
@@ -232,8 +241,6 @@ def _binding(asked: AclCreation) -> AclBinding:
         )
     elif asked.host != WILDCARD and not is_address(asked.host):
         problem = f"Invalid host {shortened(asked.host)}: expected an IP address, or {WILDCARD} for every host"
-    elif max(len(asked.resource_name), len(asked.principal), len(asked.host)) > _MOST_CHARACTERS:
-        problem = f"Resource name, principal and host must not exceed {_MOST_CHARACTERS} characters"
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     return AclBinding(

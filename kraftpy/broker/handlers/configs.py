@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.loggers import change_levels, levels
@@ -368,7 +368,12 @@ async def _set(
 
     Resources succeed or fail independently, so many changes become several commands, with other requests in between.
     """
-    results = [_named_twice(change) if named else None for change, named in _named_again(changes)]
+    results: list[ConfigResult | None] = []
+    several = named_more_than_once(changes)
+    async for some in broker.slices.pieces(changes):
+        for change in some:
+            is_named_twice = (int(change.resource_type), change.resource_name) in several
+            results.append(_named_twice(change) if is_named_twice else None)
     part: list[int] = []
     units = 0
     for number, change in enumerate(changes, 1):
@@ -421,15 +426,6 @@ async def _set_some(
             decided = tuple(_refused(change, error.code, error.message) for change in changed)
     for number, result in zip(open_changes, decided, strict=True):
         results[number] = result
-
-
-def _named_again(
-    changes: Sequence[ConfigChange | ConfigResult],
-) -> Iterator[tuple[ConfigChange | ConfigResult, bool]]:
-    """Pair each change, or the refusal of one, with whether another one names the same resource."""
-    several = named_more_than_once(changes)
-    for change in changes:
-        yield change, (int(change.resource_type), change.resource_name) in several
 
 
 def _named_twice(change: ConfigChange | ConfigResult) -> ConfigResult:

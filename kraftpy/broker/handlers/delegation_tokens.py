@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 _ID_BYTES = 16
 _NO_TIME = -1
+_RENEWERS_PER_UNIT = 5
+"""How many renewers of a token are compared and described for one unit of `slicing`."""
 
 
 async def create_delegation_token(
@@ -144,6 +146,8 @@ async def describe_delegation_token(
         owners = {Principal(each.principal_type, each.principal_name) for each in request.owners}
     async for tokens in broker.slices.pieces(broker.image.delegation_tokens.all() if owners != set() else ()):
         for token in tokens:
+            if len(token.renewers) > _RENEWERS_PER_UNIT:
+                await broker.slices.breathe(len(token.renewers) // _RENEWERS_PER_UNIT)
             if (owners is None or has_part_in(token, owners)) and (
                 has_part_in(token, {context.principal})
                 or sees(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id, is_asked_for=False)

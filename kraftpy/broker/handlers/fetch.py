@@ -28,6 +28,7 @@ from kraftpy.broker.handlers.offsets import committed_only
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
 from kraftpy.broker.replication.fetch_sessions import FIRST_TOPIC_ID_VERSION, asked_for
+from kraftpy.broker.rights import ASK_UNITS
 from kraftpy.broker.waiting import Watch
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -181,18 +182,20 @@ class _Reader:
 async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missing: set[PartitionKey]) -> Answers:
     """Read again after every change, until there is enough or time is up.
 
-    There is no await between a read and the watch, except for a long request, which is read in slices; that one is
-    therefore read a second time at once.
+    There is no await between a read and the watch, except for a long request, which is read and watched in slices;
+    that one is therefore read a second time at once.
     """
     deadline = asyncio.get_running_loop().time() + reader.request.max_wait_ms / 1000
     watched: list[Replica] = []
-    for partition in fetched.partitions:
+    for number, partition in enumerate(fetched.partitions, 1):
+        if not number % _LONG:
+            await reader.broker.slices.breathe((1 if reader.rights is None else ASK_UNITS) * _LONG)
         with suppress(KafkaError):
             watched.append(reader.replica(partition))
     with Watch(watched) as watch:
         if reader.rights is not None:
             watch.add(reader.rights)
-        if len(fetched.partitions) > _LONG:
+        if len(fetched.partitions) >= _LONG:
             watch.wake()
         enough = False
         while not enough and await watch.wait_until(deadline):
@@ -214,7 +217,7 @@ async def _read(
     failed = False
     for number, partition in enumerate(fetched.partitions, 1):
         if not number % _LONG:
-            await reader.broker.slices.breathe(2 * _LONG)
+            await reader.broker.slices.breathe((2 if reader.rights is None else ASK_UNITS) * _LONG)
         answer = _read_partition(reader, partition, budget - total_bytes, first=total_bytes == 0)
         total_bytes += len(answer.records or b"")
         if answer.error_code != ErrorCode.NONE:

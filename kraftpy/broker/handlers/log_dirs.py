@@ -47,6 +47,10 @@ if TYPE_CHECKING:
             """Moves replicas between log directories."""
 
 
+_MOVE_UNITS = 5
+"""The cost of looking at one replica that is to move, in units of `slicing`."""
+
+
 async def alter_replica_log_dirs(
     broker: Broker, request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
@@ -58,7 +62,9 @@ async def alter_replica_log_dirs(
         for partition in topic.partitions
     }
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for key, path in wanted.items():
+    for number, (key, path) in enumerate(wanted.items(), 1):
+        if not number % (PIECE // _MOVE_UNITS):
+            await broker.slices.breathe(PIECE)
         error = await broker.log_moves.alter(path, key)
         result = results.setdefault(key.topic, AlterReplicaLogDirTopicResult(topic_name=key.topic, partitions=[]))
         result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=key.partition, error_code=error))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.encoded_answers import Encoded
 from kraftpy.broker.metadata.auto_creation import MOST_AT_ONCE, auto_create_topics
-from kraftpy.broker.rights import OPERATIONS_NOT_ASKED, Rights
+from kraftpy.broker.rights import ASK_UNITS, OPERATIONS_NOT_ASKED, Rights
 from kraftpy.broker.slicing import PIECE
 from kraftpy.broker.view import View
 from kraftpy.metadata.controller import is_internal, topic_name_problem
@@ -40,7 +40,7 @@ from kraftpy.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from kraftpy.protocol.schema import encode
-from kraftpy.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kraftpy.security.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     topics: list[MetadataResponseTopic] = []
     if asked is None and not rights.are_unlimited:
         for topic in image.topics():
-            await broker.slices.breathe(_units(topic))
+            await broker.slices.breathe(ASK_UNITS + _units(topic))
             if rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_asked_for=False):
                 topics.append(_known(topic, view, context.api_version))
     elif asked is None:
@@ -107,7 +107,18 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
                 topics.append(_known(known, view, context.api_version))
             else:
                 topics.append(_unknown(wanted, refused))
+    if request.include_topic_authorized_operations:
+        await _tell_operations(broker, rights, topics)
     return _response(broker, request, image, view, topics, rights, hidden)
+
+
+async def _tell_operations(broker: Broker, rights: Rights, topics: list[MetadataResponseTopic]) -> None:
+    """Put into the answers what the requester may do with each topic."""
+    units = 1 if rights.are_unlimited else ASK_UNITS * len(OPERATIONS[ResourceType.TOPIC])
+    async for some in broker.slices.pieces(topics, units):
+        for topic in some:
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as in Kafka: without a name, nothing is authorized
+                topic.topic_authorized_operations = rights.operations(ResourceType.TOPIC, topic.name or "")
 
 
 async def _visible(
@@ -119,7 +130,7 @@ async def _visible(
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     may_create_any = rights.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, is_asked_for=False)
     creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable and not may_create_any
-    async for some in broker.slices.pieces(asked):
+    async for some in broker.slices.pieces(asked, 2 * ASK_UNITS):
         for topic in some:
             known, is_by_id = _find(broker.image, topic), _is_by_id(topic)
             name = topic.name if known is None else known.name
@@ -181,10 +192,6 @@ def _response(
     rights: Rights,
     hidden: list[MetadataResponseTopic],
 ) -> MetadataResponse:
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as in Kafka: rights are by name
-                topic.topic_authorized_operations = rights.operations(ResourceType.TOPIC, topic.name or "")
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack)
@@ -302,7 +309,12 @@ async def describe_topic_partitions(
         )
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     names, hidden = await _hidden(broker, request, context.rights, [name for name in names if name >= start[0]])
+    unpaused, units = 0, 2 if context.rights.are_unlimited else ASK_UNITS * len(OPERATIONS[ResourceType.TOPIC])
     for name in names:
+        unpaused += units
+        if unpaused >= PIECE:
+            await broker.slices.breathe(unpaused)
+            unpaused = 0
         if limit == 0:
             return DescribeTopicPartitionsResponse(
                 topics=topics + hidden, next_cursor=Cursor(topic_name=name, partition_index=0)
@@ -345,7 +357,7 @@ async def _hidden(
         return names, []
     visible: list[str] = []
     hidden: list[DescribeTopicPartitionsResponseTopic] = []
-    async for some in broker.slices.pieces(names):
+    async for some in broker.slices.pieces(names, ASK_UNITS):
         for name in some:
             if rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_asked_for=bool(request.topics)):
                 visible.append(name)

@@ -7,9 +7,11 @@ producers keep theirs (KIP-360), and those are handled by `transactions.coordina
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.handlers.transactions import fenced
+from kraftpy.broker.slicing import PIECE
 from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.describe_producers import (
@@ -26,9 +28,11 @@ from kraftpy.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 if TYPE_CHECKING:
     from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasSlices
     from kraftpy.broker.transactions.producer_ids import ProducerIds
+    from kraftpy.log.producer_states import ProducerDescription
 
-    class Broker(HasReplicas, HasTransactions, Protocol):
+    class Broker(HasReplicas, HasSlices, HasTransactions, Protocol):
         """The part of a broker that these handlers need."""
 
         @property
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 
 _FIRST_FENCED_VERSION = 4
+_DESCRIBE_UNITS = 2
+"""The cost of looking up a partition to describe, in units of `slicing`."""
 
 
 async def init_producer_id(
@@ -71,10 +77,16 @@ async def describe_producers(
 ) -> DescribeProducersResponse:
     """Describe the producers that a partition's log knows; followers answer too (KIP-664)."""
     topics = []
+    unpaused = 0
     # Each topic once, even if it is named often: a small request must not get an answer of unbounded size.
     for topic in {topic.name: topic for topic in request.topics}.values():
         partitions = []
+        unpaused += 1
         for index in dict.fromkeys(topic.partition_indexes):
+            unpaused += 1
+            if unpaused >= PIECE // _DESCRIBE_UNITS:
+                await broker.slices.breathe(_DESCRIBE_UNITS * unpaused)
+                unpaused = 0
             answer = PartitionResponse(partition_index=index, active_producers=[])
             try:
                 if (problem := topic_name_problem(topic.name)) is not None:
@@ -84,17 +96,23 @@ async def describe_producers(
                 answer.error_code = error.code
                 answer.error_message = shortened(error.message)
             else:
-                answer.active_producers = [
-                    ProducerState(
-                        producer_id=producer.producer_id,
-                        producer_epoch=producer.producer_epoch,
-                        last_sequence=producer.last_sequence,
-                        last_timestamp=producer.last_timestamp,
-                        coordinator_epoch=producer.coordinator_epoch,
-                        current_txn_start_offset=producer.current_txn_start_offset,
-                    )
-                    for producer in replica.log.producers.describe()
-                ]
+                described = replica.log.producers.describe()
+                while some := list(islice(described, PIECE)):
+                    if answer.active_producers:
+                        await broker.slices.breathe(PIECE)
+                    answer.active_producers += map(_described, some)
+                unpaused += min(PIECE, len(answer.active_producers))
             partitions.append(answer)
         topics.append(TopicResponse(name=topic.name, partitions=partitions))
     return DescribeProducersResponse(topics=topics)
+
+
+def _described(producer: ProducerDescription) -> ProducerState:
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.current_txn_start_offset,
+    )

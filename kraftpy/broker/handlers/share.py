@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
@@ -81,6 +82,8 @@ _LOOK_UNITS = 1_000
 """The cost of looking at a partition that has to be loaded, in units of `slicing`."""
 _SAID_UNITS = 20
 """The cost of acknowledging records of one partition."""
+_MOST_SAID = 1_000
+"""More acknowledgements of one partition are read in a thread."""
 _TOLD_UNITS = 2
 """The cost of one partition in an answer."""
 _SHORT = 50
@@ -112,6 +115,8 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         _check_served(broker)
         key = _session_key(request.group_id, request.member_id)
         _check_fetch(request)
+        if request.share_session_epoch == OPENING_EPOCH:
+            await _prepare_opening(broker, key, request)
         session = _session_of_fetch(broker, key, request, context)
         if session.partitions:  # an empty session acquires nothing in any mode
             _check_mode(request)
@@ -142,15 +147,24 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
     return response
 
 
+async def _prepare_opening(broker: Broker, key: SessionKey, request: ShareFetchRequest) -> None:
+    """Wait until nothing is left of the member's last session, and of a group without sessions. Raises KafkaError.
+
+    Share partitions that a group without members has left are loaded again: their states may have been altered.
+    """
+    if any(part.acknowledgement_batches for topic in request.topics for part in topic.partitions):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a new share session cannot begin with acknowledgements")
+    if broker.share_sessions.find(key) is not None:
+        close_session(broker, key)
+    await broker.share_partitions.released(key.group_id)
+
+
 def _session_of_fetch(
     broker: Broker, key: SessionKey, request: ShareFetchRequest, context: RequestContext
 ) -> ShareSession:
     """Return the session as the request leaves it. Raises KafkaError."""
     sessions = broker.share_sessions
-    has_acknowledgements = any(part.acknowledgement_batches for topic in request.topics for part in topic.partitions)
     if request.share_session_epoch == OPENING_EPOCH:
-        if has_acknowledgements:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a new share session cannot begin with acknowledgements")
         if sessions.find(key) is not None:
             close_session(broker, key)
         session = sessions.open(key, context.connection)
@@ -456,11 +470,16 @@ async def _acknowledge(
     """Pass acknowledgements to the share partitions, many of them in slices, without waiting for results."""
     said = _Acknowledgements()
     for partition, each in batches.items():
-        if len(batches) > _SHORT:
-            await broker.slices.breathe(_SAID_UNITS + len(each))
+        count = len(each) + sum(len(batch.acknowledge_types) for batch in each)
+        if len(batches) > _SHORT or count > _MOST_SAID:
+            await broker.slices.breathe(_SAID_UNITS + count)
         try:
             _check_rights(broker, context.rights, partition)
-            acknowledgements = _read_batches(each, may_renew=is_renewing)
+            if count > _MOST_SAID:
+                acknowledgements = await broker.slices.apart(partial(_read_batches, may_renew=is_renewing), each)
+                _check_rights(broker, context.rights, partition)
+            else:
+                acknowledgements = _read_batches(each, may_renew=is_renewing)
             held = _acknowledged(broker, ShareKey(key.group_id, partition.topic_id, partition.partition))
         except BadAcknowledgement as bad:
             said.refused[partition] = Reply(request_id=0, error_code=bad.error_code, message=str(bad))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kraftpy.broker.metadata.auto_creation import new_topic_id
@@ -27,6 +26,7 @@ from kraftpy.broker.quotas.mutations import (
     cost_of_growth,
     exceeded,
 )
+from kraftpy.broker.slicing import PIECE
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
     ConfigValue,
@@ -45,6 +45,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
 from kraftpy.protocol.messages.create_topics import (
@@ -98,9 +99,10 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
             topics.append(_new_topic(topic))
         else:
             answers.append(_refusal(topic.name, ErrorCode.INVALID_CONFIG, problem))
-    mutations = Mutations(
-        context, FIRST_STRICT_CREATE_TOPICS, topics, lambda topic: _cost_of_creation(topic, times, broker)
+    mutations: Mutations[NewTopic] = Mutations(
+        broker.slices, context, FIRST_STRICT_CREATE_TOPICS, lambda topic: _cost_of_creation(topic, times, broker)
     )
+    await mutations.count(topics)
     topics = mutations.allowed
     answers += [_refusal(topic.name, exceeded().code, exceeded().message) for topic in mutations.refused]
     if not topics:
@@ -123,10 +125,8 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
     except KafkaError as error:
         answers += [_refusal(topic.name, error.code, error.message) for topic in command.topics]
         return CreateTopicsResponse(topics=answers)
-    mutations.decided(results)
-    overrides = {
-        topic.name: tuple((c.name, c.value) for c in topic.configs if c.value is not None) for topic in request.topics
-    }
+    await mutations.decided(results)
+    configs = {topic.name: topic.configs for topic in request.topics}
     described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # most topics share their settings
     for place, result in enumerate(results):
         if place % _AT_ONCE == 0:
@@ -142,7 +142,7 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
             answer.replication_factor = result.replication_factor
             answer.configs = []
             if place < MOST_DESCRIBED:
-                key = overrides[result.name or ""]
+                key = tuple((c.name, c.value) for c in configs[result.name or ""] if c.value is not None)
                 if key not in described:
                     described[key] = _described(dict(key), broker)
                 answer.configs = described[key]
@@ -203,10 +203,13 @@ def _described(overrides: dict[str, str], broker: Broker) -> list[CreatableTopic
 
 async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     """Delete each topic, by name or (from version 6) by id."""
+    references: list[TopicReference] = []
     if context.api_version >= FIRST_TOPIC_ID_VERSION:
-        references = [TopicReference(name=topic.name, topic_id=TopicId(topic.topic_id)) for topic in request.topics]
+        async for topics in broker.slices.pieces(request.topics):
+            references += [TopicReference(name=topic.name, topic_id=TopicId(topic.topic_id)) for topic in topics]
     else:
-        references = [TopicReference(name=name) for name in request.topic_names]
+        async for names in broker.slices.pieces(request.topic_names):
+            references += [TopicReference(name=name) for name in names]
     if not broker.config.delete_topic_enable:
         # The error code came with version 3; before it, Kafka answers INVALID_REQUEST.
         error = ErrorCode.TOPIC_DELETION_DISABLED if context.api_version >= 3 else ErrorCode.INVALID_REQUEST
@@ -216,13 +219,14 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
                 for reference in references
             ]
         )
-    mutations = Mutations(
-        context, FIRST_STRICT_DELETE_TOPICS, references, lambda reference: cost_of_deletion(reference, broker.image)
+    mutations: Mutations[TopicReference] = Mutations(
+        broker.slices, context, FIRST_STRICT_DELETE_TOPICS, lambda reference: cost_of_deletion(reference, broker.image)
     )
+    await mutations.count(references)
     references = mutations.allowed
     command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
-    mutations.decided(results)
+    await mutations.decided(results)
     answers: dict[Hashable, DeletableTopicResult] = {
         (each.name, each.topic_id): DeletableTopicResult(
             name=each.name,
@@ -233,6 +237,8 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
         for each in mutations.refused
     }
     for place, (reference, result) in enumerate(zip(references, results, strict=True)):
+        if place and place % PIECE == 0:
+            await broker.slices.breathe(PIECE)
         key = (result.name, result.topic_id) if reference.is_sound else place  # as in Kafka, each invalid one
         answers[key] = DeletableTopicResult(
             name=result.name,
@@ -247,39 +253,40 @@ async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Raise each topic's number of partitions to the count given."""
+    wanted: list[NewPartitions] = []
+    async for topics in broker.slices.pieces(request.topics):
+        wanted += map(_growth, topics)
+    mutations: Mutations[NewPartitions] = Mutations(
+        broker.slices, context, FIRST_STRICT_CREATE_PARTITIONS, lambda topic: cost_of_growth(topic, broker.image)
+    )
+    await mutations.count(wanted)
     command = CreatePartitions(
-        topics=tuple(
-            NewPartitions(
-                name=topic.name,
-                count=topic.count,
-                assignments=None
-                if topic.assignments is None
-                else tuple(
-                    tuple(BrokerId(replica) for replica in assignment.broker_ids) for assignment in topic.assignments
-                ),
-            )
-            for topic in request.topics
-        ),
-        time_ms=broker.clock.now(),
-        validate_only=request.validate_only,
+        topics=tuple(mutations.allowed), time_ms=broker.clock.now(), validate_only=request.validate_only
     )
-    mutations = Mutations(
-        context, FIRST_STRICT_CREATE_PARTITIONS, command.topics, lambda topic: cost_of_growth(topic, broker.image)
-    )
-    command = replace(command, topics=tuple(mutations.allowed))
     results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
-    mutations.decided(results)
+    await mutations.decided(results)
     answers = [
         CreatePartitionsTopicResult(name=topic.name, error_code=exceeded().code, error_message=exceeded().message)
         for topic in mutations.refused
     ]
-    answers += [
-        CreatePartitionsTopicResult(
-            name=result.name or "", error_code=result.error, error_message=shortened(result.message)
-        )
-        for result in results
-    ]
+    async for some in broker.slices.pieces(results):
+        answers += [
+            CreatePartitionsTopicResult(
+                name=result.name or "", error_code=result.error, error_message=shortened(result.message)
+            )
+            for result in some
+        ]
     return CreatePartitionsResponse(results=_once(answers, lambda answer: answer.name))
+
+
+def _growth(topic: CreatePartitionsTopic) -> NewPartitions:
+    return NewPartitions(
+        name=topic.name,
+        count=topic.count,
+        assignments=None
+        if topic.assignments is None
+        else tuple(tuple(BrokerId(replica) for replica in assignment.broker_ids) for assignment in topic.assignments),
+    )
 
 
 _DELETED_AT_ONCE = 100

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from kraftpy.broker.internal_topics import settings_of
 from kraftpy.broker.metadata.client_commands import check_timeout
 from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.slicing import in_slices
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.commands import CreatePartitions, CreateTopics, DeleteTopics, NewPartitions, NewTopic
 from kraftpy.metadata.controller import decide
@@ -59,7 +60,7 @@ async def change_topics(
         try:
             check_timeout(timeout_ms)
         except KafkaError as no_time:
-            return [_failed(topic, no_time) for topic in command.topics]
+            return await _all_failed(command, no_time)
     loop = asyncio.get_running_loop()
     deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
     if isinstance(command, CreateTopics) and any(_needs_defaults(topic) for topic in command.topics):
@@ -69,7 +70,7 @@ async def change_topics(
             ErrorCode.POLICY_VIOLATION,
             "Excessively large number of partitions per request.",  # in Kafka's words, as each topic has one
         )
-        return [_failed(topic, too_many) for topic in command.topics]
+        return await _all_failed(command, too_many)
     if not isinstance(command, DeleteTopics) and partitions_added(command, metadata.image) > MAX_PARTITIONS_PER_REQUEST:
         return list(decide(command, metadata.image).result or ())
     parts = _parts(command, metadata.image)
@@ -241,6 +242,13 @@ def _without_room(command: TopicCommand, image: Image, config: BrokerConfig, val
                 name=topic.name, topic_id=ZERO_TOPIC_ID, error=ErrorCode.POLICY_VIOLATION, message=message
             )
     return refused
+
+
+async def _all_failed(command: TopicCommand, failure: KafkaError) -> list[TopicResult]:
+    results: list[TopicResult] = []
+    async for topics in in_slices(command.topics, UNITS_AT_ONCE):
+        results += [_failed(topic, failure) for topic in topics]
+    return results
 
 
 def _failed(topic: object, failure: KafkaError) -> TopicResult:

@@ -25,6 +25,7 @@ the controller counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
+from hashlib import sha256
 from time import perf_counter_ns
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -46,12 +47,16 @@ from kraftpy.quotas.rates import Rate
 MOST_COUNTERS: Final = 10_000
 """The most counters of each kind, which take some 4 MB."""
 _MOST_FOUND: Final = 10_000
+_LONGEST_FOUND: Final = 256
+"""The most characters of a user and a client id for which a limit that was found is kept."""
+_LONGEST_KEY: Final = 256
+"""Counters of users and client ids with more characters are found by a hash."""
 _PERCENT_OF_NS: Final = 100 / 1e9
 _FIRST_METADATA_WITH_THROTTLE: Final = 3
 
 T = TypeVar("T")
 C = TypeVar("C", bound="_Forgettable")
-_Key = tuple[str, str | None, str | None]
+_Key = tuple[str, str | bytes | None, str | bytes | None]
 
 
 class _Forgettable(Protocol):
@@ -132,6 +137,8 @@ class ClientQuotaManager:
         if self._found_in != (limits, limits.changes) or len(self._found) >= _MOST_FOUND:
             self._found.clear()
             self._found_in = limits, limits.changes
+        if len(user) + len(client_id) > _LONGEST_FOUND:
+            return limits.of_client(user, client_id, key)
         place = user, client_id, key
         if place not in self._found:
             self._found[place] = limits.of_client(user, client_id, key)
@@ -141,7 +148,7 @@ class ClientQuotaManager:
         """Count some usage; return how many milliseconds the client has to wait for it."""
         if limit is None:
             return 0
-        rate, now = self._rates.of((key, limit.user, limit.client_id)), self._now()
+        rate, now = self._rates.of(_key(key, limit)), self._now()
         is_time = key == REQUEST_PERCENTAGE
         rate.record(amount, limit.value, now, forgives=is_time)
         wait_ms = rate.wait_ms(limit.value, now)
@@ -151,7 +158,7 @@ class ClientQuotaManager:
         """Return whether more than the quota ever allows at once may be used now, with a wait afterwards."""
         if limit is None:
             return True
-        rate = self._rates.of((key, limit.user, limit.client_id))
+        rate = self._rates.of(_key(key, limit))
         return amount > limit.value * self._window_s and not rate.wait_ms(limit.value, self._now())
 
     def most_in_window(self, limit: Limit | None) -> int | None:
@@ -167,7 +174,7 @@ class ClientQuotaManager:
         """
         if limit is None:
             return True, 0
-        bucket, now = self._buckets.of((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id)), self._now()
+        bucket, now = self._buckets.of(_key(CONTROLLER_MUTATION_RATE, limit)), self._now()
         if strict:
             wait_ms = bucket.wait_ms(limit.value, now)
             if wait_ms > 0:
@@ -179,6 +186,17 @@ class ClientQuotaManager:
 
     def _now(self) -> int:
         return self._clock.monotonic_ms()
+
+
+def _key(key: str, limit: Limit) -> _Key:
+    """Return what a counter is found by; long names take no more memory than short ones."""
+    return key, _short(limit.user), _short(limit.client_id)
+
+
+def _short(name: str | None) -> str | bytes | None:
+    if name is None or len(name) <= _LONGEST_KEY:
+        return name
+    return sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
 class Meter:

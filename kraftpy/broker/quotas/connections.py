@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.quotas.hosts import addresses_of, normal_address
+from kraftpy.broker.slicing import in_slices
 from kraftpy.config import BrokerConfig
 from kraftpy.config.settings import whole_number
 from kraftpy.metadata.commands import ConfigResourceType
@@ -38,6 +39,24 @@ logger = logging.getLogger(__name__)
 
 RATE: Final = "max.connection.creation.rate"
 NO_LIMIT: Final = 2**31 - 1
+_LOOKED_UP_AT_ONCE: Final = 1_000
+"""How many addresses are brought into their one form in one go: some 5 ms."""
+
+
+class _Found(NamedTuple):
+    """The rates of addresses, and the names of hosts to resolve."""
+
+    rates: dict[str, float]
+    hosts: list[str]
+
+    def add(self, names: Sequence[str], limits: Limits) -> None:
+        """Add the quotas of these addresses and hosts."""
+        for name in names:
+            rate, address = limits.of_ip(name, CONNECTION_CREATION_RATE), normal_address(name)
+            if address is None:
+                self.hosts.append(name)
+            elif rate is not None:
+                self.rates[address] = rate
 
 
 class ConnectionQuotas:
@@ -65,6 +84,7 @@ class ConnectionQuotas:
         self._protected = first.inter_broker_listener if len(first.client_listeners) > 1 else None
         self._by_address: dict[str, float] = {}
         self._default: float | None = None
+        self._looking_up: asyncio.Task[None] | None = None
         self._found_in: tuple[Limits | None, int] = (None, 0)
 
     def opened(self, listener: str, connection: Connection) -> bool:
@@ -116,19 +136,41 @@ class ConnectionQuotas:
         return _limited(rate)
 
     def _look_up(self, limits: Limits) -> None:
-        """Take over changed quotas of addresses; those of hosts follow as soon as their names are resolved."""
+        """Take over changed quotas of addresses, many of them in slices; until then the earlier ones hold.
+
+        Those of hosts follow as soon as their names are resolved.
+        """
         self._found_in = limits, limits.changes
         self._default = limits.of_ip("", CONNECTION_CREATION_RATE)
-        self._by_address = {}
-        names = []
-        for name in limits.ips():
-            rate, address = limits.of_ip(name, CONNECTION_CREATION_RATE), normal_address(name)
-            if address is None:
-                names.append(name)
-            elif rate is not None:
-                self._by_address[address] = rate
-        if names:
-            self._tasks.create_task(self._resolve(names, limits, limits.changes), name="hosts with quotas")
+        if self._looking_up is not None:
+            return
+        names = limits.ips()
+        if len(names) > _LOOKED_UP_AT_ONCE:
+            self._looking_up = self._tasks.create_task(self._look_up_in_slices(), name="addresses with quotas")
+            return
+        found = _Found({}, [])
+        found.add(names, limits)
+        self._take_over(found, limits, limits.changes)
+
+    async def _look_up_in_slices(self) -> None:
+        """Look up until nothing has changed meanwhile."""
+        try:
+            is_outdated = True
+            while is_outdated:
+                limits, changes = self._found_in
+                assert limits is not None
+                found = _Found({}, [])
+                async for names in in_slices(limits.ips(), _LOOKED_UP_AT_ONCE):
+                    found.add(names, limits)
+                self._take_over(found, limits, changes)
+                is_outdated = self._found_in != (limits, changes)
+        finally:
+            self._looking_up = None
+
+    def _take_over(self, found: _Found, limits: Limits, changes: int) -> None:
+        self._by_address = found.rates
+        if found.hosts:
+            self._tasks.create_task(self._resolve(found.hosts, limits, changes), name="hosts with quotas")
 
     async def _resolve(self, names: list[str], limits: Limits, changes: int) -> None:
         for name in names:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from kraftpy.broker.request import RequestContext
+from kraftpy.broker.slicing import Slices
 from kraftpy.metadata.commands import NewPartitions, NewTopic, TopicReference
 from kraftpy.metadata.decision import TopicResult
 from kraftpy.metadata.image import Image
@@ -31,34 +32,40 @@ def exceeded() -> KafkaError:
 class Mutations(Generic[T]):
     """The changes of one request: those that are `allowed` now, and those `refused`, each in order.
 
-    `cost` returns how many partitions a change creates or deletes; it is called before anything is changed.
+    `cost` returns how many partitions a change creates or deletes, before anything is changed. Call `count` first.
     """
 
-    def __init__(
-        self, context: RequestContext, first_strict: int, wanted: Sequence[T], cost: Callable[[T], int]
-    ) -> None:
+    def __init__(self, slices: Slices, context: RequestContext, first_strict: int, cost: Callable[[T], int]) -> None:
+        self._slices = slices
         self._quota = context.quota
+        self._is_strict = context.api_version >= first_strict
+        self._cost = cost
         self._costs: list[int] = []
         self.allowed: list[T] = []
         self.refused: list[T] = []
+
+    async def count(self, wanted: Sequence[T]) -> None:
+        """Divide the changes into those allowed and those refused, in slices."""
         if self._quota is None:
             self.allowed += wanted
             return
-        is_strict = context.api_version >= first_strict
-        for each in wanted:
-            partitions = max(0, cost(each))
-            if partitions and not self._quota.may_mutate(partitions, strict=is_strict):
-                self.refused.append(each)
-            else:
-                self.allowed.append(each)
-                self._costs.append(partitions)
+        async for some in self._slices.pieces(wanted):
+            for each in some:
+                partitions = max(0, self._cost(each))
+                if partitions and not self._quota.may_mutate(partitions, strict=self._is_strict):
+                    self.refused.append(each)
+                else:
+                    self.allowed.append(each)
+                    self._costs.append(partitions)
 
-    def decided(self, results: Sequence[TopicResult]) -> None:
+    async def decided(self, results: Sequence[TopicResult]) -> None:
         """Uncount allowed changes that failed for other reasons; a change that timed out may still be made."""
-        for partitions, result in zip(self._costs, results, strict=False):  # without a quota, there are no costs
-            if partitions and result.error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
-                assert self._quota is not None
-                self._quota.did_not_mutate(partitions)
+        if self._quota is None:
+            return
+        async for some in self._slices.pieces(list(zip(self._costs, results, strict=False))):
+            for partitions, result in some:
+                if partitions and result.error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                    self._quota.did_not_mutate(partitions)
 
 
 def cost_of_creation(topic: NewTopic, default_partitions: int) -> int:

@@ -7,7 +7,8 @@ Audit: refusals and allowed administrative operations are logged as lines of JSO
 `kafka.authorizer.logger` (`audit`); everything else that is allowed is logged at DEBUG. Names come from clients, so
 they are escaped.
 
-Limit: at most `_MOST_KEPT` decisions are cached, and none about names longer than any topic's.
+Limit: at most `_MOST_KEPT` decisions are cached, in at most some `_MOST_KEPT_BYTES`, and none about names longer than
+any topic's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from sys import getsizeof
 from typing import Final, NamedTuple
 
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.rights import ALL_RIGHTS, Rights
 from kraftpy.broker.security.audit import NAME
-from kraftpy.broker.waiting import Watch, wake_all
+from kraftpy.broker.waiting import Watch, wake_in_slices
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.events import TopicRights
 from kraftpy.metadata.acls import AclChanged, Acls
@@ -42,6 +44,9 @@ from kraftpy.security.principal import Principal
 audit = logging.getLogger(NAME)
 
 _MOST_KEPT: Final = 50_000
+_MOST_KEPT_BYTES: Final = 32 << 20
+_KEPT_BYTES: Final = 250
+"""The memory of a decision that is kept, without the names in it."""
 _LONGEST_KEPT: Final = 249
 _ADMINISTRATIVE: Final = frozenset(
     {
@@ -84,13 +89,14 @@ class Authorizer:
         self.watches: dict[Watch, None] = {}
         """The waiting requests to wake when ACLs have changed."""
         self._kept: dict[_Question, bool] = {}
+        self._kept_bytes = 0
         self._kept_of: tuple[Acls, int] | None = None
         """The ACLs, and their number of changes, that the cached decisions are based on."""
 
     def follow(self, records: Sequence[Record] | None) -> None:
         """Wake waiting requests if ACLs may have changed; `records` is None if anything may have changed."""
         if records is None or any(type(record) is AclChanged for record in records):
-            wake_all(list(self.watches))
+            wake_in_slices(list(self.watches))
 
     def rights_of(self, context: RequestContext) -> Rights:
         """Return the rights of a request's sender."""
@@ -109,7 +115,7 @@ class Authorizer:
             verdict = self._acls().index.decide(principal, host, operation, resource_type, name)
             known = self._without_acl if verdict is Verdict.NO_BINDING else verdict is Verdict.ALLOWED
             if len(name) <= _LONGEST_KEPT:
-                kept[question] = known
+                self._keep(question, known)
         return known
 
     def may_act_for_cluster(self, principal: Principal, host: str) -> bool:
@@ -138,18 +144,27 @@ class Authorizer:
         if known is None:
             verdict = self._acls().index.allows_on_any(principal, host, operation, resource_type)
             known = self._without_acl if verdict is Verdict.NO_BINDING else verdict is Verdict.ALLOWED
-            kept[question] = known
+            self._keep(question, known)
         return known
+
+    def _keep(self, question: _Question, known: bool) -> None:
+        principal, _, _, _, name = question
+        self._kept[question] = known
+        self._kept_bytes += _KEPT_BYTES + getsizeof(principal.name) + getsizeof(name)
 
     def _kept_now(self) -> dict[_Question, bool]:
         """Return the cached decisions that are still valid, with room for one more."""
         acls = self._acls()
         if self._kept_of is None or self._kept_of[0] is not acls or self._kept_of[1] != acls.changes:
-            self._kept.clear()
+            self._forget()
             self._kept_of = (acls, acls.changes)
-        elif len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
+        elif len(self._kept) >= _MOST_KEPT or self._kept_bytes >= _MOST_KEPT_BYTES:
+            self._forget()
         return self._kept
+
+    def _forget(self) -> None:
+        self._kept = {}
+        self._kept_bytes = 0
 
 
 class _OfTopics(NamedTuple):
@@ -159,9 +174,9 @@ class _OfTopics(NamedTuple):
     principal: Principal
     host: str
 
-    def seen(self, topics: Sequence[str]) -> tuple[str, ...]:
+    def visible(self) -> Callable[[str], bool]:
         allowed = self.authorizer.allowed(self.principal, self.host, Operation.DESCRIBE, ResourceType.TOPIC)
-        return tuple(topic for topic in topics if topic in allowed)
+        return allowed.__contains__
 
     def may_create(self, topic: str) -> bool:
         may, asked = self.authorizer.is_allowed, (self.principal, self.host, Operation.CREATE)

@@ -18,7 +18,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import assert_never
 
@@ -28,6 +28,7 @@ from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.dead_letters import DeadLetterQueues
+from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.waiting import Watch, wake_all
 from kraftpy.config.group import GroupSettings, duration_ms
 from kraftpy.ports import Clock
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE_S = 0.5
 _MAX_PAUSE_S = 30.0
+_RELEASED_AT_ONCE = 500
+"""How many share partitions are looked at in one go for what a member holds."""
 _SHOWN_CHARACTERS = 100
 _NOT_LED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -102,6 +105,11 @@ class SharePartitions:
         self._held: dict[ShareKey, HeldPartition] = {}
         self._request_ids = itertools.count(1)
         self._is_stopped = False
+        self._leaving: dict[str, set[str]] = {}
+        """The members, by group, whose sessions have ended, and of whom nothing is released yet."""
+        self._left: dict[str, set[str]] = {}
+        """Those of whom all is being released."""
+        self._releasing: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -264,11 +272,37 @@ class SharePartitions:
         return answer
 
     def release(self, group_id: str, member_id: str) -> None:
-        """Release everything a member holds: its session has ended."""
-        for held in list(self._held.values()):
-            if held.key.group_id == group_id:
+        """Release everything a member holds: its session has ended. Many share partitions are looked at in slices."""
+        if self._releasing is None and len(self._held) <= _RELEASED_AT_ONCE:
+            self._release(list(self._held.values()), {group_id: {member_id}})
+            return
+        self._leaving.setdefault(group_id, set()).add(member_id)
+        if self._releasing is None:
+            self._releasing = self._tasks.create_task(self._release_in_slices(), name="release of share partitions")
+
+    async def released(self, group_id: str) -> None:
+        """Return once all is released that members of the group held whose sessions have ended."""
+        while self._releasing is not None and (group_id in self._leaving or group_id in self._left):
+            await asyncio.wait([self._releasing])
+
+    async def _release_in_slices(self) -> None:
+        try:
+            while self._leaving:
+                self._left, self._leaving = self._leaving, {}
+                async for some in in_slices(list(self._held.values()), _RELEASED_AT_ONCE):
+                    self._release(some, self._left)
+        finally:
+            self._left, self._releasing = {}, None
+
+    def _release(self, some: Sequence[HeldPartition], left: Mapping[str, Set[str]]) -> None:
+        """Release what those members, by group, hold of these share partitions."""
+        for held in some:
+            members = left.get(held.key.group_id)
+            if members is None or self._held.get(held.key) is not held:
+                continue
+            for member_id in sorted(held.machine.holders() & members):
                 self._step(held, "a release", partial(held.machine.release, member_id))
-                self._drop_unneeded(held)
+            self._drop_unneeded(held)
 
     def _drop_unneeded(self, held: HeldPartition) -> None:
         """Drop the share partition if no member fetches from it any more and all changes are written."""

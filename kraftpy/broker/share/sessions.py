@@ -66,13 +66,15 @@ class ShareSessions:
         self._most_partitions = most_partitions
         self._partitions = 0
         self._sessions: dict[SessionKey, ShareSession] = {}
+        self._of_group: dict[str, int] = {}
+        """How many sessions each group has."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def has_group(self, group_id: str) -> bool:
         """Return whether any member of the group has a session on this broker."""
-        return any(key.group_id == group_id for key in self._sessions)
+        return group_id in self._of_group
 
     def open(self, key: SessionKey, connection: Hashable) -> ShareSession:
         """Open a session for a member that has none. Raises KafkaError (SHARE_SESSION_LIMIT_REACHED)."""
@@ -82,6 +84,7 @@ class ShareSessions:
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"the limit of {self._limit} share sessions is reached"
             )
         session = self._sessions[key] = ShareSession(key=key, connection=connection)
+        self._of_group[key.group_id] = self._of_group.get(key.group_id, 0) + 1
         return session
 
     def find(self, key: SessionKey) -> ShareSession | None:
@@ -109,6 +112,9 @@ class ShareSessions:
         session = self._sessions.pop(key, None)
         if session is not None:
             self._partitions -= len(session.partitions)
+            self._of_group[key.group_id] -= 1
+            if not self._of_group[key.group_id]:
+                del self._of_group[key.group_id]
         return session
 
     def change(self, session: ShareSession, request: ShareFetchRequest) -> None:

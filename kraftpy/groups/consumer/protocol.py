@@ -20,7 +20,7 @@ Left out: racks, which Kafka's assignors ignore as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -63,6 +63,9 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
 from kraftpy.types import Millis, TopicId
 
 FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
+
+_SEEN_PER_UNIT = 5
+"""How many topics are compared with a member's rights in the time of a unit of work."""
 
 T = TypeVar("T")
 
@@ -211,7 +214,7 @@ class ConsumerProtocol:
             yield Work(len(updated.subscribed_topic_names) // LIGHT, partial(draft.put, key, updated))
         is_first = draft.group.epoch == 0
         changed = resubscribed or is_first or (known is not None and known.server_assignor != updated.server_assignor)
-        is_new = self._refresh(draft, timestamp, changed=changed)
+        is_new = yield from self._refresh(draft, timestamp, changed=changed)
 
         def settle() -> CurrentValue:
             if is_new:
@@ -235,7 +238,8 @@ class ConsumerProtocol:
 
     def look_at_topics(self, draft: Draft, timestamp: Millis) -> Deciding[None]:
         """Start the group's next epoch if its topics have changed, or more of its expressions are resolved."""
-        yield from self._begin_epoch_if(self._refresh(draft, timestamp, changed=False), draft, changed=False)
+        is_new = yield from self._refresh(draft, timestamp, changed=False)
+        yield from self._begin_epoch_if(is_new, draft, changed=False)
 
     def _begin_epoch_if(self, is_new: bool, draft: Draft, *, changed: bool) -> Deciding[None]:
         if is_new:
@@ -319,11 +323,12 @@ class ConsumerProtocol:
         current = draft.group.current(member_id)
         held = len(current.assigned) + len(current.pending_revocation)
         yield Work(held // LIGHT, partial(_erase, draft, member_id))
-        yield from self._begin_epoch_if(self._refresh(draft, Millis(0), changed=True), draft, changed=True)
+        is_new = yield from self._refresh(draft, Millis(0), changed=True)
+        yield from self._begin_epoch_if(is_new, draft, changed=True)
 
     # ---- the group
 
-    def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> bool:
+    def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> Deciding[bool]:
         """Look at the topics if they or the members' subscriptions have changed.
 
         Returns True if that may be the start of the group's next epoch.
@@ -332,10 +337,10 @@ class ConsumerProtocol:
         is_pointless = group.is_resolving and self.matches.is_spent
         if not changed and (group.topics_version == self.topics.version or is_pointless):
             return False
-        before = len(draft.records)
-        is_complete = self._look_up_regexes(draft, timestamp)
+        before, version = len(draft.records), self.topics.version
+        is_complete = yield from self._look_up_regexes(draft, timestamp)
         draft.group.is_resolving = not is_complete
-        draft.group.topics_version = self.topics.version if is_complete else NEVER
+        draft.group.topics_version = version if is_complete else NEVER
         return changed or is_complete or len(draft.records) > before
 
     def _begin_epoch(self, draft: Draft, *, changed: bool) -> None:
@@ -350,21 +355,23 @@ class ConsumerProtocol:
             if is_idle:  # nothing to assign, so the first assignment need not wait
                 draft.put(TargetMetadataKey(group.group_id), TargetMetadataValue(assignment_epoch=epoch))
 
-    def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:
+    def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> Deciding[bool]:
         """Resolve every expression in use; False if some are left for later."""
         group, version = draft.group, self.topics.version
         needed = {regex for member in group.members.values() if (regex := member.subscribed_topic_regex) is not None}
         for regex in sorted(group.regexes.keys() - needed):
             draft.put(RegexKey(group.group_id, regex), None)
         looked_up = {regex: at for regex, at in group.looked_up.items() if regex in needed}
+        may_look = group.are_rights_known or not self.config.has_authorizer
+        found: dict[str, tuple[str, ...] | None] = {}
         for regex in sorted(needed, key=lambda each: (looked_up.get(each, NEVER), each)):  # oldest results first
+            if draft.group.regexes.get(regex) is None or looked_up.get(regex) != version:
+                found[regex] = self.matches.resolve(regex) if may_look else None
+        if group.rights is not None and any(found.values()):
+            units = sum(len(topics or ()) for topics in found.values()) // _SEEN_PER_UNIT
+            found = yield Work(units, partial(_seen, found, group.rights.visible()))
+        for regex, topics in found.items():
             known = draft.group.regexes.get(regex)
-            if known is not None and looked_up.get(regex) == version:
-                continue
-            may_look = group.are_rights_known or not self.config.has_authorizer
-            topics = self.matches.resolve(regex) if may_look else None
-            if topics is not None and group.rights is not None:
-                topics = group.rights.seen(topics)
             if topics is not None:
                 looked_up[regex] = version
             elif known is not None:
@@ -476,6 +483,13 @@ def _erase(draft: Draft, member_id: str) -> None:
     draft.put(CurrentKey(group_id, member_id), None)
     draft.put(TargetMemberKey(group_id, member_id), None)
     draft.put(MemberKey(group_id, member_id), None)
+
+
+def _seen(
+    found: Mapping[str, tuple[str, ...] | None], is_visible: Callable[[str], bool]
+) -> dict[str, tuple[str, ...] | None]:
+    """Leave out the topics that are not visible, of each expression that has been resolved."""
+    return {regex: None if topics is None else tuple(filter(is_visible, topics)) for regex, topics in found.items()}
 
 
 def _take_over(draft: Draft, old_id: str, new_id: str) -> None:
