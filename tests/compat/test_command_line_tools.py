@@ -13,13 +13,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 
-from command_line import FILES, TOOLS, CommandLine
-from command_lines import STORIES
+from command_line import FILES as OPEN_FILES
+from command_line import TOOLS, CommandLine
 from documented import Documented, differing_lines, read
 from evening import even
+from secure_lines import FILES as SECURE_FILES
 from tool_clusters import ToolCluster
-from tools_suite import Tally
+from tools_suite import STORIES, Tally
 
+FILES = OPEN_FILES | SECURE_FILES
 ALL = [command for story in STORIES.values() for command in story]
 
 

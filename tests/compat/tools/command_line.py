@@ -78,6 +78,8 @@ class CommandLine:
     starts: str = ""
     """A name: it is started, and runs until a later command line `ends` it."""
     ends: str = ""
+    keeps: str = ""
+    """A regular expression: later command lines get the first group of its match in place of `%kept`."""
 
 
 FILES = {
