@@ -276,6 +276,11 @@ RECORDS = (
     ),
     Line("producer-perf-test --topic producing --num-records 200 --throughput -1 --record-size 100", masks=_RATES),
     Line(
+        "producer-perf-test --topic in.transactions --num-records 1 --throughput -1 --record-size 20 "
+        "--transactional-id perf --transaction-duration-ms 20",
+        masks=_RATES,
+    ),
+    Line(
         "producer-perf-test --topic in.transactions --num-records 50 --throughput -1 --record-size 20 "
         "--transactional-id perf --transaction-duration-ms 20",
         masks=_RATES,
@@ -303,7 +308,7 @@ RECORDS = (
     Line("dump-log --files %data1/lines-0/00000000000000000000.index,%data1/lines-0/00000000000000000000.timeindex"),
     Line("dump-log --files %data1/missing.log"),
     Line(
-        "dump-log --files %data1/in.transactions-0/00000000000000000000.log --print-data-log --max-bytes 300",
+        "dump-log --files %data1/in.transactions-0/00000000000000000000.log --print-data-log --max-bytes 170",
         masks=(r"crc: (\d+)", r"(?:producerId|producerEpoch|partitionLeaderEpoch|coordinatorEpoch): (-?\d+)"),
     ),
 )

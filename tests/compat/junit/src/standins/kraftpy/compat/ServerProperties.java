@@ -63,7 +63,9 @@ public final class ServerProperties {
             settings.putAll(controller.propertyOverrides());
         }
         settings.put("listeners", listeners(id));
-        settings.remove("advertised.listeners");
+        if (settings.getOrDefault("advertised.listeners", ":0").endsWith(":0")) {
+            settings.remove("advertised.listeners");
+        }
         return withoutDescriptions(settings);
     }
 
