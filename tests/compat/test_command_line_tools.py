@@ -90,6 +90,17 @@ def test_a_mask_hides_its_first_group_or_its_match_but_no_status(cluster: ToolCl
     assert even(printed, CommandLine("topics --list", is_compared=False), cluster) == []
 
 
+def test_a_line_that_depends_on_threads_is_dropped(cluster: ToolCluster) -> None:
+    command = CommandLine("topics --list", drops=("was .*",))
+    assert even("was here\nit was here\nexit status 0\n", command, cluster) == ["it was here", "exit status 0"]
+
+
+def test_what_a_command_line_keeps_is_given_to_later_ones(cluster: ToolCluster) -> None:
+    cluster.keep("id x9\n", CommandLine("topics --list", keeps=r"id (\S+)"))
+    cluster.keep("id y9\n", CommandLine("topics --list"))
+    assert cluster.arguments("topics --topic %kept")[1:3] == ["--topic", "x9"]
+
+
 def test_the_directory_is_made_even(cluster: ToolCluster) -> None:
     assert even(f"in {cluster.data_directory(1)}", CommandLine("x"), cluster) == ["in DIRECTORY/data1"]
 

@@ -72,6 +72,8 @@ class CommandLine:
     """Whether its lines have no order."""
     is_compared: bool = True
     """Whether what it prints is compared; one that was broken off may have printed anything."""
+    drops: tuple[str, ...] = ()
+    """Regular expressions of whole lines that are printed or not, as threads of the tool happen to run."""
     are_repeated: bool = False
     """Whether it prints lines again and again."""
     seconds: float = 60.0
