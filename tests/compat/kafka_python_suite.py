@@ -78,7 +78,7 @@ def fetch(directory: Path) -> Path:
     subprocess.run([*pip, "--dest", directory, f"kafka-python=={version}"], check=True)
     archive = next(directory.glob("kafka_python-*.tar.gz"))
     with tarfile.open(archive) as opened:
-        opened.extractall(directory, filter="data")
+        opened.extractall(directory, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # since 3.11.4
     sources = directory / f"kafka_python-{version}"
     (sources / "test" / "__init__.py").touch()  # without it, `test` is the standard library's
     (sources / "test" / "service.py").write_text(_SERVICE)

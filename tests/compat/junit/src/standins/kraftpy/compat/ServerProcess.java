@@ -32,11 +32,21 @@ public final class ServerProcess {
     private final Map<String, String> settings;
     private final Path properties;
     private final Path log;
+    private final Map<String, Relay> relays;
     private Process process;
 
-    /** {@code settings} name a port for each listener; the node has started when it listens on the first. */
+    /**
+     * {@code settings} name a port for each listener; the node has started when it listens on the first. Those of a
+     * broker with security are changed to such as the server takes.
+     */
     public ServerProcess(int id, Map<String, String> settings, Path directory) throws IOException {
         this.id = id;
+        if (settings.get("process.roles").contains("broker")) {
+            this.relays = Security.apply(settings, directory);
+        } else {
+            this.relays = Map.of();
+            Security.applyToAuthorizer(settings);
+        }
         this.ports = ports(settings.get("listeners"));
         this.port = ports.values().iterator().next();
         this.settings = settings;
@@ -58,9 +68,15 @@ public final class ServerProcess {
         return port;
     }
 
-    /** Return the port of the listener with this name. */
+    /** Return the port of the listener where this process asks, in clear and with all rights. */
+    int askedPort() {
+        return ports.getOrDefault(ListenerName.normalised(Security.LISTENER).value(), port);
+    }
+
+    /** Return the port of the listener with this name, as clients know it. */
     public int port(ListenerName listener) {
-        Integer found = ports.get(listener.value());
+        Relay relay = relays.get(listener.value());
+        Integer found = relay == null ? ports.get(listener.value()) : Integer.valueOf(relay.port());
         if (found == null) {
             throw new IllegalArgumentException("node " + id + " has no listener " + listener.value());
         }
@@ -147,6 +163,11 @@ public final class ServerProcess {
             Thread.currentThread().interrupt();
         }
         RUNNING.remove(process);
+    }
+
+    /** End what stands before the listeners: the process is not started again. */
+    public void close() {
+        relays.values().forEach(Relay::close);
     }
 
     private String endOfLog() {
