@@ -15,6 +15,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.kafka.common.network.ListenerName;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.common.security.auth.KafkaPrincipalBuilder;
 import org.apache.kafka.common.security.auth.PlaintextAuthenticationContext;
 import org.apache.kafka.common.security.plain.PlainLoginModule;
@@ -76,8 +77,12 @@ final class Relay {
     }
 
     private String name() {
-        return builder.build(new PlaintextAuthenticationContext(InetAddress.getLoopbackAddress(), listener.value()))
-            .getName();
+        KafkaPrincipal principal =
+            builder.build(new PlaintextAuthenticationContext(InetAddress.getLoopbackAddress(), listener.value()));
+        if (!principal.getPrincipalType().equals(KafkaPrincipal.USER_TYPE)) {
+            throw new Missing("a principal that is a " + principal.getPrincipalType());
+        }
+        return principal.getName();
     }
 
     private static void start(Runnable run) {

@@ -12,6 +12,7 @@ import org.apache.kafka.common.security.plain.PlainLoginModule;
 import org.apache.kafka.common.test.JaasUtils;
 import org.apache.kafka.common.test.TestKitNode;
 import org.apache.kafka.common.test.TestKitNodes;
+import org.apache.kafka.metadata.authorizer.StandardAuthorizer;
 
 /**
  * The settings of each node of a cluster: those that Kafka's own test kit would give it, with ports that are known
@@ -66,6 +67,8 @@ public final class ServerProperties {
         if (protocol == SecurityProtocol.SASL_PLAINTEXT) {
             settings.putIfAbsent("sasl.enabled.mechanisms", "PLAIN");
             settings.putIfAbsent("sasl.mechanism.inter.broker.protocol", "PLAIN");
+            settings.putIfAbsent("authorizer.class.name", StandardAuthorizer.class.getName());
+            settings.putIfAbsent("super.users", "User:" + JaasUtils.KAFKA_PLAIN_ADMIN);
             settings.putIfAbsent(
                 "listener.name." + brokerListener.toLowerCase(Locale.ROOT) + ".plain.sasl.jaas.config", LOGINS);
         }
