@@ -220,7 +220,7 @@ async def offset_commit(
         assert isinstance(refusal, OffsetCommitResponse)
         return refusal
     request.topics, refused = await divided(
-        broker, context, of_topic, request.topics, lambda topic: topic_name(broker, topic)
+        broker, context, of_topic, request.topics, lambda topic: topic_name(broker, context, topic)
     )
     answer = OffsetCommitResponse()
     if request.topics or not refused:
@@ -282,7 +282,7 @@ async def offset_fetch(
     for described in answer.groups:
         if described.group_id in of_all:
             described.topics = await visible(
-                broker, context, of_topic, described.topics, lambda topic: topic_name(broker, topic) or ""
+                broker, context, of_topic, described.topics, lambda topic: topic_name(broker, context, topic) or ""
             )
         elif described.error_code == ErrorCode.NONE:
             described.topics = described.topics + refused.pop(described.group_id, [])
@@ -300,7 +300,7 @@ async def _refused_of(
         return []
     of_topic = needs(context)[1]
     group.topics, refused = await divided(
-        broker, context, of_topic, group.topics, lambda topic: topic_name(broker, topic)
+        broker, context, of_topic, group.topics, lambda topic: topic_name(broker, context, topic)
     )
     return [
         OffsetFetchResponseTopics(

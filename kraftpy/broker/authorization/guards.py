@@ -101,6 +101,8 @@ ASKED_BY_HANDLERS = frozenset(
     }
 )
 """APIs that need rights and have no guard."""
+_FIRST_BY_ID = {ApiKey.PRODUCE: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
+"""The first version that names topics by id."""
 
 
 @cache
@@ -159,9 +161,9 @@ def all_allowed(context: RequestContext, need: Need, names: Iterable[str]) -> bo
     return all(allows(context, need, name) for name in dict.fromkeys(names))
 
 
-def topic_name(broker: Any, topic: Any) -> str | None:
+def topic_name(broker: Any, context: RequestContext, topic: Any) -> str | None:
     """Return the name of a topic that a request names by id or by name; None if no topic has the id."""
-    if any(topic.topic_id):
+    if context.api_version >= _FIRST_BY_ID[ApiKey(context.api_key)]:
         known = broker.image.topic_by_id(topic.topic_id)
         return None if known is None else known.name
     name: str = topic.name
