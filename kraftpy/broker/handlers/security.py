@@ -94,26 +94,31 @@ async def describe_user_scram_credentials(
 async def alter_user_scram_credentials(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Create, replace and delete credentials. Users that are named twice are refused, and others changed together."""
+    """Create, replace and delete credentials. Users that are named twice are refused, and others changed together.
+
+    A user's first error is told, as in Kafka: who is named twice and wrongly the first time is not named twice.
+    """
     wanted: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
-    times_named = Counter(each.name for each in wanted)
     results: dict[str, ScramResult] = {}
-    changes: list[ScramChange] = []
+    sound: dict[str, ScramChange] = {}
     async for some in broker.slices.pieces(wanted):
         for each in some:
+            if each.name in results and each.name not in sound:
+                continue
             try:
-                if times_named[each.name] > 1:
+                if sound.pop(each.name, None) is not None:
                     message = "A user credential cannot be altered twice in the same request"
                     raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
-                changes.append(_change(each))
+                sound[each.name] = _change(each)
                 results[each.name] = ScramResult(name=each.name)
             except KafkaError as error:
                 results[each.name] = ScramResult(name=each.name, error=error.code, message=error.message)
+    changes = tuple(sound.values())
     if changes:
         added = sum(credential_bytes(change) for change in changes if change.iterations)
         try:
             with broker.config_room.held(added):
-                command = SetScramCredentials(changes=tuple(changes), time_ms=broker.clock.now())
+                command = SetScramCredentials(changes=changes, time_ms=broker.clock.now())
                 decision = await broker.metadata.submit(command)
             decided = decision.result or ()
         except KafkaError as error:
