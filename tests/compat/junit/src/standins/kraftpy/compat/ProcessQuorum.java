@@ -3,6 +3,7 @@ package kraftpy.compat;
 import java.io.File;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.lang.reflect.Field;
 import java.net.InetSocketAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -27,6 +28,7 @@ import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.metadata.properties.MetaProperties;
 import org.apache.kafka.metadata.properties.MetaPropertiesVersion;
 import org.apache.kafka.metadata.properties.PropertiesUtils;
+import org.apache.kafka.metadata.storage.Formatter;
 import org.apache.kafka.server.common.MetadataVersion;
 import scala.Option;
 
@@ -79,14 +81,34 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
             settings.put("controller.listener.names", CONTROLLER);
             settings.put("controller.quorum.voters", id + "@" + address);
             settings.put("log.segment.delete.delay.ms", "1000");
-            format(settings, clusterId);
             ServerProcess controller = new ServerProcess(Integer.parseInt(id), settings, directory);
+            List<String> credentials = credentials(harness);
+            if (credentials.isEmpty()) {
+                format(settings, clusterId);
+            } else {
+                controller.format(clusterId, credentials);
+            }
             ProcessQuorum quorum = new ProcessQuorum(harness, controller, new ArrayList<>(), directory, clusterId);
             controller.start();
             controller.awaitListening();
             return quorum;
         } catch (IOException error) {
             throw new UncheckedIOException(error);
+        }
+    }
+
+    /** Return the credentials of SCRAM that the test formats its cluster with. */
+    @SuppressWarnings("unchecked")
+    private static List<String> credentials(QuorumTestHarness harness) {
+        try {
+            Formatter formatter = new Formatter();
+            harness.addFormatterSettings(formatter);
+            Field arguments = Formatter.class.getDeclaredField("scramArguments");
+            arguments.setAccessible(true);
+            List<String> found = (List<String>) arguments.get(formatter);
+            return found == null ? List.of() : found;
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
         }
     }
 

@@ -7,7 +7,9 @@ import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
@@ -107,6 +109,22 @@ public final class ServerProcess {
 
     public boolean isAlive() {
         return process != null && process.isAlive();
+    }
+
+    /** Format the node's directories, with credentials of SCRAM that the cluster begins with. */
+    public void format(String clusterId, List<String> credentials) throws IOException {
+        List<String> command =
+            new ArrayList<>(List.of(PYTHON, "-m", "kraftpy", "format", properties.toString(), "-t", clusterId));
+        credentials.forEach(each -> command.addAll(List.of("--add-scram", each)));
+        ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true)
+            .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
+        try {
+            if (builder.start().waitFor() != 0) {
+                throw new DidNotStart("node " + id + " was not formatted: " + endOfLog());
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     /** Start the process, and do not wait for it. */
