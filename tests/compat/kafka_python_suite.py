@@ -24,6 +24,7 @@ import tomllib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from kraftpy.config.broker import AUTHORIZER
 from kraftpy.testing.cluster import EmbeddedBroker
 
 HERE = Path(__file__).parent
@@ -41,6 +42,8 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "true",
+    "authorizer.class.name": AUTHORIZER,
+    "allow.everyone.if.no.acl.found": "true",
 }
 _SERVICE = '''
 """Stands in for the file of this name: the broker is started and stopped by somebody else."""
