@@ -55,7 +55,10 @@ def load_history(file: Path) -> History:
 _FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 _MOST_STEPS = click.option(
-    "--most-steps", default=MOST_STEPS, show_default=True, help="Of the search for a key's order; beyond: undecided."
+    "--most-steps",
+    default=MOST_STEPS,
+    show_default=True,
+    help="Most steps of a search for a key's order; beyond, it is undecided.",
 )
 
 
@@ -71,11 +74,11 @@ main.add_command(cost_command)
 @main.command("check")
 @_FILE
 @click.option("--allow", multiple=True, metavar="ANOMALY", help="Tolerate this anomaly. Repeatable.")
-@click.option("--rw-edges", is_flag=True, help="Look for G-single and G2-item, which Kafka permits, too.")
+@click.option("--rw-edges", is_flag=True, help="Also look for G-single and G2-item, which Kafka permits.")
 @click.option("--evidence", default=3, show_default=True, help="Anomalies of a kind to show.")
 @_MOST_STEPS
 def check_command(file: Path, allow: tuple[str, ...], rw_edges: bool, evidence: int, most_steps: int) -> None:
-    """Judge a history with every checker. Exit status 1 if something must not be, 3 if that is not known."""
+    """Judge a history with every checker. Exit status 1 if one finds an anomaly, 3 if it is undecided."""
     from chaos.terminal import show
 
     history = load_history(file)
@@ -101,9 +104,9 @@ def sample_command(file: Path, workload: str, seed: int, lines: int) -> None:
 @main.command("report")
 @_FILE
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="The page; beside the history if not given."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File for the page. Default: beside the history."
 )
-@click.option("--command", help="The command that repeats the run, if the history does not say it.")
+@click.option("--command", help="Command that repeats the run, if the history has none.")
 @click.option("--title", default="", help="The page's title.")
 @_MOST_STEPS
 def report_command(file: Path, out: Path | None, command: str | None, title: str, most_steps: int) -> None:
@@ -125,7 +128,7 @@ _KINDS = click.Choice([str(kind) for kind in nemesis.Kind])
 @main.command("plan")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--minutes", default=5.0, show_default=True)
-@click.option("--kind", "kinds", multiple=True, type=_KINDS, help="Only these. Repeatable.")
+@click.option("--kind", "kinds", multiple=True, type=_KINDS, help="Only this kind of fault; repeatable.")
 def plan_command(seed: int, minutes: float, kinds: tuple[str, ...]) -> None:
     """Show the faults that a seed gives, one JSON object a line."""
     chosen = tuple(nemesis.Kind(kind) for kind in kinds) or tuple(nemesis.Kind)
@@ -153,22 +156,26 @@ def _with_fixed_hashes() -> None:
 
 
 @main.command("sim")
-@click.option("--seeds", default=50, show_default=True, help="How many.")
-@click.option("--first", default=1, show_default=True, help="The first of them.")
+@click.option("--seeds", default=50, show_default=True, help="Number of seeds.")
+@click.option("--first", default=1, show_default=True, help="First seed.")
+@click.option("--having", multiple=True, metavar="WORKLOAD", help="Only seeds that draw this workload; repeatable.")
+@click.option("--brokers", type=click.Choice(["1", "3", "5"]), help="Only seeds that draw this number of brokers.")
+@click.option("--known", is_flag=True, help="Run the seeds that once failed, instead.")
+@click.option("--fresh", type=int, help="Run this many of the version's own seeds, instead or besides --known.")
+@click.option("--seed", type=int, help="Run only this seed, and write its history to seed-N.jsonl.")
 @click.option(
-    "--having", multiple=True, metavar="WORKLOAD", help="Only seeds that draw this, or one of these. Repeatable."
+    "--faults", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File with the faults for --seed."
 )
-@click.option("--brokers", type=click.Choice(["1", "3", "5"]), help="Only seeds that draw so many.")
-@click.option("--known", is_flag=True, help="Those that once failed, in place of these.")
-@click.option("--fresh", type=int, help="So many of this version's own, in place of these, or besides the known ones.")
-@click.option("--seed", type=int, help="Only this one; its history is written to seed-N.jsonl.")
-@click.option("--faults", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its faults, from a file.")
-@click.option("--trace", is_flag=True, help="Tell its story.")
-@click.option("--log-lines", is_flag=True, help="And in it every line that a node logs.")
+@click.option("--trace", is_flag=True, help="Print the run of --seed as a timeline.")
+@click.option("--log-lines", is_flag=True, help="Add every line that a node logs to the timeline.")
 @click.option("--minutes", default=5.0, show_default=True, help="Virtual minutes of faults and load.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@click.option("--shrink", default=60, show_default=True, help="Most runs to find fewer faults, if it failed; 0: none.")
-@click.option("--ledger", type=click.Path(dir_okay=False, path_type=Path), help="Where each seed is written down.")
+@click.option("--jobs", default=2, show_default=True, help="Parallel processes.")
+@click.option(
+    "--shrink", default=60, show_default=True, help="Most runs to reduce the faults of a seed that failed; 0 for none."
+)
+@click.option(
+    "--ledger", type=click.Path(dir_okay=False, path_type=Path), help="File in which completed seeds are recorded."
+)
 def sim_command(
     seeds: int,
     first: int,
@@ -229,17 +236,17 @@ def sim_command(
 
 
 @main.command("mutants")
-@click.option("--name", "names", multiple=True, help="Only this one. Repeatable.")
-@click.option("--list", "only_list", is_flag=True, help="Name them, and what was found last.")
-@click.option("--seeds", default=300, show_default=True, help="At most so many for each.")
-@click.option("--first", default=1, show_default=True, help="The first of them.")
+@click.option("--name", "names", multiple=True, help="Only this mutant; repeatable.")
+@click.option("--list", "only_list", is_flag=True, help="List the mutants, with their last results.")
+@click.option("--seeds", default=300, show_default=True, help="Most seeds for each mutant.")
+@click.option("--first", default=1, show_default=True, help="First seed.")
 @click.option("--minutes", default=0.75, show_default=True, help="Virtual minutes of faults and load.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@click.option("--write/--no-write", default=True, help="Write down what was found, for the table in chaos/MUTANTS.md.")
+@click.option("--jobs", default=2, show_default=True, help="Parallel processes.")
+@click.option("--write/--no-write", default=True, help="Record the results, also in chaos/MUTANTS.md.")
 def mutants_command(
     names: tuple[str, ...], only_list: bool, seeds: int, first: int, minutes: float, jobs: int, write: bool
 ) -> None:
-    """Break the product in known ways, and see that the simulation notices. Exit status 1 if one gets away."""
+    """Break the product in known ways, and see that the simulation notices. Exit status 1 if it misses one."""
     _with_fixed_hashes()
     from chaos.mutants import MUTANTS, suite
 

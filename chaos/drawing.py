@@ -64,8 +64,8 @@ class Drawn:
     with_hostile: bool = False
     """One more client attacks the nodes with requests that no honest client sends."""
     with_security: bool = False
-    """The cluster has an authorizer and a second listener with a login; an administrator changes rights, and two users
-    try everything."""
+    """The cluster has an authorizer and a second listener with a login; an administrator changes rights, and two
+    intruders try everything."""
     drifts: tuple[float, ...] = ()
     """The drift of each node's wall clock, in order: 0.01 gains a second in a hundred."""
     stalls: float = 0.0
@@ -135,7 +135,7 @@ _PIPELINES: Final = 0.35
 _SECURITY: Final = 0.12
 """The share of seeds with rights that change."""
 _SECURITY_SALT: Final = 1_000
-"""A number with which none of the seeds draws them that were known, or had caught a mutant, before there were any."""
+"""A salt with which no seed draws them that was known, or had caught a mutant, before this workload existed."""
 
 
 def _kinds(chance: Random) -> tuple[Kind, ...]:

@@ -30,7 +30,7 @@ class Reading:
 
     value: dict[str, Any]
     damage: str | None = None
-    """The reason the reading ends where it does: one line, if bytes are not as they were written."""
+    """The reason that the reading ends early: one line, if bytes are not as they were written."""
 
 
 def read_node(directory: Path, node: NodeId, keys: Collection[Key]) -> Iterator[Reading]:

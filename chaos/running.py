@@ -75,18 +75,26 @@ def command_of(
 
 @click.command("run")
 @click.option("--world", type=click.Choice(sorted(WORLDS)), default="namespaces", show_default=True)
-@click.option("--seed", default=1, show_default=True, help="Of the workload and the faults.")
-@click.option("--faults", type=click.IntRange(min=1), help="End after so many.")
-@click.option("--minutes", type=click.FloatRange(min=0.1), help="End after so long.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the workload and the faults.")
+@click.option("--faults", type=click.IntRange(min=1), help="End after this many faults.")
+@click.option("--minutes", type=click.FloatRange(min=0.1), help="End after this many minutes.")
 @click.option("--nodes", type=click.IntRange(min=1, max=250), default=3, show_default=True)
-@click.option("--kind", "kinds", multiple=True, type=click.Choice([str(kind) for kind in Kind]), help="Only these.")
-@click.option("--setting", "given", multiple=True, metavar="NAME=VALUE", help="Of every node. Repeatable.")
-@click.option("--calm", default=CALM_SECONDS, show_default=True, help="The longest pause between faults, in seconds.")
-@click.option("--rate", default=RATE, show_default=True, help="Calls of a client in a second, at most.")
-@click.option("--transactions", is_flag=True, help="Transactions too: over partitions, and from topics to a topic.")
-@click.option("--queue", is_flag=True, help="A share group too: records acquired and acknowledged.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([str(kind) for kind in Kind]),
+    help="Only this kind of fault; repeatable.",
+)
+@click.option("--setting", "given", multiple=True, metavar="NAME=VALUE", help="Setting of every node; repeatable.")
+@click.option("--calm", default=CALM_SECONDS, show_default=True, help="Longest pause between faults, in seconds.")
+@click.option("--rate", default=RATE, show_default=True, help="Most calls of a client per second.")
+@click.option(
+    "--transactions", is_flag=True, help="Also run transactions: over partitions, and from topics to a topic."
+)
+@click.option("--queue", is_flag=True, help="Also run a share group, which acquires and acknowledges records.")
 @click.option("--group-protocol", type=click.Choice(["classic", "consumer"]), default="classic", show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where history, page and logs go.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for history, page and logs.")
 def run_command(
     world: str,
     seed: int,
@@ -143,7 +151,7 @@ def run_command(
 
 @click.command("cost")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--markdown", is_flag=True, help="As a table for a page.")
+@click.option("--markdown", is_flag=True, help="Print a table in Markdown.")
 def cost_command(files: tuple[Path, ...], markdown: bool) -> None:
     """Print what each kind of fault cost in unavailability, over one history or several."""
     from rich.console import Console

@@ -86,7 +86,7 @@ def _status(words: Iterable[str]) -> Status:
 
 
 def read_faults(file: Path) -> tuple[Fault, ...]:
-    """Write a schedule, one JSON object a line, as `plan` and shrinking write it."""
+    """Read a schedule, one JSON object a line, as `plan` and shrinking write it."""
     with file.open(encoding="utf-8") as lines:
         return tuple(from_value(json.loads(line)) for line in lines if line.strip())
 

@@ -175,7 +175,7 @@ class _Run:
         world_chance = Random(f"world {seed}")
         self.world = SimulatedWorld(cluster, world_chance, is_synced=drawn.is_synced, coordinated=self.coordinated)
         self.readings = Readings(cluster, self.recorder, self.now_ns)
-        self.estate = security.Estate()
+        self.protected = security.Protected()
         self.watch: Watch | None = None
         self.is_over = False
         """True once the clients must finish."""
@@ -409,7 +409,7 @@ class _Run:
     def _security_clients(self, is_over: Callable[[], bool]) -> list[Any]:
         process, runtime = self.cluster.client(security.ADMINISTRATOR)
         pause = process.random.expovariate
-        administrator = security.Administrator(self._setting(runtime), self.recorder, process.random, self.estate)
+        administrator = security.Administrator(self._setting(runtime), self.recorder, process.random, self.protected)
         work = administrator.work(is_over, lambda pause=pause: pause(1 / security.ADMINISTRATOR_PAUSE_SECONDS))  # type: ignore[misc]
         tasks = [process.run(work, name=security.ADMINISTRATOR)]
         for user, first in security.FIRST_PROCESSES.items():
@@ -423,18 +423,18 @@ class _Run:
         process, runtime = self.cluster.client(user)
         setting, brokers = self._setting(runtime), self._secure_listeners()
         intruder = security.Intruder(
-            setting, self.recorder, process.random, self.estate, user=user, process=first, brokers=brokers
+            setting, self.recorder, process.random, self.protected, user=user, process=first, brokers=brokers
         )
         return process, intruder
 
     def _audit(self) -> None:
         process, runtime = self.cluster.client("auditor")
-        audit = security.audit(self._setting(runtime), self.recorder, self.estate)
-        self._wait([process.run(audit, name="audit")], "nobody can say who has which rights")
+        audit = security.audit(self._setting(runtime), self.recorder, self.protected)
+        self._wait([process.run(audit, name="audit")], "the last survey of rights did not finish")
         for user, first in security.LAST_PROCESSES.items():
             process, intruder = self._intruder(user, first)
-            probes = security.probe(intruder, self.estate, self._secure_listeners())
-            self._wait([process.run(probes, name=f"{user} probes")], "brokers do not answer who asks for rights")
+            probes = security.probe(intruder, self.protected, self._secure_listeners())
+            self._wait([process.run(probes, name=f"{user} probes")], "brokers do not answer the last probes of rights")
 
     def _secure_listeners(self) -> list[tuple[str, int]]:
         return [(f"node{number}", SECURE_PORT) for number in self.cluster.brokers]

@@ -16,7 +16,6 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 
 BrokerId = NewType("BrokerId", int)
 ProducerId = NewType("ProducerId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
 
 Millis = NewType("Millis", int)
 """Milliseconds since the Unix epoch, or a span of them where the name ends in `_ms`."""

@@ -46,7 +46,7 @@ def connect(bootstrap: str, timeout: float = BOUND_SECONDS) -> socket.socket:
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:
-    """That many bytes. EOFError where the peer closes before."""
+    """Read exactly `count` bytes. Raises EOFError if the peer closes first."""
     data = bytearray()
     while len(data) < count:
         piece = connection.recv(count - len(data))
@@ -62,7 +62,7 @@ def read_frame(connection: socket.socket) -> bytes:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Wait for the peer to close; False where it says something instead."""
+    """Wait for the peer to close; return False if it sends something instead."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:
@@ -83,7 +83,7 @@ def answer(connection: socket.socket, key: ApiKey, version: int, correlation_id:
 
 
 def say_to_be_a_broker(connection: socket.socket, data: Path, *, to: int = 1, is_alone: bool = True) -> None:
-    """Prove to node `to` to be the very broker that keeps its data there, with what its metadata say of it."""
+    """Prove to node `to` that this is the broker that keeps its data there, with its registration in the metadata."""
     with tempfile.TemporaryDirectory() as copied:
         shutil.copytree(data / METADATA_DIRECTORY, copied, dirs_exist_ok=True)
         journal = Journal(OsDirectory(copied))
@@ -176,7 +176,7 @@ def fetch_request(topic: str, offset: int, *, partition: int = 0, max_wait_ms: i
 
 
 def fetch(connection: socket.socket, topic: str, offset: int, *, partition: int = 0, max_wait_ms: int = 0) -> Any:
-    """What a fetch of one partition gives."""
+    """The records and bounds that a fetch of one partition returns."""
     request = fetch_request(topic, offset, partition=partition, max_wait_ms=max_wait_ms)
     return ask(connection, ApiKey.FETCH, 12, request).responses[0].partitions[0]
 

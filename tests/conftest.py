@@ -76,7 +76,7 @@ def _collected() -> Iterator[None]:
 def _freeze() -> None:
     """Collect garbage, and keep what is alive to the end: no later collection looks through it again.
 
-    What modules keep for their tests (histories, tables) comes to millions of objects in a whole run.
+    The data that modules keep for their tests (histories, tables) are millions of objects in a whole run.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Errors that nobody expects, planted in functions: they come up before a call, or after it, by chance.
+"""Unexpected errors, planted in functions: they are raised before a call, or after it, by chance.
 
 A `Garden` wraps functions; while it is armed, and the test says that the code under test is being stepped, each call of
 one of them may raise `Planted`.
@@ -23,7 +23,7 @@ class Planted(Exception):
 
 
 class Garden:
-    """Whether and where errors come up; `raised` counts them by place."""
+    """Decides if and where errors are raised; `raised` counts them by place."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int, places: Iterable[Place], likelihood: float) -> None:
         self.is_armed = True

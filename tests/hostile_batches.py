@@ -16,7 +16,7 @@ NOW = 1_700_000_000_000
 def record(
     offset_delta: int = 0, *, headers: int = 0, key: bytes = b"k", value: bytes = b"v", timestamp_delta: int = 0
 ) -> bytes:
-    """One record with so many empty headers."""
+    """One record, with this number of empty headers."""
     body = (
         b"\0"
         + encode_varint(timestamp_delta)

@@ -1,4 +1,4 @@
-"""Whether this machine lets a test mount file systems: root may, in most places."""
+"""Checks if this machine lets a test mount file systems: root may, in most places."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.protocol.schema import Array, Field, Fixed, Nested, Sized, fields
 
 BATCH = encode_batch([(1_700_000_000_000, b"k", b"v" * 20, ())])
-COMPRESSED_GARBAGE = b"\x01\x02\x03"
 
 LONG = "x" * 32_767
 NAMES = ("", "odd", "odd-compacted", "no-such-topic", "odd", "..", "a b", "żółw-🎉", "x" * 249, "x" * 250, LONG)
@@ -69,7 +68,7 @@ class Words:
         return chance.choice((*self.topic_ids, *self.topic_ids, bytes(16), bytes(15) + b"\1", chance.randbytes(16)))
 
     def records(self, chance: Random) -> bytes:
-        """Record batches, or what is none."""
+        """Record batches, or other bytes."""
         return chance.choice((BATCH, BATCH, b"", BATCH * 2, BATCH[:-5], chance.randbytes(70), BATCH[:16] + b"\0"))
 
     def data(self, kind: Any, name: str, chance: Random) -> bytes:

@@ -83,7 +83,7 @@ class Member:
     """One member with a share session on one broker."""
 
     there: ClassVar[list[Member]] = []
-    """All that were made, for whoever cleans up."""
+    """All sessions that were opened, to be closed in the end."""
 
     def __init__(self, bootstrap: str, group: str, topic_id: bytes, *partitions: int) -> None:
         self.group = group
@@ -97,7 +97,7 @@ class Member:
     def fetch(
         self, *, partition: int = 0, wait_ms: int = 0, acknowledge: Batches | None = None, version: int = 2, **more: Any
     ) -> Any:
-        """What a fetch gives of a partition; None where the answer does not mention it."""
+        """The answer of a fetch for one partition; None if the answer does not mention it."""
         response = self.fetch_all(
             partition=partition, wait_ms=wait_ms, acknowledge=acknowledge, version=version, **more
         )
@@ -154,7 +154,7 @@ class Member:
         return taken
 
     def acknowledge(self, said: Batches, *, partition: int = 0, version: int = 2, **more: Any) -> ErrorCode:
-        """What comes of an acknowledgement."""
+        """The outcome of an acknowledgement."""
         topic = acknowledging.AcknowledgeTopic(
             topic_id=self.topic_id,
             partitions=[

@@ -1,4 +1,4 @@
-"""Where settings come from, which source wins, and what is said of a bad one."""
+"""The sources of settings, their precedence, and the messages about a bad one."""
 
 from __future__ import annotations
 

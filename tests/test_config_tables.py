@@ -54,7 +54,7 @@ OURS = {
     "kraftpy.request.receive.timeout.ms",
     "kraftpy.quorum.secret.file",
 }
-"""What Kafka has not."""
+"""Settings that Kafka does not have."""
 PYTHON_TYPES = {
     ConfigType.BOOLEAN: bool,
     ConfigType.INT: int,
@@ -292,7 +292,7 @@ WITHIN_CONFIG = {
     "process.roles",
     "security.inter.broker.protocol",
 }
-"""What the settings themselves use, to check and resolve others."""
+"""Settings that are read only to check and resolve others."""
 
 
 def _broker_source() -> str:

@@ -69,7 +69,7 @@ class World:
         return kept
 
     def shell(self, command: str) -> str:
-        """What a command prints, both streams together."""
+        """Run a command; return its output, both streams together."""
         done = subprocess.run(
             ["sh", "-c", command.replace(ADDRESS, self.broker.bootstrap)],
             cwd=self.directory,

@@ -51,7 +51,7 @@ A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|Users|work)/\w")
 
 @functools.cache
 def tracked() -> list[str]:
-    """Every file of the project: what git knows, and what it would be told of next."""
+    """Every file of the project: those that git tracks, and new ones that it does not ignore."""
     if not (ROOT / ".git").exists():  # an sdist
         return sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file() and not _hidden(path))
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]

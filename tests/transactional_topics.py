@@ -63,7 +63,7 @@ def _ends_in_mixed_markers(writers: list[Writer]) -> None:
         writers[0].abort()
 
 
-def _has_aborted_records_only(writers: list[Writer]) -> None:
+def _abort_all_records(writers: list[Writer]) -> None:
     for writer in writers:
         writer.begin("aborted")
         writer.abort()
@@ -74,7 +74,7 @@ ENDINGS: Final[Mapping[str, tuple[Callable[[list[Writer]], None], list[str]]]] =
     "aborted records": (_ends_in_an_abort, ["1", "2"]),
     "markers in a row": (_ends_in_markers_in_a_row, ["1", "2", "3"]),
     "aborts in a row": (_ends_in_mixed_markers, ["1", "2"]),
-    "aborted records only": (_has_aborted_records_only, []),
+    "aborted records only": (_abort_all_records, []),
 }
 """How a partition ends: what writes it, and the values of its committed records."""
 

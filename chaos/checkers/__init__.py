@@ -24,7 +24,7 @@ def _check(checker: ModuleType, history: History, options: Options) -> Verdict:
     try:
         verdict: Verdict = checker.check(history, options)
     except Exception as error:
-        findings = Findings(checker.NAME, Options())  # never allowed, whatever the options tolerate
+        findings = Findings(checker.NAME, Options())  # no option allows it
         where = traceback.format_exception(error)
         findings.add("checker-failed", f"the checker failed: {error!r}", (), traceback=where)
         return findings.verdict

@@ -76,13 +76,13 @@ def _one_leader(history: History, findings: Findings, readings: list[Op], leadin
 
 
 def _falls_on_a_node(history: History, readings: list[Op]) -> Iterator[Decrease]:
-    """Return where a node knew a later epoch, including that of a replica it no longer holds."""
+    """Return the readings of a node that knew a later epoch before, also by a replica that it no longer holds."""
     known = [op for op in readings if op.value["leader_epoch"] != _NO_EPOCH]
     yield from falls(history, ((op, _node_of(op), op.value["leader_epoch"]) for op in known))
 
 
 def _falls_to_none(history: History, readings: list[Op]) -> Iterator[Decrease]:
-    """Return where a replica that had an epoch now has none."""
+    """Return the readings in which a replica that had an epoch has none."""
     epochs = ((op, (*_node_of(op), op.extra.get("replica")), op.value["leader_epoch"]) for op in readings)
     return (fall for fall in falls(history, epochs) if fall.low == _NO_EPOCH)
 

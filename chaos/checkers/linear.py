@@ -334,7 +334,7 @@ class _Search:
         return place
 
     def _moves(self, what: _What, call: _Call) -> None:
-        """Update the open calls, and whatever follows from that alone."""
+        """Update the open calls, and the state that depends only on them."""
         match what:
             case _What.OPENS:
                 self._opens(call)

@@ -63,9 +63,9 @@ def check(history: History, options: Options) -> Verdict:
     values: dict[Place, Value] = {}
     calm = min((op.index for op in history.notes(FAULT)), default=1 << 62)
     asked: dict[Process, int] = {}
-    """Where each member last asked."""
+    """The place of each member's last request."""
     gone = {op.process: asked_at(history, op) for op in history.completions if op.type is Type.INFO}
-    """Where a process made a request that it did not survive."""
+    """The place of a request that its process did not survive."""
     for op in history.completed("acquire", "acknowledge"):
         findings.verdict.examined += 1
         if op.f == "acquire" and op.type is Type.OK:

@@ -1,28 +1,28 @@
-"""Nobody sees, changes or becomes what he has no right to, and when all is quiet the rights of the end hold.
+"""Users see, change and become only what their rights allow, and in the end every broker decides by the last ACLs.
 
-    leaked              an answer told a user of something that no binding can have let him see until then
-    unrefused           a request was not refused, although it needs a right that the user cannot have had until then
-    let-in              a login was accepted with a password that the user cannot have had until then, or a request
+    leaked              an answer showed a user something that no binding can have let this user see by then
+    unrefused           a request was carried out, although it needs a right that the user cannot have had by then
+    let-in              a login was accepted with a password that the user cannot have had by then, or a request
                         without any login was answered
-    shut-out            a login was refused, with the only password that the user can have had
-    changed             something that nobody but the administrator may change was changed in the end
-    not-in-force        in the end, a broker refused what the bindings of the end allow
-    still-in-force      in the end, a broker allowed what the bindings of the end do not
-    wrong-bindings      in the end there is a binding that cannot be there, or none that must be
-    wrong-credentials   the same of users with credentials
-    wrong-quotas        the same of quotas
+    shut-out            a login was refused, although its password was the only one that the user can have had
+    changed             in the end, something is changed that only the administrator may change
+    not-in-force        in the end, a broker refused a request that the remaining bindings allow
+    still-in-force      in the end, a broker allowed a request that the remaining bindings do not
+    wrong-bindings      in the end, there is a binding that cannot be there, or one that must be there is missing
+    wrong-credentials   the same for users with credentials
+    wrong-quotas        the same for quotas
 
 Read from: `grant` and `revoke` {type, pattern, name, principal, operation, permission}; `attempt` {user, needs:
 [[operation, type, name], ...], errors, seen: [[kind, name], ...]}; `password` {user, password}, null to delete it;
-`quota` {user, key, value}; `login` {user, password, accepted}; `survey` {acls, users, quotas, strangers, treasures}, of
+`quota` {user, key, value}; `login` {user, password, accepted}; `survey` {acls, users, quotas, made, protected}, of
 which the last, `final`, is compared with the first; the note `plain-users` with passwords that never change.
 
-A broker may lag behind, so any moment until an answer counts: a right that was given once may still be answered. A
-change without an answer may take effect at any later time, or never. A binding that denies counts from when it was
-acknowledged until somebody asks to revoke it. In the end (`final`) all brokers have caught up, and changes without an
-answer have taken effect or never will.
+A broker may lag behind, so a right that the user had at any time before an answer explains it. A change without an
+answer may take effect at any later time, or never. A binding that denies counts from its acknowledgement until a
+request to revoke it is sent. In the end (`final`), all brokers have caught up, and changes without an answer have taken
+effect or never will.
 
-Left out: bindings of single hosts; quotas as limits; changes of credentials other than by an administrator.
+Left out: bindings of single hosts; quotas as limits; credentials that anyone but an administrator changes.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ _NEVER: Final = 1 << 62
 
 @dataclass(slots=True)
 class _Binding:
-    """The requests about one binding, in order: the index of each, the index of its answer, and its kind."""
+    """A binding, and the requests that grant and revoke it, in order."""
 
-    what: Mapping[str, str]
+    fields: Mapping[str, str]
     grants: list[tuple[int, int, bool]] = field(default_factory=list)
-    """The last tells whether the change was acknowledged."""
+    """The index of each request, the index of its completion, and True if the change was acknowledged."""
     revokes: list[tuple[int, int, bool]] = field(default_factory=list)
 
     def covers(self, user: str, right: Right) -> bool:
-        """Return whether it is about this user and this right."""
+        """Return whether the binding is about this user and this right."""
         operation, kind, name = right
-        what = self.what
-        if what["principal"] not in (f"User:{user}", "User:*") or what["type"] != kind:
+        fields = self.fields
+        if fields["principal"] not in (f"User:{user}", "User:*") or fields["type"] != kind:
             return False
-        is_there = name.startswith(what["name"]) if what["pattern"] == "PREFIXED" else what["name"] in (name, "*")
-        return is_there and what["operation"] in ("ALL", *self._operations(operation))
+        is_there = name.startswith(fields["name"]) if fields["pattern"] == "PREFIXED" else fields["name"] in (name, "*")
+        return is_there and fields["operation"] in ("ALL", *self._operations(operation))
 
     def _operations(self, operation: str) -> Sequence[str]:
         return _IMPLIED.get(operation, (operation,)) if self.allows else (operation,)
 
     @property
     def allows(self) -> bool:
-        return self.what["permission"] == "ALLOW"
+        return self.fields["permission"] == "ALLOW"
 
     def may_be_there(self, index: int) -> bool:
-        """Return whether it may be there at this place of the history."""
+        """Return whether the binding may exist at this place of the history."""
         for asked, answered, is_sure in self.grants:
             if asked > index:
                 continue
@@ -86,7 +86,7 @@ class _Binding:
         return False
 
     def must_be_there(self, index: int) -> bool:
-        """Return whether it is there at this place of the history, with or without the unanswered requests."""
+        """Return whether the binding exists at this place of the history, whatever became of unanswered requests."""
         if any(asked <= index and not is_sure for asked, _, is_sure in self.revokes):
             return False
         granted = max((asked for asked, answered, is_sure in self.grants if is_sure and answered <= index), default=-1)
@@ -94,7 +94,7 @@ class _Binding:
 
 
 class _Bindings:
-    """Every binding of a history, and the first moment at which each right may have been held."""
+    """Every binding of a history, and the first moment at which a user may have had a right."""
 
     def __init__(self, history: History) -> None:
         self._bindings: dict[tuple[str, ...], _Binding] = {}
@@ -126,20 +126,20 @@ class _Bindings:
         return _NEVER
 
     def judge(self, findings: Findings, survey: Op) -> None:
-        """Compare a survey with what was asked for."""
+        """Compare the bindings of a survey with those that were granted and revoked."""
         found = {_key(acl): acl for acl in survey.value["acls"]}
         for key, acl in found.items():
             if key not in self._bindings or not self._bindings[key].may_be_there(survey.index):
-                text = f"there is a binding that nobody made, or that was revoked: {_text(acl)}"
+                text = f"a binding exists that was never made, or was revoked: {_text(acl)}"
                 findings.add("wrong-bindings", text, (survey,), binding=dict(acl))
         for key, binding in self._bindings.items():
             if key not in found and binding.must_be_there(survey.index):
-                text = f"a binding is gone that was made and not revoked: {_text(binding.what)}"
-                findings.add("wrong-bindings", text, (survey,), binding=dict(binding.what))
+                text = f"a binding is missing that was made and not revoked: {_text(binding.fields)}"
+                findings.add("wrong-bindings", text, (survey,), binding=dict(binding.fields))
 
 
 def check(history: History, options: Options) -> Verdict:
-    """Judge what users saw, changed and became."""
+    """Judge the attempts and logins of users, and the last survey."""
     findings = Findings(NAME, options)
     bindings = _Bindings(history)
     surveys = [op for op in history.completed("survey") if op.type is Type.OK]
@@ -165,7 +165,7 @@ def _judge_attempt(findings: Findings, bindings: _Bindings, op: Op) -> None:
     for kind, name in op.value["seen"]:
         right = (*_TO_SEE[kind], name) if kind in _TO_SEE else _CLUSTER
         if bindings.earliest(user, right) > op.index:
-            text = f"{where} told {user} of {kind} {name!r}, which it was never allowed to see"
+            text = f"{where} showed {user} {kind} {name!r}, which {user} was never allowed to see"
             findings.add("leaked", text, (op,), user=user, kind=kind, resource=name)
     if _is_refused(op):
         return
@@ -187,7 +187,7 @@ def _judge_in_the_end(findings: Findings, op: Op, survey: Op) -> None:
     if is_allowed:
         findings.add("not-in-force", f"{where} refused {user}, who has {right}", (survey, op), user=user)
     else:
-        text = f"{where} did not refuse {user}, who does not have {right} any more"
+        text = f"{where} did not refuse {user}, who no longer has {right}"
         findings.add("still-in-force", text, (survey, op), user=user)
 
 
@@ -233,18 +233,18 @@ def _judge_logins(findings: Findings, history: History) -> None:
 def _judge_login(findings: Findings, op: Op, *, may: bool, must: bool) -> None:
     user, node = op.value["user"], op.value.get("node")
     if op.value["accepted"] and not may:
-        text = f"{node} let {user} in with a password that is not his"
+        text = f"{node} let {user} in with a wrong password"
         findings.add("let-in", text, (op,), user=user, password=op.value["password"])
     elif must and not op.value["accepted"]:
-        text = f"{node} refused {user} with his password"
+        text = f"{node} refused {user} with the right password"
         findings.add("shut-out", text, (op,), user=user, password=op.value["password"])
 
 
 def _judge_changes(findings: Findings, first: Op, last: Op) -> None:
-    for stranger in last.value["strangers"]:
-        findings.add("changed", f"somebody made a topic {stranger!r}", (last,), topic=stranger)
-    for name, before in first.value["treasures"].items():
-        after = last.value["treasures"].get(name)
+    for topic in last.value["made"]:
+        findings.add("changed", f"an intruder created topic {topic!r}", (last,), topic=topic)
+    for name, before in first.value["protected"].items():
+        after = last.value["protected"].get(name)
         if after != before:
             text = f"{name} was {before}, and is {after}"
             findings.add("changed", text, (first, last), resource=name, before=before, after=after)
@@ -255,9 +255,9 @@ def _judge_credentials(findings: Findings, history: History, survey: Op) -> None
     kept = {op.value["user"] for op in history.completed("password") if op.extra.get("final") and op.type is Type.OK}
     users = set(survey.value["users"])
     for user in sorted(users - final):
-        findings.add("wrong-credentials", f"{user} has a password that nobody set", (survey,), user=user)
+        findings.add("wrong-credentials", f"{user} has a password that was never set", (survey,), user=user)
     for user in sorted(kept - users):
-        findings.add("wrong-credentials", f"{user} has no password any more", (survey,), user=user)
+        findings.add("wrong-credentials", f"{user} has lost its password", (survey,), user=user)
 
 
 def _judge_quotas(findings: Findings, history: History, survey: Op) -> None:

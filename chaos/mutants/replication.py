@@ -242,7 +242,7 @@ MUTANTS = (
                 "broker.heartbeat.interval.ms": "200",
             },
         ),
-        # It is in sync, behind, and started anew; whom it then follows was told nothing by the leader that died.
+        # It is in sync, behind, and restarted; the leader that it follows next had heard nothing from the dead one.
         faults=rounds(
             (0, Kind.SLOW, "node c", 11_000, {"delay_ms": 400, "jitter_ms": 20}),
             (3_000, Kind.KILL, "node a", 8_000, {}),
@@ -275,7 +275,7 @@ MUTANTS = (
                 "controller.quorum.fetch.timeout.ms": "8000",
             },
         ),
-        # It has caught up, and the proposal to add it is held back; meanwhile it loses its log and is started anew.
+        # It has caught up, and the proposal to add it is held back; meanwhile it loses its log and is restarted.
         faults=rounds(
             (0, Kind.SLOW, "node c", 6_000, {"delay_ms": 400, "jitter_ms": 20}),
             (5_700, Kind.PARTITION, "node a", 3_000, {"shape": "one-way", "to": _CONTROLLERS}),

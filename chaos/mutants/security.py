@@ -1,4 +1,4 @@
-"""Mutants of who may do what."""
+"""Mutants of authorization."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _always_the_same_questions = (
     set_to(security, "INTRUSIONS", PROBES),
     set_to(security, "INTRUDER_PAUSE_SECONDS", 0.05),
 )
-"""The intruders repeat the same few questions, because only an earlier decision can have been kept."""
+"""The intruders repeat the same few requests: a broker can only have kept decisions that it has made before."""
 
 
 def _without_one(guard_of: Any) -> Any:
-    """The table of guards lacks an API that the table of handlers has."""
+    """Find no guard for an API that has a handler."""
 
     def found(key: int) -> Any:
         return None if key == ApiKey.DELETE_RECORDS else guard_of(key)
@@ -34,7 +34,7 @@ def _without_one(guard_of: Any) -> Any:
 
 
 def _kept_for_good(self: Authorizer) -> dict[Any, bool]:
-    """Return the decisions for as long as there is room for one more."""
+    """Return the decisions kept so far, and forget them only when there is no room for one more."""
     if len(self._kept) >= authorizer._MOST_KEPT:
         self._kept.clear()
     return self._kept
@@ -43,7 +43,7 @@ def _kept_for_good(self: Authorizer) -> dict[Any, bool]:
 def _first_match(
     self: AclIndex, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
 ) -> Verdict:
-    """Decide by the first binding that is about it."""
+    """Decide by the first binding that covers the resource."""
     verdict = Verdict.NO_BINDING
     for of_pattern in self._covering(resource_type, name):
         verdict = Verdict.DENIED
@@ -62,7 +62,7 @@ def _first_match(
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="guard-forgotten",
-        breaks="an API has a handler and no guard: anybody may delete the records of any topic",
+        breaks="an API has a handler and no guard: any user may delete the records of any topic",
         rule="KIP-11",
         shows=frozenset({"unrefused", "changed"}),
         directed=_secured,
@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="decisions-kept",
-        breaks="a broker keeps its decisions when bindings change: a right that is taken back is still answered",
+        breaks="a broker keeps its decisions when bindings change: a right that was revoked still holds",
         rule="KIP-801",
         shows=frozenset({"still-in-force", "not-in-force"}),
         directed=_secured,
@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="denial-overlooked",
-        breaks="the first binding that covers a resource decides: one that denies it as well is overlooked",
+        breaks="the first binding that covers a resource decides: another one that denies is overlooked",
         rule="KIP-801",
         shows=frozenset({"leaked", "unrefused", "still-in-force"}),
         directed=_secured,

@@ -1,9 +1,9 @@
-"""Requests of somebody who should be refused: of most APIs, about a target, with the rights that each needs.
+"""Requests that an intruder sends: of most APIs, about a target, with the rights that each needs.
 
 The rights are written down here once more, from Kafka's documentation ("Protocol ACLs") and the KIPs, and not taken
-from the broker's table: otherwise a right that is missing there would be missed here as well. Rights that make up for
-one of the cluster are named without those of the cluster, which nobody has here. A request without `needs` may be sent
-by everybody, and is answered with what the sender may see.
+from the broker's table: otherwise a right that is missing there would be missed here as well. If a right to the cluster
+can stand in for another, only the other is named: no intruder has rights to the cluster. Any user may send a request
+without `needs`; its answer may contain only the resources that the user may see.
 
 Read: KIP-11, KIP-290, KIP-430, KIP-679, KIP-848, KIP-932.
 Left out: delegation tokens, streams groups, requests of controllers among themselves.
@@ -74,10 +74,10 @@ from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeReq
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.security.acls import CLUSTER_NAME
 
-STRANGER: Final = "intruder"
-"""Begins the names of everything that intruders try to make."""
+INTRUDER: Final = "intruder"
+"""Begins the names of everything that intruders try to create."""
 _NOWHERE: Final = 77
-"""A broker and a producer that there is not."""
+"""The id of a broker and of a producer that do not exist."""
 _TIMEOUT_MS: Final = 1_000
 
 
@@ -89,12 +89,12 @@ class Target(NamedTuple):
     transaction: str
     topic_id: bytes
     user: str
-    """The sender, who tries to give rights to itself."""
+    """The sender, who also tries to grant rights to itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intrusion:
-    """A request, in which version, and the rights of which each is needed, as names of operations and types."""
+    """A request, the version to send it in, and the rights that it needs, as names of operations and resource types."""
 
     key: ApiKey
     request: Callable[[Target], Any]
@@ -102,20 +102,20 @@ class Intrusion:
     """-1 for the newest."""
     needs: tuple[tuple[str, str], ...] = ()
     name: str = ""
-    """Tells requests of one API apart."""
+    """Distinguishes requests of one API."""
 
     @property
     def title(self) -> str:
-        """Return the API, and which request of it."""
+        """Return the name of the API, and of the request if it has one."""
         return f"{self.key.name}{self.name and ' '}{self.name}"
 
     @property
     def in_version(self) -> int:
-        """Return the version to ask in."""
+        """Return the version to send the request in."""
         return APIS[self.key].last if self.version < 0 else self.version
 
     def rights(self, target: Target) -> list[list[str]]:
-        """Return the rights it needs for a target: operation, type and name of the resource."""
+        """Return the rights that the request needs for a target: operation, type and name of the resource."""
         names = {
             "TOPIC": target.topic,
             "GROUP": target.group,
@@ -137,7 +137,7 @@ _ANY_ACL: Final = {
 
 
 def _batch() -> bytes:
-    return bytes(encode_batch([(0, None, STRANGER.encode(), ())]))
+    return bytes(encode_batch([(0, None, INTRUDER.encode(), ())]))
 
 
 def _fetch(*, replica_id: int = -1, by_id: bool = False) -> Callable[[Target], Any]:
@@ -172,7 +172,7 @@ def _grant_itself_all(target: Target) -> Any:
 
 def _set_quota(target: Target) -> Any:
     entry = alter_client_quotas.EntryData(
-        entity=[alter_client_quotas.EntityData(entity_type="user", entity_name=STRANGER)],
+        entity=[alter_client_quotas.EntityData(entity_type="user", entity_name=INTRUDER)],
         ops=[alter_client_quotas.OpData(key="producer_byte_rate", value=1.0)],
     )
     return alter_client_quotas.AlterClientQuotasRequest(entries=[entry])
@@ -180,7 +180,7 @@ def _set_quota(target: Target) -> Any:
 
 def _set_password(target: Target) -> Any:
     upsertion = alter_user_scram_credentials.ScramCredentialUpsertion(
-        name=STRANGER, mechanism=2, iterations=4096, salt=bytes(16), salted_password=bytes(64)
+        name=INTRUDER, mechanism=2, iterations=4096, salt=bytes(16), salted_password=bytes(64)
     )
     return alter_user_scram_credentials.AlterUserScramCredentialsRequest(upsertions=[upsertion])
 
@@ -316,7 +316,7 @@ def _delete_topic_of_id(target: Target) -> Any:
 
 
 def _create_topic(target: Target) -> Any:
-    topic = create_topics.CreatableTopic(name=f"{STRANGER}-topic", num_partitions=1, replication_factor=1)
+    topic = create_topics.CreatableTopic(name=f"{INTRUDER}-topic", num_partitions=1, replication_factor=1)
     return create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS)
 
 
@@ -349,7 +349,7 @@ def _quorum(target: Target) -> Any:
 def _consumer_heartbeat(target: Target) -> Any:
     return ConsumerGroupHeartbeatRequest(
         group_id=target.group,
-        member_id=STRANGER,
+        member_id=INTRUDER,
         rebalance_timeout_ms=_TIMEOUT_MS,
         subscribed_topic_names=[target.topic],
         topic_partitions=[],
@@ -377,7 +377,7 @@ PROBES: Final[tuple[Intrusion, ...]] = (
     Intrusion(key=ApiKey.DESCRIBE_CONFIGS, request=_settings, needs=(("DESCRIBE_CONFIGS", "TOPIC"),)),
     Intrusion(
         key=ApiKey.HEARTBEAT,
-        request=lambda target: heartbeat.HeartbeatRequest(group_id=target.group, generation_id=1, member_id=STRANGER),
+        request=lambda target: heartbeat.HeartbeatRequest(group_id=target.group, generation_id=1, member_id=INTRUDER),
         needs=(_READ_GROUP,),
     ),
     Intrusion(
@@ -436,7 +436,7 @@ INTRUSIONS: Final[tuple[Intrusion, ...]] = (
     Intrusion(
         key=ApiKey.LEAVE_GROUP,
         request=lambda target: leave_group.LeaveGroupRequest(
-            group_id=target.group, members=[leave_group.MemberIdentity(member_id=STRANGER)]
+            group_id=target.group, members=[leave_group.MemberIdentity(member_id=INTRUDER)]
         ),
         needs=(_READ_GROUP,),
     ),
@@ -457,7 +457,7 @@ INTRUSIONS: Final[tuple[Intrusion, ...]] = (
     Intrusion(
         key=ApiKey.SHARE_GROUP_HEARTBEAT,
         request=lambda target: share_group_heartbeat.ShareGroupHeartbeatRequest(
-            group_id=target.group, member_id=STRANGER, subscribed_topic_names=[target.topic]
+            group_id=target.group, member_id=INTRUDER, subscribed_topic_names=[target.topic]
         ),
         needs=(_READ_GROUP, _DESCRIBE_TOPIC),
     ),

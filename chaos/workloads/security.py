@@ -1,19 +1,19 @@
 """Rights, credentials and quotas that change, while an outsider and a user with few rights try everything.
 
-The administrator comes by the listener without a login, where everybody is a super user here. It makes topics and
-groups, gives a user called limited rights on some of them and takes them back, sets and deletes a SCRAM password, and
-sets quotas. Nobody ever gives a right on what is called `vault`; what is called `lent-...-denied` is covered by
-bindings that allow, and from before them on by one that denies everything.
+The administrator connects to the listener without a login, on which every client is a super user here. It creates
+topics and groups, grants the user `limited` rights on some of them and revokes them, sets and deletes a SCRAM password,
+and sets quotas. No right is ever granted on resources called `vault-...`. Those called `lent-...-denied` are covered by
+bindings that allow, and before any of these, by one that denies everything.
 
-The two intruders log in with PLAIN by the other listener, and send requests by hand (`intrusions`). Each answer is
-searched for names, ids and records that its request did not contain: the history has what was seen, the errors, and the
+The two intruders log in with PLAIN at the other listener, and send requests by hand (`intrusions`). Each answer is
+searched for names, ids and records that its request did not contain: the history has those found, the errors, and the
 rights that the request needs. Some attempts come without a login, with a wrong password, or with one that may have
 changed.
 
 When all is quiet, `audit` sets a last password and takes a survey as the administrator, and each intruder tries every
 right on every broker once more (`probe`).
 
-Left out: TLS, tokens, names in certificates; quotas of client ids and addresses; whether quotas are kept.
+Left out: TLS, tokens, names in certificates; quotas of client ids and addresses; whether quotas are enforced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from typing import Any, Final
 
 from chaos.history import Recorder, Type
 from chaos.workloads.clients import Setting
-from chaos.workloads.intrusions import INTRUSIONS, PROBES, STRANGER, Intrusion, Target
+from chaos.workloads.intrusions import INTRUDER, INTRUSIONS, PROBES, Intrusion, Target
+from chaos.workloads.single_requests import SingleRequests
 from chaos.workloads.wire import Wire
 from kraftpy.client import Admin, NewTopic, Producer, ResourceType, TopicPartition
 from kraftpy.client.admin.acls import AclBinding, AclFilter, AclOperation, AclPattern, AclPermission, AclResource
@@ -60,7 +61,6 @@ _GROUPS: Final = ("vault-group", "lent-group-a", "lent-group-b", "lent-group-den
 _RECORDS: Final = 5
 _COMMITTED: Final = 2
 _SETTINGS: Final = {"retention.ms": "3600000000"}
-_TIMEOUT_MS: Final = 3_000
 _SETTLE_SECONDS: Final = 3.0
 _WAIT_SECONDS: Final = 0.5
 _PROBE_PAUSE_SECONDS: Final = 0.05
@@ -105,25 +105,25 @@ _RATES: Final = (20_000.0, 100_000.0, 1_000_000.0, None)
 
 
 @dataclass(slots=True)
-class Estate:
-    """All that is there to be protected, as the workload has made it."""
+class Protected:
+    """The resources that intruders must not see or change, as the workload has made them."""
 
     ids: dict[str, bytes] = field(default_factory=dict)
     """The topics' ids."""
     is_ready: bool = False
-    """True once everything is there."""
+    """True once all of them exist."""
     passwords: list[str] = field(default_factory=list)
-    """The passwords of `ROTATING` so far: some were never set, or are no more."""
+    """The passwords given to `ROTATING`, oldest first: some were never set, and some are replaced."""
 
     def targets(self, user: str) -> list[Target]:
-        """Return what the requests of a user are about."""
+        """Return the targets of a user's requests."""
         return [
             Target(topic, group, "vault-transaction", self.ids[topic], user)
             for topic, group in zip(_TOPICS, _GROUPS, strict=True)
         ]
 
-    def treasures(self) -> Iterator[tuple[str, str, bytes]]:
-        """Yield what nobody may see without a right: its kind, its name, and the bytes by which it is recognized."""
+    def secrets(self) -> Iterator[tuple[str, str, bytes]]:
+        """Yield the secrets that only a right shows: kind, name, and the bytes by which an answer gives each away."""
         for number, topic in enumerate(_TOPICS):
             yield "topic", topic, topic.encode()
             yield "topic", topic, self.ids[topic]
@@ -134,13 +134,13 @@ class Estate:
         yield "acl", f"User:{LIMITED}", f"User:{LIMITED}".encode()
 
     def seen(self, request: bytes, answer: bytes) -> list[list[str]]:
-        """Return what an answer told that its request did not."""
-        found = [(kind, name) for kind, name, mark in self.treasures() if mark in answer and mark not in request]
+        """Return kind and name of each secret that an answer gives away and its request did not contain."""
+        found = [(kind, name) for kind, name, mark in self.secrets() if mark in answer and mark not in request]
         return [list(each) for each in dict.fromkeys(found)]
 
 
 def broker_settings() -> dict[str, str]:
-    """Return the settings of a broker whose listener `SECURE` is for the intruders; its address is added elsewhere."""
+    """Return the settings of a broker with a listener `SECURE` for the intruders; its address is added elsewhere."""
     users = " ".join(f'user_{name}="{password}"' for name, password in PLAIN_USERS.items())
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
@@ -153,22 +153,22 @@ def broker_settings() -> dict[str, str]:
 
 
 class Administrator:
-    """Acts as one process of a history at a time, by requests that the client never repeats."""
+    """Acts as one process of a history at a time; its client never repeats a request."""
 
-    def __init__(self, setting: Setting, recorder: Recorder, chance: Random, estate: Estate) -> None:
+    def __init__(self, setting: Setting, recorder: Recorder, chance: Random, protected: Protected) -> None:
         self.process = ADMINISTRATOR_PROCESS
         self._setting = setting
         self._recorder = recorder
         self._chance = chance
-        self._estate = estate
+        self._protected = protected
         self._bindings: dict[AclBinding, bool] = {}
         self._has_password = False
-        self._admin: Admin | None = None
+        self._requests = SingleRequests(setting)
 
     async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
-        """Make what there is to protect, then change rights until `is_over`."""
+        """Create the protected resources, then change rights until `is_over`."""
         self._recorder.note(self._setting.now_ns(), ADMINISTRATOR, "plain-users", PLAIN_USERS)
-        while not is_over() and not self._estate.is_ready:
+        while not is_over() and not self._protected.is_ready:
             with contextlib.suppress(KafkaError):
                 await self._set_up()
             await asyncio.sleep(pause())
@@ -178,13 +178,13 @@ class Administrator:
                 await self._chance.choices(changes, (8, 1, 1))[0]()
                 await asyncio.sleep(pause())
         finally:
-            await self._throw_away()
+            await self._requests.close()
 
     async def _set_up(self) -> None:
         async with Admin(bootstrap_servers=self._setting.bootstrap_servers, runtime=self._setting.runtime) as admin:
             for topic in _TOPICS:
                 await _have_topic(admin, topic, self._setting.replication_factor)
-            self._estate.ids = {each.name: each.topic_id for each in await admin.describe_topics(_TOPICS)}
+            self._protected.ids = {each.name: each.topic_id for each in await admin.describe_topics(_TOPICS)}
             async with Producer(
                 bootstrap_servers=self._setting.bootstrap_servers, runtime=self._setting.runtime, acks="all"
             ) as producer:
@@ -198,7 +198,7 @@ class Administrator:
                 if not await self._recorded("grant", _binding_value(binding), granting):
                     return
             if await survey(self._setting, self._recorder, self.process, admin):
-                self._estate.is_ready = True
+                self._protected.is_ready = True
             else:
                 self.process += 1
 
@@ -218,7 +218,7 @@ class Administrator:
                 operation=self._chance.choice(_OPERATIONS[kind]),
                 permission=AclPermission.DENY if is_denied else AclPermission.ALLOW,
             )
-        admin, value = await self._have_admin(), _binding_value(binding)
+        admin, value = await self._requests.admin(self.process), _binding_value(binding)
         if self._bindings.get(binding):
             await self._recorded("revoke", value, lambda: admin.delete_acls(_exactly(binding)))
             self._bindings[binding] = False
@@ -227,20 +227,20 @@ class Administrator:
             self._bindings[binding] = True
 
     async def _change_password(self) -> None:
-        admin = await self._have_admin()
+        admin = await self._requests.admin(self.process)
         if self._has_password and self._chance.random() < 0.3:
             value: dict[str, Any] = {"user": ROTATING, "password": None}
             await self._recorded("password", value, lambda: admin.delete_scram_passwords(ROTATING, [SCRAM]))
             self._has_password = False
             return
-        password = f"password {len(self._estate.passwords)}"
-        self._estate.passwords.append(password)
+        password = f"password {len(self._protected.passwords)}"
+        self._protected.passwords.append(password)
         value = {"user": ROTATING, "password": password}
         await self._recorded("password", value, lambda: admin.set_scram_password(ROTATING, password, mechanism=SCRAM))
         self._has_password = True
 
     async def _change_quota(self) -> None:
-        admin = await self._have_admin()
+        admin = await self._requests.admin(self.process)
         key, rate = self._chance.choice(("producer_byte_rate", "consumer_byte_rate")), self._chance.choice(_RATES)
         value = {"user": LIMITED, "key": key, "value": rate}
         await self._recorded("quota", value, lambda: admin.alter_client_quotas({"user": LIMITED}, {key: rate}))
@@ -254,40 +254,21 @@ class Administrator:
             said = error.code.name
             self._recorder.complete(self._setting.now_ns(), self.process, Type.INFO, value, error=said)
             self.process += 1
-            await self._throw_away()
+            await self._requests.close()
             return False
         self._recorder.complete(self._setting.now_ns(), self.process, Type.OK, value)
         return True
 
-    async def _have_admin(self) -> Admin:
-        if self._admin is None:
-            self._admin = Admin(
-                bootstrap_servers=self._setting.bootstrap_servers,
-                client_id=f"process-{self.process}",
-                runtime=self._setting.runtime,
-                request_timeout_ms=_TIMEOUT_MS,
-                default_api_timeout_ms=_TIMEOUT_MS,
-                retry_backoff_ms=2 * _TIMEOUT_MS,  # too late: nothing is ever requested twice
-                retry_backoff_max_ms=2 * _TIMEOUT_MS,
-            )
-            await self._admin.start()
-        return self._admin
-
-    async def _throw_away(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            await admin.close()
-
 
 class Intruder:
-    """A user who asks any broker for anything, as one process of a history at a time."""
+    """A user that sends any request to any broker, as one process of a history at a time."""
 
     def __init__(
         self,
         setting: Setting,
         recorder: Recorder,
         chance: Random,
-        estate: Estate,
+        protected: Protected,
         *,
         user: str,
         process: int,
@@ -299,24 +280,24 @@ class Intruder:
         self._setting = setting
         self._recorder = recorder
         self._chance = chance
-        self._estate = estate
+        self._protected = protected
         self._brokers = list(brokers)
         self._wires: dict[tuple[str, int], Wire] = {}
 
     async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
-        """Try everything until `is_over`."""
+        """Send requests and log in until `is_over`."""
         while not is_over():
             await asyncio.sleep(pause())
-            if not self._estate.is_ready:
+            if not self._protected.is_ready:
                 continue
             broker = self._chance.choice(self._brokers)
             match self._chance.choices(("attempt", "rotating", "wrong", "none"), (20, 2, 1, 1))[0]:
                 case "attempt":
-                    target = self._chance.choice(self._estate.targets(self.user))
+                    target = self._chance.choice(self._protected.targets(self.user))
                     some = PROBES if self._chance.random() < _PROBED else INTRUSIONS
                     await self.attempt(self._chance.choice(some), target, broker)
                 case "rotating":
-                    password = self._chance.choice([*self._estate.passwords[-3:], "never set"])
+                    password = self._chance.choice([*self._protected.passwords[-3:], "never set"])
                     await self.log_in(broker, ROTATING, password, SCRAM)
                 case "wrong":
                     await self.log_in(broker, self.user, "wrong", "PLAIN")
@@ -331,7 +312,7 @@ class Intruder:
         self._wires.clear()
 
     async def attempt(self, intrusion: Intrusion, target: Target, broker: tuple[str, int], **extra: Any) -> bool:
-        """Send a request, and record what was told; return False if there was no answer."""
+        """Send a request, and record its errors and the secrets it gave away; return False without an answer."""
         if not await self._has_session(broker):
             return False
         wire, key, version = self._wires[broker], intrusion.key, intrusion.in_version
@@ -347,7 +328,7 @@ class Intruder:
             return False
         asked = schema.encode(request, version)
         errors = _errors(schema.decode(APIS[key].response, memoryview(body), version))
-        told = {**value, "errors": errors, "seen": self._estate.seen(asked, body)}
+        told = {**value, "errors": errors, "seen": self._protected.seen(asked, body)}
         self._recorder.complete(self._setting.now_ns(), self.process, Type.OK, told, **extra)
         return True
 
@@ -436,7 +417,7 @@ class Intruder:
 
 
 async def survey(setting: Setting, recorder: Recorder, process: int, admin: Admin, **extra: Any) -> bool:
-    """Record everything that intruders may want to change; return False if not all of it could be read."""
+    """Record the state of everything that an intruder could change; return False if some of it could not be read."""
     recorder.invoke(setting.now_ns(), process, "survey", None, **extra)
     try:
         acls = [_binding_value(binding) for binding in await admin.describe_acls()]
@@ -450,8 +431,8 @@ async def survey(setting: Setting, recorder: Recorder, process: int, admin: Admi
             "acls": sorted(acls, key=lambda each: list(map(str, each.values()))),
             "users": sorted(await admin.describe_scram_users()),
             "quotas": sorted(quotas, key=str),
-            "strangers": sorted(name for name in await admin.list_topics() if name.startswith(STRANGER)),
-            "treasures": await _treasures(admin),
+            "made": sorted(name for name in await admin.list_topics() if name.startswith(INTRUDER)),
+            "protected": await _state(admin),
         }
     except KafkaError as error:
         recorder.complete(setting.now_ns(), process, Type.INFO, None, error=error.code.name, **extra)
@@ -460,8 +441,8 @@ async def survey(setting: Setting, recorder: Recorder, process: int, admin: Admi
     return True
 
 
-async def _treasures(admin: Admin) -> dict[str, Any]:
-    """Return the state of what nobody but the administrator may change."""
+async def _state(admin: Admin) -> dict[str, Any]:
+    """Return the state of topics and groups that only the administrator may change."""
     found: dict[str, Any] = {}
     for topic, group in ((_TOPICS[0], _GROUPS[0]), (_TOPICS[-1], _GROUPS[-1])):
         partition, resource = TopicPartition(topic, 0), (ResourceType.TOPIC, topic)
@@ -480,9 +461,9 @@ async def _treasures(admin: Admin) -> dict[str, Any]:
     return found
 
 
-async def audit(setting: Setting, recorder: Recorder, estate: Estate) -> None:
+async def audit(setting: Setting, recorder: Recorder, protected: Protected) -> None:
     """Change a password for the last time, and take the last survey, once brokers have had time to catch up."""
-    if not estate.is_ready:
+    if not protected.is_ready:
         return
     process, last = AUDIT_PROCESS, {"user": ROTATING, "password": LAST_PASSWORD}
     async with Admin(bootstrap_servers=setting.bootstrap_servers, runtime=setting.runtime) as admin:
@@ -497,15 +478,15 @@ async def audit(setting: Setting, recorder: Recorder, estate: Estate) -> None:
             await asyncio.sleep(_WAIT_SECONDS)
 
 
-async def probe(intruder: Intruder, estate: Estate, brokers: Sequence[tuple[str, int]]) -> None:
-    """Try every right on every broker, after the audit; and the last password, and one before it."""
-    if not estate.is_ready:
+async def probe(intruder: Intruder, protected: Protected, brokers: Sequence[tuple[str, int]]) -> None:
+    """After the audit, try every right on every broker, and the last two passwords."""
+    if not protected.is_ready:
         return
     for broker in brokers:
-        for target in estate.targets(intruder.user):
+        for target in protected.targets(intruder.user):
             for each in PROBES:
                 await _until_answered(intruder.attempt, each, target, broker)
-        for password in (LAST_PASSWORD, *estate.passwords[-1:]):
+        for password in (LAST_PASSWORD, *protected.passwords[-1:]):
             await _until_answered(intruder.log_in, broker, ROTATING, password, SCRAM)
     intruder.close()
 

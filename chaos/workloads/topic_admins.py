@@ -17,11 +17,11 @@ from chaos.checkers.metadata import EXISTS, UNKNOWN
 from chaos.generator import Call, TopicCalls
 from chaos.history import Recorder, Type
 from chaos.workloads.clients import Setting
+from chaos.workloads.single_requests import SingleRequests
 from kraftpy.client import Admin, NewTopic, ResourceType, TopicPartition
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 FIRST_PROCESS: Final = 500_000
-_TIMEOUT_MS: Final = 3_000
 _SAID: Final = {ErrorCode.TOPIC_ALREADY_EXISTS: EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN}
 _REFUSED: Final = frozenset(
     {ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.POLICY_VIOLATION}
@@ -38,7 +38,7 @@ class TopicAdmin:
         self._recorder = recorder
         self._calls = calls
         self._count = count
-        self._admin: Admin | None = None
+        self._requests = SingleRequests(setting)
 
     async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
         """Carry out calls until `is_over`."""
@@ -49,21 +49,21 @@ class TopicAdmin:
                     await self._carry_out(call)
                     await asyncio.sleep(pause())
         finally:
-            await self._throw_away()
+            await self._requests.close()
 
     async def _carry_out(self, call: Call) -> None:
         self._recorder.invoke(self._setting.now_ns(), self.process, call.f, call.value)
         extra: dict[str, Any] = {}
         kind, value = Type.OK, call.value
         try:
-            value = await self._done(await self._have_admin(), call)
+            value = await self._done(await self._requests.admin(self.process), call)
         except KafkaError as error:
             extra["error"] = _SAID.get(error.code, error.code.name)
             kind = Type.FAIL if error.code in _SAID or error.code in _REFUSED else Type.INFO
         self._recorder.complete(self._setting.now_ns(), self.process, kind, value, **extra)
         if kind is Type.INFO:
             self.process += self._count
-            await self._throw_away()
+            await self._requests.close()
 
     async def _done(self, admin: Admin, call: Call) -> dict[str, Any]:
         topic, value = call.value["topic"], call.value
@@ -94,25 +94,6 @@ class TopicAdmin:
                 return False
             raise
         raise AssertionError(f"{topic} was given the one partition that it must have had")
-
-    async def _have_admin(self) -> Admin:
-        if self._admin is None:
-            admin = self._admin = Admin(
-                bootstrap_servers=self._setting.bootstrap_servers,
-                client_id=f"process-{self.process}",
-                runtime=self._setting.runtime,
-                request_timeout_ms=_TIMEOUT_MS,
-                default_api_timeout_ms=_TIMEOUT_MS,
-                retry_backoff_ms=2 * _TIMEOUT_MS,  # too late: nothing is ever requested twice
-                retry_backoff_max_ms=2 * _TIMEOUT_MS,
-            )
-            await admin.start()
-        return self._admin
-
-    async def _throw_away(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            await admin.close()
 
 
 async def final_looks(setting: Setting, recorder: Recorder, process: int, topics: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""One connection by hand, for clients that send what `kraftpy.client` would not: frames, and a request with its answer.
+"""One connection by hand, for clients that send requests that `kraftpy.client` would not: frames, and answers to them.
 
 Frames arrive in order; None stands for the end of the connection. There is no retry and no negotiation of versions.
 """

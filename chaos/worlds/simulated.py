@@ -39,7 +39,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 CLIENT_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 SECURE_PORT: Final = 9094
-"""The port of the listener that asks for a login, in a cluster with security."""
+"""The port of the listener with a login, in a secure cluster."""
 THREAD_SECONDS: Final = 0.0005
 NODE_CALLBACKS: Final = 6_000
 CLIENT_CALLBACKS: Final = 1_500
@@ -270,7 +270,7 @@ class SimulatedCluster:
     ) -> None:
         """`controllers` keep the metadata and nothing else; without them the first three brokers do that too.
 
-        In a cluster that `is_secure`, each broker has one more listener, `SECURE`; the rest is up to the settings.
+        If the cluster `is_secure`, each broker has one more listener, `SECURE`, and the settings must secure it.
         """
         self.seed = seed
         self.loop = SimulatedLoop(seed)

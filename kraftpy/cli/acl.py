@@ -1,4 +1,4 @@
-"""`kraftpy acl list|add|remove`: who may do what (KIP-140).
+"""`kraftpy acl list|add|remove`: the rules that allow and deny operations on resources (KIP-140).
 
 `--producer` and `--consumer` stand for the operations that a producer and a consumer need, as in Kafka's kafka-acls.
 """
@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import format_option, print_rows, tell
 
 if TYPE_CHECKING:
-    from kraftpy.client import AclBinding, Admin
+    from kraftpy.client import AclBinding
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,23 +39,41 @@ _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user")
 
 
 def resource_options(command: F) -> F:
-    """Add an option for each type of resource, and for how its name is meant."""
+    """Add an option for each type of resource, and `--prefixed`."""
     for name in reversed(_RESOURCES):
-        text = f"{name.replace('-', ' ').capitalize()} by name; '*' for every one. Repeatable."
+        kind = name.replace("-", " ")
+        text = f"{kind.capitalize()} with this name; '*' for any. Repeatable."
         command = click.option(f"--{name}", name.replace("-", "_"), multiple=True, metavar="NAME", help=text)(command)
-    command = click.option("--cluster", is_flag=True, help="The cluster.")(command)
-    return click.option("--prefixed", is_flag=True, help="The names are the beginnings of names.")(command)
+    command = click.option("--cluster", is_flag=True, help="The cluster itself.")(command)
+    return click.option("--prefixed", is_flag=True, help="Names stand for all that begin with them.")(command)
+
+
+_BINDING_OPTIONS = (
+    click.option("--principal", required=True, metavar="PRINCIPAL", help="Such as User:alice; User:* for every user."),
+    click.option("--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, help="Repeatable."),
+    click.option("--producer", is_flag=True, help="All that a producer needs on these topics and transactional ids."),
+    click.option("--consumer", is_flag=True, help="All that a consumer needs on these topics and groups."),
+    click.option("--host", default="*", show_default=True, help="The client's address; '*' for any."),
+    click.option("--deny", is_flag=True, help="ACLs that deny, which override all that allow."),
+)
+
+
+def binding_options(command: F) -> F:
+    """Add the options that name the ACLs to add or to remove."""
+    for option in reversed(_BINDING_OPTIONS):
+        command = option(command)
+    return resource_options(command)
 
 
 @click.group()
 def acl() -> None:
-    """Show who may do what, allow and deny it."""
+    """List, add and remove ACLs, which allow and deny operations on resources."""
 
 
 @acl.command(name="list")
 @resource_options
-@click.option("--principal", metavar="PRINCIPAL", help="Only those of this principal, such as User:alice.")
-@click.option("--matching", is_flag=True, help="All that have an effect on the names, wildcards and prefixes too.")
+@click.option("--principal", metavar="PRINCIPAL", help="Only ACLs of this principal, such as User:alice.")
+@click.option("--matching", is_flag=True, help="All ACLs that apply to the names, also by wildcards and prefixes.")
 @bootstrap_option
 @format_option
 def list_acls(
@@ -76,7 +95,7 @@ def list_acls(
     ]
 
     async def work() -> list[AclBinding]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-acl") as admin:
             return [
                 each
                 for wanted in filters or [AclFilter(principal=principal)]
@@ -88,31 +107,14 @@ def list_acls(
 
 
 @acl.command()
-@resource_options
-@click.option("--principal", required=True, metavar="PRINCIPAL", help="Such as User:alice; User:* for everybody.")
-@click.option("--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, help="Repeatable.")
-@click.option("--producer", is_flag=True, help="What a producer needs: to write to topics and transactional ids.")
-@click.option("--consumer", is_flag=True, help="What a consumer needs: to read from topics with groups.")
-@click.option("--host", default="*", show_default=True, help="Address from which it holds; '*' for every one.")
-@click.option("--deny", is_flag=True, help="Deny it, whatever else allows it.")
+@binding_options
 @bootstrap_option
-def add(
-    prefixed: bool,
-    cluster: bool,
-    principal: str,
-    operations: tuple[str, ...],
-    producer: bool,
-    consumer: bool,
-    host: str,
-    deny: bool,
-    bootstrap: str,
-    **resources: tuple[str, ...],
-) -> None:
-    """Add ACLs: an operation on each resource, or what a producer or a consumer needs."""
-    wanted = _bindings(prefixed, cluster, principal, operations, producer, consumer, host, deny, resources)
+def add(bootstrap: str, **named: Any) -> None:
+    """Add ACLs: for single operations, or for all that a producer or a consumer needs."""
+    wanted = _bindings(**named)
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-acl") as admin:
             await admin.create_acls(wanted)
 
     run(bootstrap, work())
@@ -121,46 +123,19 @@ def add(
 
 
 @acl.command()
-@resource_options
-@click.option("--principal", required=True, metavar="PRINCIPAL", help="Such as User:alice; User:* for everybody.")
-@click.option("--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, help="Repeatable.")
-@click.option("--producer", is_flag=True, help="What was added for a producer.")
-@click.option("--consumer", is_flag=True, help="What was added for a consumer.")
-@click.option("--host", default="*", show_default=True, help="Address from which it holds.")
-@click.option("--deny", is_flag=True, help="What denies, in place of what allows.")
+@binding_options
 @bootstrap_option
-def remove(
-    prefixed: bool,
-    cluster: bool,
-    principal: str,
-    operations: tuple[str, ...],
-    producer: bool,
-    consumer: bool,
-    host: str,
-    deny: bool,
-    bootstrap: str,
-    **resources: tuple[str, ...],
-) -> None:
-    """Remove ACLs, named as `add` names them."""
+def remove(bootstrap: str, **named: Any) -> None:
+    """Remove ACLs, named by the options that add them."""
     from kraftpy.client import AclFilter
 
-    wanted = _bindings(prefixed, cluster, principal, operations, producer, consumer, host, deny, resources)
+    wanted = _bindings(**named)
 
     async def work() -> list[AclBinding]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-acl") as admin:
             removed = []
             for each in wanted:
-                removed += await admin.delete_acls(
-                    AclFilter(
-                        resource_type=each.resource_type,
-                        name=each.name,
-                        pattern_type=each.pattern_type,
-                        principal=each.principal,
-                        host=each.host,
-                        operation=each.operation,
-                        permission=each.permission,
-                    )
-                )
+                removed += await admin.delete_acls(AclFilter(**asdict(each)))
             return removed
 
     removed = run(bootstrap, work())
@@ -171,7 +146,7 @@ def remove(
 
 
 def _named(cluster: bool, resources: dict[str, tuple[str, ...]]) -> list[tuple[int, str]]:
-    """Return the resources that the options name, by type."""
+    """Return type and name of each resource that the options name."""
     from kraftpy.client import AclResource
     from kraftpy.security.acls import CLUSTER_NAME
 
@@ -180,6 +155,7 @@ def _named(cluster: bool, resources: dict[str, tuple[str, ...]]) -> list[tuple[i
 
 
 def _bindings(
+    *,
     prefixed: bool,
     cluster: bool,
     principal: str,
@@ -188,9 +164,9 @@ def _bindings(
     consumer: bool,
     host: str,
     deny: bool,
-    resources: dict[str, tuple[str, ...]],
+    **resources: tuple[str, ...],
 ) -> list[AclBinding]:
-    """Return the bindings that the options mean. Raises a usage error."""
+    """Return the bindings that the options name. Raises UsageError if they name none."""
     from kraftpy.client import AclBinding, AclOperation, AclPattern, AclPermission, AclResource
 
     asked = [
@@ -240,7 +216,7 @@ def _row(each: AclBinding) -> dict[str, Any]:
 
 
 def _word(kind: Any, code: int) -> str:
-    """Return the name of a code; one that a newer cluster knows is shown as its number."""
+    """Return the name of a code, or its number if only a newer cluster knows it."""
     known: dict[int, str] = {int(each): each.name for each in kind}
     return known.get(code, str(code)).lower().replace("_", "-")
 
@@ -250,9 +226,3 @@ def _sentence(each: AclBinding) -> str:
     from_host = "" if each.host == "*" else f" from {each.host}"
     names = f"{row['resource']} {'names that begin with ' if row['pattern'] == 'prefixed' else ''}{each.name}"
     return f"{each.principal}{from_host}: {row['permission']} {row['operation']} on {names}"
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-acl"))

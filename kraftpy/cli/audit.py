@@ -23,7 +23,7 @@ audit_topic_option = click.option(
 audit_server_option = click.option(
     "--audit-server",
     metavar="HOST:PORT",
-    help="Broker of the audit topic. Defaults to --bootstrap-server; gets the same --command-config.",
+    help="Broker of the audit topic, reached with the same --command-config. Defaults to --bootstrap-server.",
 )
 window_option = click.option(
     "--window",

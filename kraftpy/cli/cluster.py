@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, local_time, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
 
@@ -48,7 +48,7 @@ def status(bootstrap: str, form: str) -> None:
     async def work() -> tuple[dict[str, Any], list[dict[str, Any]]]:
         from kraftpy.cli.health import cluster_health
 
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             described = await admin.describe_cluster(include_fenced=True)
             topics = await admin.describe_topic_partitions()
             quorum = await if_served(admin.describe_quorum())
@@ -75,7 +75,7 @@ def quorum(bootstrap: str, form: str) -> None:
     """
 
     async def work() -> QuorumDescription:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             return await admin.describe_quorum()
 
     found = run(bootstrap, work())
@@ -120,7 +120,7 @@ def elect_leaders(wanted: list[PartitionSet], bootstrap: str, every: bool, uncle
         click.confirm("Records that only dead replicas have will be lost. Continue?", abort=True)
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             partitions = None if every else [info.topic_partition for info in await chosen_partitions(admin, wanted)]
             results = await admin.elect_leaders(partitions, unclean=unclean)
         return [
@@ -160,7 +160,7 @@ def features(bootstrap: str, levels: tuple[str, ...], downgrade: bool, unsafe: b
     async def work() -> list[dict[str, Any]]:
         from kraftpy.client import FeatureUpgrade
 
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             if wanted:
                 upgrade = FeatureUpgrade.UPGRADE
                 if downgrade:
@@ -201,7 +201,7 @@ def log_dirs(bootstrap: str, brokers: tuple[int, ...], form: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             found = await admin.describe_log_dirs(brokers or None)
         return [
             {
@@ -234,7 +234,7 @@ def unregister(broker: int, bootstrap: str, yes: bool) -> None:
         click.confirm(f"Unregister broker {broker}?", abort=True)
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             await admin.unregister_broker(broker)
 
     run(bootstrap, work())
@@ -268,7 +268,7 @@ def add_voter(node: int, address: str, bootstrap: str, listener: str, directory_
         from kraftpy.client import QuorumEndpoint
 
         endpoint = QuorumEndpoint(listener=listener, host=host, port=port)
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             await admin.add_raft_voter(node, [endpoint], directory_id=directory_id)
 
     run(bootstrap, work())
@@ -290,7 +290,7 @@ def remove_voter(node: int, bootstrap: str, directory_id: bytes, yes: bool) -> N
         click.confirm(f"Remove node {node} from the voters?", abort=True)
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-cluster") as admin:
             await admin.remove_raft_voter(node, directory_id=directory_id)
 
     run(bootstrap, work())
@@ -448,9 +448,3 @@ def _name(node_id: int | None) -> str:
 
 def _list(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-cluster"))

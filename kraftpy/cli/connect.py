@@ -1,17 +1,20 @@
-"""Shared by all commands that talk to a broker: its address, and a quick, clear failure if it is down.
+"""Shared by all commands that talk to a broker: its address, a client, and a quick, clear failure if it is down.
 
-`--command-config` names a file with settings of clients, such as those of TLS and SASL; `client_options` has them.
+`--command-config` names a file with settings of clients, such as those of TLS and SASL; `client_options` returns them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from kraftpy.cli.output import Failure
+
+if TYPE_CHECKING:
+    from kraftpy.client import Admin
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,7 +46,7 @@ def _command_config(ctx: click.Context, param: click.Parameter, value: Path | No
     except (OSError, UnicodeDecodeError, ConfigError, ValueError) as error:
         raise click.BadParameter(f"{value}: {error}", ctx, param) from None
     if ignored:
-        tell(f"{value}: {', '.join(ignored)}: no setting of this command")
+        tell(f"{value}: {', '.join(ignored)}: not used by this command")
     ctx.meta[_OPTIONS], ctx.meta[_FILE] = options, value
 
 
@@ -54,8 +57,15 @@ def client_options(bootstrap: str, **own: Any) -> dict[str, Any]:
     return {**given, **own, "bootstrap_servers": bootstrap}
 
 
+def admin_client(bootstrap: str, client_id: str) -> Admin:
+    """Return the running command's admin client."""
+    from kraftpy.client import Admin
+
+    return Admin(**client_options(bootstrap, client_id=client_id))
+
+
 def security_options() -> dict[str, Any]:
-    """Return those options of the running command's file that are about TLS and SASL."""
+    """Return the TLS and SASL options of the running command's file."""
     return {
         name: value for name, value in client_options("").items() if name.startswith(("security_", "ssl_", "sasl_"))
     }

@@ -253,7 +253,7 @@ class Progress:
     async def commit(self, written: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
         """Commit the positions of the partitions of these records, and of earlier ones, but nothing behind the end.
 
-        If a position cannot be told, commits what was written, and raises the KafkaError then.
+        If a position cannot be determined, commits what was written, and raises the KafkaError then.
         """
         from kraftpy.client import ErrorCode, KafkaError
 

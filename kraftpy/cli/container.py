@@ -7,8 +7,8 @@ So that a user's compose file only needs another `image:`, paths and rules are t
 - if only advertised.listeners are given, listeners are the same ports on every interface;
 - CLUSTER_ID marks new log directories;
 - if an advertised listener has TLS, KAFKA_SSL_KEYSTORE_FILENAME, KAFKA_SSL_TRUSTSTORE_FILENAME and
-  KAFKA_SSL_KEY_CREDENTIALS name files in /etc/kafka/secrets: the stores, and the password of the key; settings of TLS
-  and SASL, also those of one listener (KAFKA_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH), are variables like others;
+  KAFKA_SSL_KEY_CREDENTIALS name files in /etc/kafka/secrets: the stores, and the password of the key; TLS and SASL
+  settings, also those of a single listener (KAFKA_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH), are variables like others;
 - if the file named by kraftpy.quorum.secret.file does not exist, it is created with a random secret: on a volume that
   all nodes of a cluster share, the first node creates it for all;
 - if no listeners are given at all, the broker listens on port 9092 and is advertised as localhost:9092.
@@ -18,9 +18,9 @@ Settings and variables for features that do not exist here (a heap, JMX, ...) ar
 One thing differs: without log.dirs, data are kept in /var/lib/kafka/data, a volume of the image; or, if something is
 mounted at /tmp/kafka-logs or /tmp/kraft-combined-logs, Kafka's defaults, there.
 
-Left out: stores that are not PEM, whose passwords KAFKA_SSL_KEYSTORE_CREDENTIALS and KAFKA_SSL_TRUSTSTORE_CREDENTIALS
-name; and the users of a JAAS file that KAFKA_OPTS names: they are settings of a listener and a mechanism, such as
-KAFKA_LISTENER_NAME_CLIENTS_PLAIN_SASL_JAAS_CONFIG.
+Left out: stores in other formats than PEM, and with them the passwords that KAFKA_SSL_KEYSTORE_CREDENTIALS and
+KAFKA_SSL_TRUSTSTORE_CREDENTIALS name; and JAAS files named by KAFKA_OPTS: users are settings of a listener and a
+mechanism instead, such as KAFKA_LISTENER_NAME_CLIENTS_PLAIN_SASL_JAAS_CONFIG.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def healthy() -> None:
 
 
 def _greet(host: str, port: int, security: ListenerSecurity) -> None:
-    """Check that a broker answers on a listener with TLS or SASL, where this script has no name. Raises Failure."""
+    """Check that a broker answers on a listener with TLS or SASL, without logging in. Raises Failure."""
     import asyncio
 
     from kraftpy.cli.output import Failure
@@ -213,7 +213,10 @@ def decided(environment: Mapping[str, str], properties: str, *, is_mount: Callab
 
 
 def stores(environment: Mapping[str, str], properties: str, directory: Path) -> dict[str, str]:
-    """Return the variables for files of TLS that are named in the image's own way. Raises ConfigError."""
+    """Return the settings' variables for the TLS files that Kafka's image has variables of its own for.
+
+    Raises ConfigError.
+    """
     advertised = environment.get("KAFKA_ADVERTISED_LISTENERS") or environment.get("KAFKA_LISTENERS", "")
     protocols = environment.get("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "")
     given = {**parse_properties(properties), **{setting_name(name): text for name, text in environment.items()}}

@@ -1,7 +1,7 @@
 """`kraftpy format`: gives new log directories their cluster's id, and a new cluster its first SCRAM credentials.
 
-The counterpart of Kafka's `kafka-storage format`; messages about `--add-scram` are Kafka's. Brokers that log in at each
-other by SCRAM need it, because such credentials are in the metadata, which no broker reaches before it has logged in.
+The counterpart of Kafka's `kafka-storage format`; messages about `--add-scram` are Kafka's. Brokers that log in to each
+other by SCRAM need it: their credentials are in the metadata, and no broker gets metadata before it has logged in.
 
 Beyond Kafka's keys, `password-file=PATH` reads a password from a file: every user of the machine can read a command
 line. `kraftpy server` formats directories itself if this was not used.
@@ -43,10 +43,10 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
     "scram",
     multiple=True,
     metavar="MECHANISM=[KEY=VALUE,...]",
-    help="A credential that the new cluster has from the start; repeatable. Keys are name, password or password-file, "
-    "iterations, salt, and instead of a password, saltedpassword.",
+    help="A credential that the new cluster has from the start; repeatable. Keys: name; password, password-file, or "
+    "saltedpassword with salt; iterations; salt.",
 )
-@click.option("--ignore-formatted", "-g", is_flag=True, help="Leave directories alone that are formatted already.")
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Skip directories that are already formatted.")
 def format_command(properties: Path, cluster_id: str, scram: tuple[str, ...], ignore_formatted: bool) -> None:
     """Prepare the log directories of a new node.
 
@@ -64,7 +64,7 @@ def format_command(properties: Path, cluster_id: str, scram: tuple[str, ...], ig
     config = load(text, os.environ, file_name=str(properties), read_file=lambda path: read_text(Path(path))).config
     credentials = tuple(parse_scram(argument) for argument in scram)
     if credentials and not config.is_controller:
-        tell("--add-scram has no effect: this node is no controller")
+        tell("--add-scram has no effect: this node is not a controller")
     os.umask(0o077)
     try:
         formatted = format_directories(config, cluster_id, credentials, must_be_new=not ignore_formatted)
@@ -79,7 +79,7 @@ def format_command(properties: Path, cluster_id: str, scram: tuple[str, ...], ig
 def parse_scram(argument: str) -> ScramChange:
     """Return the credential that `MECHANISM=[name=...,password=...]` describes. Raises ConfigError.
 
-    Derives the keys of the password, which takes milliseconds.
+    Deriving the password's keys takes milliseconds.
     """
     argument = argument.strip()
     name, equals, keys = argument.partition("=")
@@ -96,7 +96,7 @@ def parse_scram(argument: str) -> ScramChange:
 
 
 def _component(text: str) -> tuple[str, str]:
-    """Return the key and the value of one part; the value may be in quotes. Values are not repeated in messages."""
+    """Split KEY=VALUE; the value may be in quotes. Errors do not quote it: it may be a password."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError("No equals sign found in SCRAM component")

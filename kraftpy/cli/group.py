@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
 from kraftpy.cli.places import time_option
@@ -38,7 +38,7 @@ def list_groups(bootstrap: str, form: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-group") as admin:
             return [
                 {
                     "group": found.group_id,
@@ -82,7 +82,7 @@ def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> No
 
     async def work() -> list[dict[str, Any]]:
         rows = []
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-group") as admin:
             for name in names:
                 found = await describer(admin, name)
                 rows += await _with_ages(bootstrap, found) if what == "offsets" else found
@@ -115,7 +115,7 @@ def alter(name: str, bootstrap: str, settings: Settings, deleted: tuple[str, ...
     async def work() -> None:
         from kraftpy.client import ResourceType
 
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-group") as admin:
             await admin.alter_configs({(ResourceType.GROUP, name): {**settings, **dict.fromkeys(deleted)}})
 
     run(bootstrap, work())
@@ -173,7 +173,7 @@ def reset_offsets(
         raise click.UsageError("give either --topic or --all-topics")
 
     async def work() -> list[Move]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-group") as admin:
             described = (await admin.describe_groups([name]))[name]
             moves = await _plan(admin, described, wanted, reset)
             alter = admin.alter_share_group_offsets if described.group_type == SHARE else admin.alter_group_offsets
@@ -215,7 +215,7 @@ def delete(names: tuple[str, ...], bootstrap: str, yes: bool) -> None:
         click.confirm(f"Delete {', '.join(names)} and all their offsets?", abort=True)
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-group") as admin:
             await admin.delete_groups(list(names))
 
     run(bootstrap, work())
@@ -425,9 +425,3 @@ def _reset(targets: dict[str, Any]) -> Reset:
     if len(given) != 1:
         raise click.UsageError(f"give one of {', '.join(target.value for target in Target)}")
     return given[0]
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-group"))

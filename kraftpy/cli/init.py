@@ -1,16 +1,16 @@
-"""`kraftpy init`: writes a cluster that runs as it is, on this machine or in containers.
+"""`kraftpy init`: writes the files of a new cluster, ready to run on this machine or in containers.
 
     DIRECTORY/
-      ca.pem, ca.key                the authority of this cluster alone (--secure)
-      quorum.secret                 what nodes without certificates prove to know (without --secure)
-      client.properties             what an administrator's client needs
+      ca.pem, ca.key                the certificate authority of this cluster (--secure)
+      quorum.secret                 the secret by which nodes recognize each other (without --secure)
+      client.properties             the settings of an administrator's client
       compose.yaml                  the same nodes in containers
       node-1/server.properties      the node's settings
       node-1/keys.pem               its private key and certificate (--secure)
       node-1/data/                  its log directory, formatted
 
-With --secure, clients log in by SCRAM over TLS, and nodes show each other certificates. Everything is readable by
-its owner alone. Nothing that exists is overwritten.
+With --secure, clients log in by SCRAM over TLS, and nodes show each other certificates. Only the owner of the files can
+read them. No existing file is overwritten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import click
 from kraftpy.cli.format import parse_scram
 from kraftpy.cli.output import Failure, tell
 from kraftpy.config import BrokerConfig
-from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.sources import parse_properties
 
 HOST = "127.0.0.1"
@@ -43,7 +42,7 @@ _IN_CONTAINER = "/etc/kafka/secrets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """One node: its number, and its ports on this machine."""
+    """A node's number, and its ports on this machine."""
 
     number: int
     clients: int
@@ -58,18 +57,26 @@ class _Node:
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
-    "--nodes", type=click.IntRange(1, _MOST_NODES), default=3, show_default=True, help="Each is broker and controller."
+    "--nodes",
+    type=click.IntRange(1, _MOST_NODES),
+    default=3,
+    show_default=True,
+    help="Number of nodes; each is a broker and a controller.",
 )
-@click.option("--secure", is_flag=True, help="Make certificates and an administrator; needs the extra `security`.")
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Use TLS, passwords and ACLs: make certificates and an administrator. Needs the extra `security`.",
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 64_000),
     default=9092,
     show_default=True,
-    help="Port for clients of the first node. Each node has three ports from there, and the next begins ten higher.",
+    help="The first node's port for clients. It also uses the next two; each further node's ports are ten higher.",
 )
 def init(directory: Path, nodes: int, secure: bool, port: int) -> None:
-    """Write the settings of a new cluster to DIRECTORY, whose nodes run as they are.
+    """Write the files of a new cluster to DIRECTORY, ready to run.
 
     \b
       kraftpy init cluster --secure
@@ -78,7 +85,7 @@ def init(directory: Path, nodes: int, secure: bool, port: int) -> None:
     if port + _PORTS_OF_NODE * nodes > 65_535:
         raise Failure(f"--port {port} leaves no room for the ports of {nodes} nodes")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise Failure(f"{directory} exists, and is not an empty directory: nothing is overwritten")
+        raise Failure(f"{directory} already exists and is not an empty directory: nothing is overwritten")
     first = [port + _PORTS_OF_NODE * n for n in range(nodes)]
     made = [_Node(number=n, clients=at, brokers=at + 1, controllers=at + 2) for n, at in enumerate(first, 1)]
     files = _files(directory.absolute(), made, is_secure=secure)
@@ -95,7 +102,7 @@ def init(directory: Path, nodes: int, secure: bool, port: int) -> None:
 
 
 def _write(directory: Path, files: Mapping[Path, str], nodes: list[_Node], *, is_secure: bool) -> None:
-    """Write the files, each readable by its owner alone, and format the log directories."""
+    """Write the files, readable only by their owner, and format the log directories."""
     directory.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
@@ -131,7 +138,7 @@ def _files(directory: Path, nodes: list[_Node], *, is_secure: bool) -> dict[Path
 
 
 def _format(directory: Path, nodes: list[_Node], *, is_secure: bool) -> None:
-    """Give the log directories the cluster's id, and the new cluster its administrator."""
+    """Write the cluster's id to the log directories, and with --secure, the administrator's credential."""
     from kraftpy.broker.storage.directories import random_id
     from kraftpy.broker.storage.format import format_directories
     from kraftpy.security.jaas import parse_jaas
@@ -182,7 +189,7 @@ def _server_properties(directory: Path, node: _Node, nodes: list[_Node], *, is_s
             "ssl.truststore.location": str(directory / "ca.pem"),
         }
     )
-    text += "\n# Clients log in with a password; nodes show each other certificates, and need no password.\n"
+    text += "\n# Clients log in with a password; nodes show each other certificates instead.\n"
     of_nodes = {}
     for name in ("internal", "controller"):
         of_nodes[f"listener.name.{name}.ssl.client.auth"] = "required"
@@ -190,10 +197,7 @@ def _server_properties(directory: Path, node: _Node, nodes: list[_Node], *, is_s
     text += _rendered({"sasl.enabled.mechanisms": MECHANISM, **of_nodes})
     principals = [f"User:{ADMINISTRATOR}", *(f"User:{each.name}" for each in nodes)]
     rights = _rendered({**AUTHORIZER, "super.users": ";".join(principals)})
-    if "super.users" in BROKER_SETTINGS:
-        return text + "\n# Everybody else may do what ACLs say.\n" + rights
-    text += "\n# This version has no ACLs: whoever has a password may do everything. With ACLs, this would be:\n"
-    return text + "".join(f"# {line}\n" for line in rights.splitlines())
+    return text + "\n# Other users may do what ACLs allow.\n" + rights
 
 
 def _client_properties(directory: Path, nodes: list[_Node], password: str, *, is_secure: bool) -> str:
@@ -212,7 +216,7 @@ def _client_properties(directory: Path, nodes: list[_Node], password: str, *, is
 
 
 def _compose(nodes: list[_Node], *, is_secure: bool) -> str:
-    """Return a compose file in which the environment replaces what is different in containers."""
+    """Return a compose file, whose environment replaces the settings that differ in containers."""
     lines = [
         "# The nodes of this directory in containers, with the image of docker/Dockerfile: docker compose up --wait",
         "# They use the same data as nodes started by `kraftpy server`: run either, not both.",
@@ -258,5 +262,5 @@ def _compose(nodes: list[_Node], *, is_secure: bool) -> str:
 
 
 def _rendered(settings: Mapping[str, str]) -> str:
-    """Return lines of a properties file."""
+    """Return the settings as lines of a properties file."""
     return "".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in settings.items())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
 
@@ -41,9 +41,7 @@ def move_replica(wanted: list[PartitionSet], bootstrap: str, broker: int, path: 
         raise click.UsageError("name the partitions, as in flights:0")
 
     async def work() -> list[dict[str, Any]]:
-        from kraftpy.client import Admin
-
-        async with Admin(**client_options(bootstrap, client_id="kraftpy-topic")) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             infos = await chosen_partitions(admin, wanted)
             names = [info.topic_partition for info in infos if broker in info.replicas]
             if not names:

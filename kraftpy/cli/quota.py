@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, tell
 
 if TYPE_CHECKING:
-    from kraftpy.client import Admin
     from kraftpy.client.admin.model import ClientQuota
 
 TYPES = {"user": "user", "client_id": "client-id", "ip": "ip"}
-"""Column -> type of entity."""
+"""Column of the output -> type of entity."""
 DEFAULT = "<default>"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -25,11 +24,11 @@ def entity_options(function: _F) -> _F:
     """Add the options that name an entity."""
     for column, kind in reversed(TYPES.items()):
         option = kind.replace("_", "-")
-        what = {"user": "user", "client-id": "client id", "ip": "IP address"}[kind]
+        noun = {"user": "user", "client-id": "client id", "ip": "IP address"}[kind]
         function = click.option(
-            f"--{option}-default", f"{column}_default", is_flag=True, help=f"Every {what} without a quota of its own."
+            f"--{option}-default", f"{column}_default", is_flag=True, help=f"Every {noun} without a quota of its own."
         )(function)
-        function = click.option(f"--{option}", column, help=f"A single {what}.")(function)
+        function = click.option(f"--{option}", column, help=f"A single {noun}.")(function)
     return function
 
 
@@ -43,11 +42,11 @@ def quota() -> None:
 @bootstrap_option
 @format_option
 def list_quotas(bootstrap: str, form: str, **named: Any) -> None:
-    """List quotas: all, or those of entities with the given names. A name of null is the default."""
+    """List quotas: all, or those of entities with the given names. The default entity has null for a name."""
     entity = _entity(named)
 
     async def work() -> list[ClientQuota]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-quota") as admin:
             return await admin.describe_client_quotas(entity)
 
     found = run(bootstrap, work())
@@ -67,7 +66,7 @@ def list_quotas(bootstrap: str, form: str, **named: Any) -> None:
 @entity_options
 @bootstrap_option
 def set_quotas(quotas: tuple[str, ...], bootstrap: str, **named: Any) -> None:
-    """Set quotas of a user, a client id, both together, or an IP address. Others that it has stay.
+    """Set quotas of a user, a client id, both together, or an IP address. Its other quotas stay as they are.
 
     Quotas: producer_byte_rate and consumer_byte_rate (bytes per second), request_percentage (of one thread's time),
     controller_mutation_rate (partitions per second); connection_creation_rate (per second) for IP addresses.
@@ -82,11 +81,11 @@ def set_quotas(quotas: tuple[str, ...], bootstrap: str, **named: Any) -> None:
 @entity_options
 @bootstrap_option
 def remove(keys: tuple[str, ...], bootstrap: str, **named: Any) -> None:
-    """Remove quotas: all those of exactly this user, client id, both or IP address, or those that are named."""
+    """Remove quotas of exactly this user, client id, both together or IP address: the named ones, or all."""
     entity = _needed(named)
 
     async def work() -> list[str]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-quota") as admin:
             found = await admin.describe_client_quotas(entity, strict=True)
             present = sorted(found[0].values) if found else []
             chosen = [key for key in present if not keys or key in keys]
@@ -102,7 +101,7 @@ def remove(keys: tuple[str, ...], bootstrap: str, **named: Any) -> None:
 
 def _alter(bootstrap: str, entity: dict[str, str | None], values: dict[str, float | None]) -> None:
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-quota") as admin:
             await admin.alter_client_quotas(entity, values)
 
     run(bootstrap, work())
@@ -144,9 +143,3 @@ def _number(value: float) -> int | float:
 
 def _shown(entity: dict[str, str | None]) -> str:
     return ", ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in entity.items())
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-quota"))

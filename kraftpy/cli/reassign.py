@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
 
@@ -100,7 +100,7 @@ def reassign(
         from kraftpy.cli.moves import changes, spread
         from kraftpy.cli.throttles import lift_throttle, set_throttle
 
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             names = _sets(planned) if planned is not None else wanted
             current = {info.topic_partition: info.replicas for info in await chosen_partitions(admin, names)}
             if planned is None:
@@ -139,7 +139,7 @@ async def _moving(bootstrap: str, wanted: list[PartitionSet], *, cancel: bool) -
     """Return the moves in progress, cancelling them if `cancel`."""
     from kraftpy.cli.throttles import lift_throttle
 
-    async with _admin(bootstrap) as admin:
+    async with admin_client(bootstrap, "kraftpy-topic") as admin:
         partitions = None
         if wanted:
             partitions = [info.topic_partition for info in await chosen_partitions(admin, wanted)]
@@ -195,9 +195,3 @@ def _read(plan: Path) -> dict[TopicPartition, Replicas]:
         raise Failure(str(error)) from None
     except ValueError as error:
         raise Failure(f"{plan}: {error}") from None
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-topic"))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
 
@@ -56,9 +56,7 @@ def refetch(wanted: list[PartitionSet], bootstrap: str, broker: int, yes: bool, 
         click.confirm(f"Delete broker {broker}'s copy of {_list(wanted)} and fetch it again?", abort=True)
 
     async def work() -> list[dict[str, Any]]:
-        from kraftpy.client import Admin
-
-        async with Admin(**client_options(bootstrap, client_id="kraftpy-topic")) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             infos = await chosen_partitions(admin, wanted)
             await _check(admin, infos, broker)
             return [await _refetch(admin, info, broker) for info in infos]

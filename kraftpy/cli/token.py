@@ -1,7 +1,7 @@
 """`kraftpy token create|list|renew|expire`: delegation tokens.
 
-Tokens are named by their ids. Their passwords are shown once, when they are created, and are no arguments of commands:
-every user of the machine can read those.
+Tokens are named by their ids. A token's password is shown once, when the token is created, and is never an argument:
+every user of the machine can read the arguments of commands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, format_option, print_rows, tell
 
 if TYPE_CHECKING:
@@ -31,20 +31,25 @@ def _principals(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-period_option = click.option("--period-ms", type=click.IntRange(min=0), help="Time from now at which it expires.")
+period_option = click.option("--period-ms", type=click.IntRange(min=0), help="Milliseconds from now until it expires.")
 
 
 @click.group()
 def token() -> None:
-    """Create delegation tokens, which let programs log in as their owner, and manage them."""
+    """Create and manage delegation tokens, which let programs log in as the token's owner."""
 
 
 @token.command()
 @bootstrap_option
 @format_option
-@click.option("--owner", metavar=_PRINCIPAL, callback=_principals, help="Its owner. Defaults to who asks.")
+@click.option("--owner", metavar=_PRINCIPAL, callback=_principals, help="Its owner. Defaults to you.")
 @click.option(
-    "--renewer", "renewers", metavar=_PRINCIPAL, callback=_principals, multiple=True, help="May renew it; repeatable."
+    "--renewer",
+    "renewers",
+    metavar=_PRINCIPAL,
+    callback=_principals,
+    multiple=True,
+    help="May renew it, too; repeatable.",
 )
 @click.option("--max-lifetime-ms", type=click.IntRange(min=1), help="Longest lifetime. Defaults to the broker's limit.")
 def create(
@@ -53,7 +58,7 @@ def create(
     """Create a token, and print its id and its password."""
 
     async def work() -> DelegationToken:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-token") as admin:
             return await admin.create_delegation_token(
                 owner=owner, renewers=renewers, max_lifetime_ms=-1 if max_lifetime_ms is None else max_lifetime_ms
             )
@@ -67,10 +72,10 @@ def create(
 @bootstrap_option
 @format_option
 def list_tokens(owners: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """List the tokens that one may see, of these principals or of all."""
+    """List the tokens that you may see: those of the named owners, or all."""
 
     async def work() -> list[DelegationToken]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-token") as admin:
             return await admin.describe_delegation_tokens(owners or None)
 
     print_rows([_row(each) for each in run(bootstrap, work())], form, empty="no tokens")
@@ -81,10 +86,10 @@ def list_tokens(owners: tuple[str, ...], bootstrap: str, form: str) -> None:
 @bootstrap_option
 @period_option
 def renew(token_id: str, bootstrap: str, period_ms: int | None) -> None:
-    """Let a token expire later: after the broker's limit, or sooner."""
+    """Renew a token: it expires after --period-ms, or after the period that is set on the broker."""
 
     async def work() -> int:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-token") as admin:
             hmac = (await _find(admin, token_id)).hmac
             return await admin.renew_delegation_token(hmac, -1 if period_ms is None else period_ms)
 
@@ -96,10 +101,10 @@ def renew(token_id: str, bootstrap: str, period_ms: int | None) -> None:
 @bootstrap_option
 @period_option
 def expire(token_id: str, bootstrap: str, period_ms: int | None) -> None:
-    """Remove a token, or let it expire at another time. Connections that it opened end with it."""
+    """Remove a token, or with --period-ms, let it expire then. Connections that it opened end with it."""
 
     async def work() -> int:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-token") as admin:
             hmac = (await _find(admin, token_id)).hmac
             return await admin.expire_delegation_token(hmac, -1 if period_ms is None else period_ms)
 
@@ -125,9 +130,3 @@ def _row(token: DelegationToken) -> dict[str, Any]:
         "expires": token.expiry_ms,
         "expires_at_most": token.max_ms,
     }
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-token"))

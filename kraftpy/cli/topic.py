@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.move_replica import move_replica
 from kraftpy.cli.output import at_terminal, format_option, print_rows, tell
 from kraftpy.cli.reassign import reassign
@@ -87,7 +87,7 @@ def create(
         from kraftpy.protocol.errors import ErrorCode, KafkaError
 
         existing = []
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             for name in names:
                 new = NewTopic(
                     name=name,
@@ -120,7 +120,7 @@ def list_topics(bootstrap: str, internal: bool, form: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             infos = await admin.describe_topics()
         return [
             {
@@ -171,7 +171,7 @@ def describe(names: tuple[str, ...], bootstrap: str, configs: bool, only: str | 
         raise click.UsageError(f"--configs cannot be used with --{only}")
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             infos = await admin.describe_topic_partitions(list(names) or None)
             chosen = [info for info in infos if names or only or not info.is_internal]
             if configs:
@@ -206,7 +206,7 @@ def alter(name: str, bootstrap: str, partitions: int | None, settings: Settings,
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             if settings or deleted:
                 from kraftpy.client import ResourceType
 
@@ -233,7 +233,7 @@ def delete(names: tuple[str, ...], bootstrap: str, if_exists: bool, yes: bool) -
         from kraftpy.protocol.errors import ErrorCode, KafkaError
 
         missing = []
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-topic") as admin:
             for name in names:
                 try:
                     await admin.delete_topics([name])
@@ -308,12 +308,6 @@ async def _config_rows(admin: Admin, topics: Sequence[TopicInfo]) -> list[dict[s
         for (_, name), entries in described.items()
         for entry in sorted(entries.values(), key=lambda entry: entry.name)
     ]
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-topic"))
 
 
 def _tell(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, format_option, local_time, print_rows, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions, partitions_argument
 from kraftpy.types import TopicPartition
@@ -60,7 +60,7 @@ def list_transactions(
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-txn") as admin:
             listed = await admin.list_transactions(
                 states=states,
                 producer_ids=producer_ids,
@@ -91,7 +91,7 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, form: str) -> N
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-txn") as admin:
             return [_described(each) for each in await admin.describe_transactions(transactional_ids)]
 
     print_rows(run(bootstrap, work()), form)
@@ -120,7 +120,7 @@ def find_hanging(wanted: list[PartitionSet], bootstrap: str, broker: int | None,
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-txn") as admin:
             if not wanted:
                 wanted.extend(PartitionSet(name, None) for name in await admin.list_topics(include_internal=True))
             partitions = [
@@ -182,7 +182,7 @@ def abort(
         raise click.UsageError("give either --start-offset, or --producer-id with --producer-epoch")
 
     async def work() -> tuple[int, int]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-txn") as admin:
             if start_offset is not None:
                 found = await _open_since(admin, partition, start_offset)
                 # -1 if no marker of it was ever written: any coordinator epoch will do.
@@ -228,9 +228,3 @@ def _described(each: TransactionDescription) -> dict[str, Any]:
         "duration_ms": max(0, time.time_ns() // 1_000_000 - each.started_at_ms) if is_open else None,
         "partitions": [str(partition) for partition in sorted(each.partitions)],
     }
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-txn"))

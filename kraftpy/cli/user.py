@@ -7,15 +7,12 @@ can read.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from kraftpy.cli.connect import bootstrap_option, client_options, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, format_option, print_rows, tell
-
-if TYPE_CHECKING:
-    from kraftpy.client import Admin
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MOST_PASSWORD_BYTES = 4096
@@ -42,7 +39,7 @@ def list_users(names: tuple[str, ...], bootstrap: str, form: str) -> None:
     """List users and the mechanisms they have credentials for."""
 
     async def work() -> dict[str, dict[str, int]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-user") as admin:
             return await admin.describe_scram_users(names)
 
     rows: list[dict[str, Any]] = [
@@ -64,7 +61,7 @@ def set_user(name: str, bootstrap: str, mechanisms: tuple[str, ...], iterations:
     password = _password(password_file)
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-user") as admin:
             for mechanism in mechanisms or MECHANISMS:
                 await admin.set_scram_password(name, password, mechanism=mechanism, iterations=iterations)
 
@@ -80,7 +77,7 @@ def remove(name: str, bootstrap: str, mechanisms: tuple[str, ...]) -> None:
     """Remove a user's credentials. Connections that the user has stay open."""
 
     async def work() -> list[str]:
-        async with _admin(bootstrap) as admin:
+        async with admin_client(bootstrap, "kraftpy-user") as admin:
             chosen = mechanisms or tuple((await admin.describe_scram_users([name]))[name])
             await admin.delete_scram_passwords(name, chosen)
             return list(chosen)
@@ -101,9 +98,3 @@ def _password(file: Any) -> str:
     if not password or len(content) > _MOST_PASSWORD_BYTES:
         raise Failure(f"the password is empty, or has more than {_MOST_PASSWORD_BYTES} bytes")
     return password
-
-
-def _admin(bootstrap: str) -> Admin:
-    from kraftpy.client import Admin
-
-    return Admin(**client_options(bootstrap, client_id="kraftpy-user"))

@@ -4,8 +4,8 @@
     config.log_dirs, config.topic_defaults.retention_ms
     topic_config({"retention.ms": "60000"}, config)
 
-The facts are those of Kafka 4.3; the tables are `broker_settings`, `topic_settings`, `group_settings` and
-`other_settings`. The content of DescribeConfigs is in `describe`, which is imported only on demand.
+The facts are those of Kafka 4.3; the tables are `broker_settings`, `security_settings`, `topic_settings`,
+`group_settings` and `other_settings`. The content of DescribeConfigs is in `describe`, which is imported on demand.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The cluster, agreed: topics, partitions, configs, brokers, producer ids, as a state machine without I/O."""
+"""The state that a cluster agrees on: topics, brokers, settings, rights and quotas, as a state machine without I/O."""

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, assert_never, overload
 
 from kraftpy.metadata import (
-    acl_changes,
+    acl_decisions,
     brokers,
     configs,
     features,
@@ -162,9 +162,9 @@ def decide(command: Command, image: Image) -> Decision[Any]:
         case SetScramCredentials():
             return scram.set_scram_credentials(command, image)
         case CreateAcls():
-            return acl_changes.create_acls(command, image)
+            return acl_decisions.create_acls(command, image)
         case DeleteAcls():
-            return acl_changes.delete_acls(command, image)
+            return acl_decisions.delete_acls(command, image)
         case CreateDelegationToken():
             return token_decisions.create_delegation_token(command, image)
         case ExpireDelegationToken():

@@ -14,6 +14,8 @@ from kraftpy.quotas.rates import Rate
 MOST_ADDRESSES: Final = 10_000
 """The most addresses whose rates are kept; the ones without connections in the window go first."""
 
+_LEAST_LIMIT: Final = 1e-9
+
 
 class Verdict(NamedTuple):
     """What happens to a new connection."""
@@ -49,24 +51,24 @@ class ConnectionRates:
         """Count a new connection, and say what happens to it."""
         if of_address is not None:
             rate = self._rate_of(address, now)
-            rate.record(1, now)
-            if wait_ms := self._wait_ms(rate, of_address, now):
-                rate.record(-1, now)
+            if wait_ms := self._count(rate, of_address, now):
+                rate.record(-1, max(of_address, _LEAST_LIMIT), now)
                 return Verdict(wait_ms, True)
         at = max(now, self._free_at.get(listener, now))
         wait_ms = 0.0
         if of_broker is not None:
-            self._broker.record(1, at)
-            wait_ms = self._wait_ms(self._broker, of_broker, at)
+            wait_ms = self._count(self._broker, of_broker, at)
         if of_listener is not None:
             rate = self._listeners.setdefault(listener, Rate(self._samples, self._sample_ms))
-            rate.record(1, at)
-            wait_ms = max(wait_ms, self._wait_ms(rate, of_listener, at))
+            wait_ms = max(wait_ms, self._count(rate, of_listener, at))
         self._free_at[listener] = at + wait_ms
         return Verdict(at + wait_ms - now, False)
 
-    def _wait_ms(self, rate: Rate, limit: float, now: float) -> float:
-        return min(rate.wait_ms(max(limit, 1e-9), now), self._sample_ms)
+    def _count(self, rate: Rate, limit: float, now: float) -> float:
+        """Count a connection; return how long it has to wait."""
+        limit = max(limit, _LEAST_LIMIT)
+        rate.record(1, limit, now, forgives=True)
+        return min(rate.wait_ms(limit, now), self._sample_ms)
 
     def _rate_of(self, address: str, now: float) -> Rate:
         found = self._addresses.pop(address, None)

@@ -1,11 +1,13 @@
-"""Measures a rate over a sliding window, and how long a client has to wait until its rate is back at its limit.
+"""Measures what a client uses against its rate, and how long it has to wait until it may use more: a leaky bucket.
 
-The window has `samples` samples of `sample_ms` (`quota.window.num`, `quota.window.size.seconds`). The rate is the sum
-of the samples in the window by the time that they span, and they span at least all samples but one: so a burst after a
-pause is averaged over nearly the whole window. KIP-13, KIP-124.
+What was used drains at the rate. A client may be ahead of its rate by what the rate allows in the window of `samples`
+samples of `sample_ms` but one (`quota.window.num`, `quota.window.size.seconds`): so much it may use at once after a
+pause. Beyond that it waits for just as long as it is ahead; after one burst, a client that wants more gets its rate,
+evenly. A use may be taken back (`record` with a negative amount).
 
-With a rate O above the limit T over a window of W, a wait of X brings it down if O * W / (W + X) = T; hence
-X = (O - T) / T * W. A use may be taken back (`record` with a negative amount).
+Kafka sums the samples of a sliding window (KIP-13, KIP-124). The waits for a first burst are the same. When that
+leaves the window, all at once, Kafka lets the next one in: a greedy client gets some nine tenths of its quota there, in
+bursts that are a window apart.
 """
 
 from __future__ import annotations
@@ -16,59 +18,34 @@ MOST_WAIT_MS: Final = 2**31 - 1
 """The longest wait that an answer can tell."""
 
 
-class _Sample:
-    __slots__ = ("amount", "began_at", "last_at")
-
-    def __init__(self, now: float) -> None:
-        self.began_at = self.last_at = now
-        self.amount = 0.0
-
-
 class Rate:
-    """What was used within the window."""
+    """One client's use. The limit per second is an argument, since it may change at any time."""
 
-    __slots__ = ("_sample_ms", "_samples", "_window")
+    __slots__ = ("_at", "_limit", "_used", "_window_s")
 
     def __init__(self, samples: int, sample_ms: float) -> None:
-        """`samples` is 1 or more."""
-        self._samples = samples
-        self._sample_ms = sample_ms
-        self._window: list[_Sample] = []
+        self._window_s = max(1, samples - 1) * sample_ms / 1000
+        self._used = self._at = self._limit = 0.0
 
-    def record(self, amount: float, now: float) -> None:
-        """Count a use. Time does not go back."""
-        window = self._window
-        if not window or now - window[-1].began_at >= self._sample_ms:
-            self._forget(now)
-            window.append(_Sample(now))
-        last = window[-1]
-        last.amount += amount
-        last.last_at = now
+    def record(self, amount: float, limit: float, now: float, *, forgives: bool = False) -> None:
+        """Count a use.
 
-    def measure(self, now: float) -> float:
-        """Return the use per second."""
-        self._forget(now)
-        return sum(sample.amount for sample in self._window) / self._span_ms(now) * 1000
+        If this `forgives`, a use that is ahead by more than twice the burst is not counted: for quotas whose waits are
+        bounded, so that nobody who has stopped is made to wait for longer than the window.
+        """
+        used = max(0.0, self._drained(limit, now) + amount)
+        self._used = min(used, 2 * limit * self._window_s) if forgives else used
 
     def wait_ms(self, limit: float, now: float) -> int:
-        """Return for how long nothing may be used so that the rate falls to `limit`; 0 if it is not above it."""
-        rate = self.measure(now)
-        if rate <= limit:
-            return 0
-        return round(min((rate - limit) / limit * self._span_ms(now), MOST_WAIT_MS))
+        """Return for how long nothing may be used; 0 if more may be used at once."""
+        ahead = self._drained(limit, now) - limit * self._window_s
+        return round(min(ahead / limit * 1000, MOST_WAIT_MS)) if ahead > 0 else 0
 
     def is_as_new(self, now: float) -> bool:
-        """Return whether nothing is left in the window, so that forgetting this changes nothing."""
-        self._forget(now)
-        return not self._window
+        """Return whether nothing is left of what was used, so that forgetting this changes nothing."""
+        return self._drained(self._limit, now) <= 0
 
-    def _forget(self, now: float) -> None:
-        """Drop the samples that have ended before the window; one that reaches into it stays whole."""
-        oldest = now - self._samples * self._sample_ms
-        while self._window and self._window[0].last_at <= oldest:
-            del self._window[0]
-
-    def _span_ms(self, now: float) -> float:
-        elapsed = now - self._window[0].began_at if self._window else 0.0
-        missing = self._samples - 1 - int(elapsed // self._sample_ms)
-        return max(elapsed + max(0, missing) * self._sample_ms, 1.0)
+    def _drained(self, limit: float, now: float) -> float:
+        self._used = max(0.0, self._used - limit * max(0.0, now - self._at) / 1000)
+        self._at, self._limit = now, limit
+        return self._used

@@ -28,7 +28,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ from kraftpy.testing.server_process import BrokerDied, ServerProcess
 from kraftpy.testing.wiring import Wiring
 
 if TYPE_CHECKING:
+    from kraftpy.security.acls import AclBinding
     from kraftpy.testing.chaos import Chaos
 
 MOST_COMBINED_VOTERS = 3
@@ -68,7 +69,8 @@ class Cluster(Faulty, Questions):
     it.
 
     `security` is one of ssl, sasl_plaintext, sasl_ssl: clients then come over TLS, with a certificate made for it,
-    and log in as one of `users`, passwords by name; `client_options` and `client_properties` are what they need.
+    and log in as one of `users`, passwords by name; `client_options` and `client_properties` are what they need. With
+    `acls` (`kraftpy.client.AclBinding`), users may do only what these allow, except for the setting `super.users`.
 
     `can_partition=False` lets nodes reach each other directly, for measurements of microseconds.
 
@@ -87,6 +89,7 @@ class Cluster(Faulty, Questions):
         racks: Sequence[str] | None = None,
         security: str | None = None,
         users: Mapping[str, str] | None = None,
+        acls: Iterable[AclBinding] | None = None,
         directory: Path | str | None = None,
         keep_on_failure: bool = False,
         can_partition: bool = True,
@@ -107,9 +110,9 @@ class Cluster(Faulty, Questions):
         """All node ids."""
         if unknown := sorted(set(node_settings or {}) - set(self.nodes)):
             raise ValueError(f"node_settings: unknown node {unknown[0]}")
-        if users is not None and security is None:
-            raise ValueError("users need security, such as security='sasl_ssl'")
-        self._security = None if security is None else ClientSecurity(security, users or {})
+        if security is None and (users is not None or acls is not None):
+            raise ValueError(f"{'acls' if users is None else 'users'} need security, such as security='sasl_ssl'")
+        self._security = None if security is None else ClientSecurity(security, users or {}, acls)
         self._settings = dict(settings or {})
         self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
         self._racks = dict(zip(self.brokers, racks or (), strict=False))
@@ -164,6 +167,8 @@ class Cluster(Faulty, Questions):
                 self._configure(node)
                 self._launch(node)
             self.wait_ready()
+            if self._security is not None:
+                self._security.apply([self._host_and_port(node) for node in self.brokers], self._start_timeout)
         except BaseException as error:
             self.close(error)
             raise
@@ -538,9 +543,12 @@ class Cluster(Faulty, Questions):
             )
             if node in self._racks:
                 settings["broker.rack"] = self._racks[node]
+        given = self._settings | self._node_settings.get(node, {})
+        super_users = given.pop("super.users", "")
+        settings |= {"super.users": super_users} if super_users else {}
         if self._security is not None:
-            settings |= self._security.settings()
-        settings |= self._settings | self._node_settings.get(node, {})
+            settings |= self._security.settings(super_users)
+        settings |= given
         self.node_directory(node).mkdir(exist_ok=True)
         if self._security is not None:
             self._security.format(settings)

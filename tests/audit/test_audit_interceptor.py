@@ -1,4 +1,4 @@
-"""What an interceptor publishes, and when, without a broker."""
+"""The counts that an interceptor publishes, and when, without a broker."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ async def produce(server: EmbeddedBroker, topic: str, audit: str, *, count: int 
 
 
 async def relay(source: EmbeddedBroker, target: EmbeddedBroker, topic: str, audit: str, spoil: Any) -> None:
-    """From broker to broker, as it is but for what `spoil` makes of a value: how often it is sent."""
+    """Copies records from broker to broker, unchanged except that `spoil` says how often a value is sent."""
     with AuditInterceptor(bootstrap_servers=source.bootstrap, tier="consumer", topic=audit) as counting:
         async with (
             Consumer(
@@ -140,7 +140,7 @@ def test_what_is_no_tally_is_passed_over(topic: str, kraftpy_server: EmbeddedBro
 
 
 def count(server: EmbeddedBroker, topic: str, **options: Any) -> dict[int, int]:
-    """Of each window's number since START, how many records the log holds."""
+    """The number of records in the log by window, whose number counts from START."""
     with RangeReader(server.bootstrap) as broker:
         told = count_log(broker, [topic], tier="log", window_ms=10 * MINUTE, now_ms=0, **options)
     found: dict[int, int] = {}

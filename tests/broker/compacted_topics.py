@@ -18,13 +18,6 @@ TABLE = "table"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def create(broker: EmbeddedBroker, name: str = TABLE, **config: str) -> None:
     settings = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "file.delete.delay.ms": "0", **config}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -257,7 +257,7 @@ def test_throttled_replicas_with_too_many_commas(asking: socket.socket, topic: s
 
 
 def test_an_empty_value_appended_to_a_list(asking: socket.socket, topic: str) -> None:
-    """Where an entry may be empty, nothing changes; elsewhere it is refused, as is any other empty entry."""
+    """An empty entry that is allowed changes nothing; any other is refused."""
     create_topic(asking, topic)
     changed(asking, OF_TOPIC, topic, THROTTLED, "0:1,1:1")
     for operation in (APPEND, SUBTRACT):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kraftpy.testing.cluster import EmbeddedBroker
+from tests.waiting import eventually
 
 BOUND_SECONDS = 30.0
 SETTINGS = {
@@ -20,13 +20,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.segment.bytes": "1048576",
 }
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def test_the_last_value_of_each_key_stays_where_it_was(tmp_path: Path) -> None:

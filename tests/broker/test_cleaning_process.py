@@ -16,7 +16,6 @@ from broker.compacted_topics import (
     TABLE,
     check_read,
     create,
-    eventually,
     is_worker,
     log_bytes,
     produce,
@@ -29,6 +28,7 @@ from confluent_kafka.admin import AdminClient
 from kraftpy.broker.storage.cleaning_process import CleaningProcess
 from kraftpy.broker.storage.cleaning_worker import Throttle
 from kraftpy.testing.cluster import EmbeddedBroker
+from tests.waiting import eventually
 
 ROUNDS = int(os.environ.get("KRAFTPY_CLEANER_ROUNDS", "2"))
 SETTINGS = {

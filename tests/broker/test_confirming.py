@@ -148,7 +148,7 @@ async def test_who_has_left_the_partition_proves_nothing() -> None:
 
 
 class _Quorum:
-    """A quorum that decides when the test says so."""
+    """A quorum that decides when the test asks for it."""
 
     def __init__(self) -> None:
         self._asked: list[asyncio.Future[None]] = []

@@ -1,6 +1,6 @@
 """How fast connections are created: those beyond a rate wait, and those beyond the rate of their address are closed.
 
-The clock of the rates does not move by itself here, so that every wait is known; the waits themselves are real.
+The clock of the rates moves only when a test moves it, so that every wait is known; the waits themselves are real.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def connect(broker: Broker) -> Client:
 
 
 async def is_served(client: Client) -> bool:
-    """Whether the broker answers; False if it closes."""
+    """Return whether the broker answers; False if it closes."""
     try:
         answered = await client.ask(ApiKey.API_VERSIONS, 2, ApiVersionsRequest())
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -70,7 +70,7 @@ async def test_connections_beyond_a_rate_wait_and_are_served(tmp_path: Path, set
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         (late,) = await waits(broker, 1)
-        assert await is_served(first[0])  # nobody waits for it
+        assert await is_served(first[0])  # no client waits for it
         assert await is_served(late)
         assert loop.time() - began_at >= 0.4  # 21 in 10 s are 5 percent too many: half a second
         for client in (*first, late):

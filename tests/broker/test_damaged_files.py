@@ -63,7 +63,7 @@ def directory_of(disk: MemoryDisk, name: str) -> MemoryDirectory:
     return directory.child(name.partition("/")[0]) if "/" in name else directory
 
 
-async def is_whole(cluster: Cluster) -> None:
+async def check_whole(cluster: Cluster) -> None:
     """All is there, its producer is known, and it can be written to."""
     replica = cluster.replica(1, "kept")
     assert replica.log.log_end_offset == replica.high_watermark == 10
@@ -78,7 +78,7 @@ async def test_without_damage_nothing_is_scanned(tmp_path: Path) -> None:
     async with stopped(tmp_path) as (cluster, _):
         await cluster.start(1)
         assert cluster.replica(1, "kept").log.report.clean
-        await is_whole(cluster)
+        await check_whole(cluster)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_damage_costs_what_the_file_saved(
         assert report.clean == (name not in (layout.RECOVERY_POINTS, layout.CLEAN_SHUTDOWN))
         if name == layout.RECOVERY_POINTS:
             assert report.scanned_segments == 2
-        await is_whole(cluster)
+        await check_whole(cluster)
 
 
 async def test_a_damaged_log_start_shows_deleted_records_again(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_a_partition_that_cannot_say_whose_it_is_is_offline(
         metadata = layout.PartitionMetadata(cluster.image.topic("kept").topic_id)  # type: ignore[union-attr]
         layout.write_partition_metadata(disk.root.child("log").child("kept-0"), metadata)
         await cluster.nodes[1].replica_manager.retry_offline()
-        await is_whole(cluster)
+        await check_whole(cluster)
 
 
 def test_a_log_directory_that_cannot_say_whose_it_is_is_not_used(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Dead letter queues of share groups over the wire (KIP-1191): what comes to the topic, and which topics may be one."""
+"""Dead letter queues of share groups over the wire (KIP-1191): their records, and the topics that may be one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Letters:
         return Member(self.server.bootstrap, self.group, self.topic_id, partition)
 
     def read(self, count: int, partition: int = 0) -> list[Record]:
-        """The dead letters, once there are so many."""
+        """Wait for `count` dead letters, and return them."""
         found = self.read_at_least(count, partition)
         assert len(found) == count, found
         return found
@@ -260,7 +260,7 @@ def set_level(server: EmbeddedBroker, level: int, upgrade_type: int = 1) -> None
 
 
 def test_the_next_leader_completes_what_was_given_up(kraftpy_server: EmbeddedBroker) -> None:
-    """Its state says that records are archiving: whoever wrote that did not come to write the dead letters."""
+    """By its state, records are archiving: the broker that wrote the state ended before it wrote the dead letters."""
     letters = Letters(kraftpy_server)
     letters.make_queue()
     letters.produce(4)

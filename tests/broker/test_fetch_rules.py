@@ -1,4 +1,4 @@
-"""What a Fetch returns and when: long polls, limits, errors, asked over the wire, byte by byte as a client would."""
+"""Fetch: long polls, limits, errors, over the wire, byte by byte as a client would ask."""
 
 from __future__ import annotations
 

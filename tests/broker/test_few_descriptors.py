@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from kraftpy.protocol.messages.offset_commit import (
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.testing.server_process import ServerProcess
+from tests.waiting import eventually
 
 BOUND_SECONDS = 60.0
 FILES = 256
@@ -94,13 +95,6 @@ def running(directory: Path, open_files: int | None = FILES, *settings: str) -> 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def commit(connection: socket.socket, group: str, offset: int) -> None:
@@ -160,7 +154,7 @@ def work(connection: socket.socket, *, rounds: int = 2) -> None:
         assert produced(connection, "table", 0, b"%d" % number + b" " * 50, key=b"k", acks=-1) == ErrorCode.NONE
 
 
-def is_whole(bootstrap: str, *, rounds: int = 2) -> None:
+def check_whole(bootstrap: str, *, rounds: int = 2) -> None:
     """Everything that `work` had acknowledged is there."""
     for partition in range(PARTITIONS):
         assert [value for _, value in read_all(bootstrap, "many", partition=partition)] == [b"0", b"1"][:rounds]
@@ -193,12 +187,12 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
             assert "open files leaves" in node.log_text, node.log_text
         eventually(lambda: node.descriptors < most, "connections are closed")
         serves(node.bootstrap)
-        is_whole(node.bootstrap)
+        check_whole(node.bootstrap)
         assert node.end() == 0
         assert len(node.log_text) < LOG_BYTES, node.log_text
         assert "system resource" not in node.log_text
     with running(tmp_path) as node:
-        is_whole(node.bootstrap)
+        check_whole(node.bootstrap)
         assert node.end() == 0
 
 

@@ -449,7 +449,7 @@ async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, m
 
 
 def promises(cluster: Cluster, node: int, topic: str) -> bool:
-    """What its directory would hold if power were lost now."""
+    """Return the content that its directory would have if power were lost now."""
     metadata = layout.read_partition_metadata(cluster.replica(node, topic).log.directory)
     assert metadata is not None
     return metadata.synced_before_ack

@@ -312,7 +312,7 @@ def _streams_beat(client: Client, group_id: str, source: str, epoch: int = 0, **
 
 
 def test_a_streams_group_without_anything_to_say_says_so(client: Client) -> None:
-    """A client that is told null keeps the conditions it was told last; an empty list takes them back."""
+    """A client that gets null keeps the conditions that it got last; an empty list clears them."""
     group_id = client.group("-streams")
     first = _streams_beat(client, group_id, client.topic)
     assert [each.status_code for each in first.status] == [5], "the first assignment is delayed"

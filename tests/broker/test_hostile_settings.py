@@ -310,7 +310,7 @@ def test_any_value_of_a_brokers_setting(busy: EmbeddedBroker, setting: str) -> N
 
 
 def test_the_shortest_intervals_leave_clients_their_turn(start_broker: StartBroker) -> None:
-    """An interval of 0 is legal in most settings; a loop that never pauses would answer nobody again."""
+    """An interval of 0 is legal in most settings; a loop that never pauses would never answer a client again."""
     least = {}
     for name, setting in BROKER_SETTINGS.items():
         if name.endswith((".interval.ms", ".backoff.ms", ".delay.ms", ".idle.ms")) and "heartbeat" not in name:

@@ -39,7 +39,7 @@ from kraftpy.types import BrokerId, TopicPartition
 
 
 class Work:
-    """What is parsed, looked up and sent for a transaction."""
+    """Counts of parsed, looked up and sent items of a transaction."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parsed = 0
@@ -94,7 +94,7 @@ async def begun(broker: Broker) -> tuple[int, int]:
     return answer.producer_id, answer.producer_epoch
 
 
-async def is_committed(broker: Broker) -> None:
+async def until_committed(broker: Broker) -> None:
     while True:
         found = broker.transactions.find("id")
         assert isinstance(found, Transaction)
@@ -124,7 +124,7 @@ async def test_other_clients_are_answered_while_a_large_transaction_begins_and_e
         )
         ended = await ask(broker, ApiKey.END_TXN, 4, ending)
         assert ended.error_code == ErrorCode.NONE
-        await asyncio.wait_for(is_committed(broker), BOUND_SECONDS)
+        await asyncio.wait_for(until_committed(broker), BOUND_SECONDS)
     assert sum(work.sent) == PARTITIONS
     assert max(work.sent) <= markers._MOST_SENT
     assert 0 < work.most_looked_up <= 2 * UNITS_PER_ITERATION

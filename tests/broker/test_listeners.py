@@ -9,13 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from broker_wire import (
-    BOUND_SECONDS,
     StartBroker,
     answer,
     ask,
@@ -34,6 +32,7 @@ from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
 from kraftpy.testing.ports import ReservedPorts
+from tests.waiting import eventually
 
 ADDRESS = re.compile(r"(\w+)://(\S+?),? ")
 
@@ -126,13 +125,6 @@ def test_a_listener_without_a_host(tmp_path: Path, ports: ReservedPorts) -> None
 # --- how many ---
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def can_connect(bootstrap: str) -> bool:
     try:
         serves(bootstrap)
@@ -153,7 +145,7 @@ def test_connections_above_the_limit_are_closed(start_broker: StartBroker, setti
         for connection in open_ones:
             ask(connection, ApiKey.METADATA, 9, MetadataRequest(topics=[]))
         open_ones[0].close()
-        wait_for(lambda: can_connect(broker.bootstrap))
+        eventually(lambda: can_connect(broker.bootstrap))
     assert f"{setting}=3" in broker.log_text
 
 
@@ -183,5 +175,5 @@ def test_descriptors_are_given_back(start_broker: StartBroker) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(connect(broker.bootstrap))
-        wait_for(lambda: descriptors() >= before + 49)  # the one before may have been closing still
-    wait_for(lambda: descriptors() <= before)
+        eventually(lambda: descriptors() >= before + 49)  # the one before may have been closing still
+    eventually(lambda: descriptors() <= before)

@@ -261,7 +261,7 @@ def other_topic(copy: Path, log: Path) -> None:
 
 
 def other_records(copy: Path, log: Path) -> None:
-    """Another record where the log has one of the same epoch, as if the log had been set back."""
+    """The copy has another record at an offset and epoch of the log, as if the log had been set back."""
     from kraftpy.protocol.record_batch import stamp
 
     file = copy / "00000000000000000000.log"

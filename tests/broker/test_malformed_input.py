@@ -59,7 +59,7 @@ def test_a_malformed_frame_costs_its_connection(kraftpy_server: EmbeddedBroker, 
 
 
 def test_names_that_are_not_utf_8_are_answered(kraftpy_server: EmbeddedBroker) -> None:
-    """As by Kafka: they name nothing that there is, but cost nobody a connection."""
+    """As in Kafka: they name nothing that exists, but cost no connection."""
     with connect(kraftpy_server.bootstrap) as connection:
         names = struct.pack(">i", 2) + b"\0\x03t\xff1" + b"\0\x02\xc0\xaf"
         request = struct.pack(">hhih", 3, 1, 7, 2) + b"\xfe\xff" + names

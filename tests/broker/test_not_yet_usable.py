@@ -1,7 +1,7 @@
 """Partitions that are being opened after their topic's creation, or closed for its deletion, have not failed.
 
-KAFKA_STORAGE_ERROR is for log directories and logs that failed. What is not open yet is not led yet, and what is being
-closed is gone: both errors make clients ask again, as they do with Kafka.
+KAFKA_STORAGE_ERROR is for log directories and logs that failed. A partition that is not open yet is not led yet,
+and one that is being closed is gone: both errors make clients ask again, as they do with Kafka.
 """
 
 from __future__ import annotations

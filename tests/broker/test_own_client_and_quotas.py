@@ -1,4 +1,4 @@
-"""Our own client within its quotas: it waits as it is told, and delivers and reads everything."""
+"""Our own client above its quotas: it waits as long as brokers ask, and delivers and reads everything."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ async def test_the_admin_client_waits_until_the_quota_allows_a_topic(tmp_path: P
     async with running(tmp_path) as broker, Admin(**options(broker)) as admin:
         entity = {"user": None, "client-id": "limited"}
         await admin.alter_client_quotas(entity, {"controller_mutation_rate": 10})
-        await admin.create_topics([NewTopic(name="a", num_partitions=120, replication_factor=1)])  # 10 too many
         loop = asyncio.get_running_loop()
         began_at = loop.time()
+        await admin.create_topics([NewTopic(name="a", num_partitions=120, replication_factor=1)])  # 10 too many
         await admin.create_topics([NewTopic(name="b", num_partitions=1, replication_factor=1)])
-        assert loop.time() - began_at >= 0.5
+        assert loop.time() - began_at >= 0.95
         assert broker.image.topic("b") is not None
 
 

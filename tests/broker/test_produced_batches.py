@@ -1,4 +1,4 @@
-"""What a produced batch becomes, and what a refused one is told, as Kafka 4.3 answers the same requests."""
+"""Produced batches as they are stored, and refusals of others, compared with Kafka 4.3's answers."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ async def test_only_a_replica_in_its_present_life_may_fetch_as_one(tmp_path: Pat
 
 
 async def test_a_follower_whose_log_parted_proves_nothing(tmp_path: Path) -> None:
-    """Rule 3: the follower learns where the logs diverge, and its fetch offset is no acknowledgement."""
+    """Rule 3: the follower learns at which offset the logs diverge, and its fetch offset is no acknowledgement."""
     async with running(tmp_path, 1, 2) as cluster:
         topic_id = await cluster.create("parting", (1, 2))
         await cluster.stop(2)
@@ -330,7 +330,7 @@ async def test_a_consumer_that_asks_the_wrong_broker_hears_who_leads(tmp_path: P
 async def test_a_follower_judges_the_epoch_before_its_role(
     tmp_path: Path, version: int, epoch: int, error: ErrorCode
 ) -> None:
-    """Before version 11 nobody reads from a follower."""
+    """Before version 11, no consumer reads from a follower."""
     async with running(tmp_path, 1, 2) as cluster:
         await cluster.create("followed", (1, 2))
         await until(lambda: cluster.replica(2, "followed").following is not None)

@@ -107,7 +107,7 @@ def test_what_is_not_a_members_is_refused(kraftpy_server: EmbeddedBroker, topic:
 
 
 def test_the_end_of_a_session_releases_and_counts_its_deliveries(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
-    """A member leaves, vanishes or opens its session anew: its records are available again, as delivered once more."""
+    """A member leaves, vanishes or opens a new session: its records are available again, counted as delivered."""
     name, group, topic_id = topic
     produce(kraftpy_server, name, 2)
     other = Member(kraftpy_server.bootstrap, group, topic_id, 1)

@@ -79,7 +79,7 @@ def test_a_taken_port(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["PLAINTEXT", "CONTROLLER"])
 async def test_a_port_that_is_taken_during_the_start(tmp_path: Path, ports: ReservedPorts, name: str) -> None:
-    """Another server, which reuses addresses too, begins to listen where this one has only bound its socket."""
+    """Another server, which reuses addresses too, begins to listen before this one does, at the same address."""
     port = ports.reserve()
     listeners = {"PLAINTEXT": 0, "CONTROLLER": 0, name: port}
     config = BrokerConfig.of(

@@ -189,7 +189,7 @@ async def test_a_late_marker_of_an_earlier_epoch_ends_nothing_either(
 
 
 async def test_what_another_leadership_was_told_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retriable error: the transaction goes on, and the client asks again at once."""
+    """A retriable error: the transaction continues, and the client asks again at once."""
     async with prepared(tmp_path, monkeypatch) as (broker, coordinator):
         replica = broker.replicas.leader("t", 0)
 
@@ -218,7 +218,7 @@ _PASSED_ON = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
 }
-"""What the coordinator says of the transaction is true of the write."""
+"""The coordinator's answer about the transaction decides about the write."""
 _UNREACHABLE = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,

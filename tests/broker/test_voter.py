@@ -77,7 +77,7 @@ class Peers:
         }  # fmt: skip
         self.receivers["raft"](PEER, body)
 
-    def has_all_up_to(self, index: int, term: int) -> None:
+    def bring_up_to(self, index: int, term: int) -> None:
         """One that does not vote asks to be fed, and then has it all."""
         self.receivers["raft"](PEER, {"type": "learn"})
         body = {
@@ -157,7 +157,7 @@ async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_ind
 
 
 class Long(Machine):
-    """A machine whose snapshots take until the event loop has served somebody else."""
+    """A machine whose snapshots take until the event loop has served another task."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -300,7 +300,7 @@ async def test_who_changes_the_voters_of_a_node_that_ends_is_told_that_it_is_not
         await voter.start(disk.root)
         await until(lambda: voter.is_active)
         peers.connection(PEER, True)
-        peers.has_all_up_to(voter.applied_index, voter.term)
+        peers.bring_up_to(voter.applied_index, voter.term)
         quorum = voter.quorum
         assert quorum is not None
         await until(lambda: quorum.why_no_change(add=PEER, remove=None) is None)

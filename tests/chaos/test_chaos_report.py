@@ -37,7 +37,7 @@ def timed(*events: tuple[int, Any, str, str, Any]) -> History:
 
 
 def steady(begin: int, end: int, every: int = 10) -> list[tuple[int, Any, str, str, Any]]:
-    """Return a send every so many milliseconds, acknowledged after one."""
+    """Return sends at this interval in milliseconds, each acknowledged after one."""
     events: list[tuple[int, Any, str, str, Any]] = []
     for at in range(begin, end, every):
         events.append((at, 0, "invoke", "send", [["send", "x", at]]))

@@ -42,7 +42,7 @@ def attempt(
 
 
 def survey(*acls: dict[str, str], final: bool = True, **changes: Any) -> list[Line]:
-    found = {"users": [], "quotas": [], "strangers": [], "treasures": {}, **changes}
+    found = {"users": [], "quotas": [], "made": [], "protected": {}, **changes}
     return done(AUDIT, "ok", "survey", {"acls": list(acls), **found}, **({"final": True} if final else {}))
 
 
@@ -114,10 +114,10 @@ WRONG: dict[str, tuple[str, Parts]] = {
         "shut-out",
         [password("x", final=True), log_in("x", False, final=True)],
     ),
-    "there is a stranger": ("changed", [survey(final=False), survey(strangers=["intruder"])]),
+    "an intruder created a topic": ("changed", [survey(final=False), survey(made=["intruder"])]),
     "offsets differ": (
         "changed",
-        [survey(final=False, treasures={"t": {"offsets": [0, 5]}}), survey(treasures={"t": {"offsets": [1, 5]}})],
+        [survey(final=False, protected={"t": {"offsets": [0, 5]}}), survey(protected={"t": {"offsets": [1, 5]}})],
     ),
     "a right is not in force": (
         "not-in-force",

@@ -1,4 +1,4 @@
-"""Rights that change in a simulated cluster: nobody is told anything, brokers agree in the end, mutants are caught."""
+"""Rights that change in a simulated cluster: nothing leaks, brokers agree in the end, mutants are caught."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_some_seeds_have_security_and_none_that_was_known_before() -> None:
 
 
 def test_the_names_of_what_is_protected_do_not_contain_each_other() -> None:
-    estate = security.Estate(ids={topic: bytes([number + 1]) * 16 for number, topic in enumerate(security._TOPICS)})
-    marks = [mark for _, _, mark in estate.treasures()]
+    protected = security.Protected(
+        ids={topic: bytes([number + 1]) * 16 for number, topic in enumerate(security._TOPICS)}
+    )
+    marks = [mark for _, _, mark in protected.secrets()]
     assert not any(one in other for one in marks for other in marks if one is not other)
-    assert estate.seen(b"vault-topic", b".. vault-topic vault-group ..") == [["group", "vault-group"]]
+    assert protected.seen(b"vault-topic", b".. vault-topic vault-group ..") == [["group", "vault-group"]]

@@ -43,7 +43,7 @@ def credentials_in(directory: Path) -> Credentials:
 
 
 def lets_in(credentials: Credentials, mechanism: str, name: str, password: str) -> bool:
-    """Whether a client with this password passes the whole exchange."""
+    """Return whether a client with this password passes the whole exchange."""
     chosen = MECHANISMS[mechanism]
     server = ScramServer(chosen, lambda asked: credentials.of(asked, chosen.code), b"secret", "of-the-server")
     client = ScramClient(chosen, name, "of-the-client")
@@ -102,7 +102,7 @@ def test_what_is_formatted_is_left_alone(tmp_path: Path) -> None:
 def test_a_broker_apart_is_told_that_users_have_no_effect(tmp_path: Path) -> None:
     done = kraftpy_format(write(tmp_path, "broker"), "--add-scram", "SCRAM-SHA-256=[name=a,password=b]")
     assert done.exit_code == 0, done.output
-    assert "no controller" in done.output
+    assert "this node is not a controller" in done.output
     assert not (tmp_path / "first" / "metadata").exists()
 
 

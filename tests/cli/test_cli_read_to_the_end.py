@@ -1,4 +1,4 @@
-"""Reading a transactional topic to its end: whatever it ends with, the command ends, and the group has no lag."""
+"""Reading a transactional topic to its end: the command ends, and the group has no lag, for each kind of end."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_a_group_the_command_ends_too(
 
 @pytest.mark.parametrize("ending", list(ENDINGS))
 def test_what_is_no_record_is_no_lag(kraftpy_server: EmbeddedBroker, rows: Rows, topic: str, ending: str) -> None:
-    """Another client's group has committed what it read, and its offset stays before the markers for ever."""
+    """Another client's group has committed the records it read, and its offset stays before the markers."""
     values = write_ending(kraftpy_server.bootstrap, topic, ending)
     group = f"{topic}-others"
     read = [row for row in rows("consume", topic, "--read-committed") if row["value"] in values]
@@ -119,7 +119,7 @@ def test_many_markers_in_a_row_are_passed(kraftpy_server: EmbeddedBroker, rows: 
 
 
 class Standing:
-    """A consumer that stands somewhere, and remembers what it is told to commit."""
+    """A consumer with a fixed position, which remembers the commits that are asked for."""
 
     def __init__(self, positions: dict[TopicPartition, int]) -> None:
         self.positions = positions

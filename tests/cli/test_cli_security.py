@@ -102,7 +102,7 @@ def test_what_a_command_does_not_use_is_named(servers: tuple[str, str], tmp_path
     path.write_text("group.id=g\nclient.id=mine\n")
     found = kraftpy("topic", "list", "--command-config", str(path), at=servers[0])
     assert found.exit_code == 0
-    assert "group.id: no setting of this command" in found.output
+    assert "group.id: not used by this command" in found.output
     assert kraftpy("topic", "list", "--command-config", str(tmp_path / "none"), at=servers[0]).exit_code == 2
 
 

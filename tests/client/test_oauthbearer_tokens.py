@@ -1,4 +1,4 @@
-"""Tokens of a client: where they come from, how long one is used, and what is said when there is none."""
+"""Tokens of a client: their sources, how long one is used, and the errors if none can be had."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def lose_the_only_copy(cluster: Cluster) -> None:
     with BlockingProducer(bootstrap_servers=cluster.address(1)) as producer:
         producer.send("t", b"only here")
     cluster.kill(1)
-    cluster.start(2)  # ready once it is unfenced: whom it may lead is decided by then
+    cluster.start(2)  # ready once it is unfenced: the partitions that it may lead are decided by then
 
 
 def in_sync(admin: BlockingAdmin) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A leader that is cut off gives no answer that its successor may have made untrue.
+"""A leader that is cut off gives no answer that its successor may have made wrong.
 
 It does not answer that an offset is past the log's end: a consumer with such an offset of its group, and metadata from
 before, would read everything again. And it hands out nothing to a share group: its successor may have been told that it

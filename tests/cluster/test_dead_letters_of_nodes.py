@@ -1,4 +1,4 @@
-"""Dead letters go to the leader of the queue, whichever node that is, and none is lost when it dies (KIP-1191).
+"""Dead letters go to the leader of the queue, on any node, and none is lost when it dies (KIP-1191).
 
 The test has its own cluster, because a node of it dies.
 """

@@ -122,7 +122,7 @@ def test_bytes_and_closes_are_passed_on(links: Links) -> None:
 
 
 def test_many_bytes_arrive_once_although_their_receiver_is_slow(links: Links) -> None:
-    """The companion is told to wait while it passes them on."""
+    """The companion waits for the slow receiver while it passes them on."""
     near = links.connect(links.from_one)
     near.sendall(b"there")
     far = links.accept()

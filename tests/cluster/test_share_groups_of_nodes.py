@@ -1,4 +1,4 @@
-"""Share groups on three nodes: acknowledged records never come again, all others do, whichever node dies.
+"""Share groups on three nodes: acknowledged records never come again and all others do, when any node dies.
 
 Each test has its own cluster, because nodes are killed or silenced.
 """

@@ -1,4 +1,4 @@
-"""A stored setting that cannot be used costs no node of three, whichever of them leads the partition.
+"""A stored setting that cannot be used ends none of three nodes, not even the leader of the partition.
 
 It has its own cluster, because a stored setting that cannot be used is put into the metadata for good.
 """

@@ -49,7 +49,7 @@ class Tools:
         self._address = address
         self._path = JavaProject(scratch / "jars", HERE / "tools" / "pom.xml").path()
         self.found: list[str] = []
-        """What is not as it should be."""
+        """The checks that failed."""
 
     def properties(self, name: str, mechanism: str, jaas: str, more: dict[str, str] | None = None) -> str:
         """Write a file with a client's settings; return its path."""

@@ -91,7 +91,7 @@ def check_shared(client: Client, found: list[str]) -> None:
 
 
 def check_dead_letters(bootstrap: str, found: list[str]) -> None:
-    """The rejected records, and no others, with their values and where they are from."""
+    """The rejected records, and no others, with their values and origins."""
     rejected = [number for number in range(RECORDS) if number % 10 == 9]
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "undertaker", "auto.offset.reset": "earliest"}

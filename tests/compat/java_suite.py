@@ -12,7 +12,7 @@ our own client, with every codec, and partly compacted. When it has stopped:
 3. It decodes `__consumer_offsets` and `__transaction_state`; the commits and the transactional ids made must be among
    what it prints.
 4. It reads the producer snapshots and the `.txnindex` files: every transaction that was aborted, and who wrote it.
-5. What Kafka's classes write (`Segments.java`) must be to us what it is to them.
+5. Files that Kafka's classes write (`Segments.java`) must mean the same to us.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What is asked of a run."""
+    """The options of a run."""
 
     with_kafka: bool
     roles: str

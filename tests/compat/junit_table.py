@@ -28,7 +28,7 @@ class Outcome:
     """passed, failed, aborted (by an assumption that does not hold), disabled (by Kafka)."""
     cause: str = ""
     notes: tuple[str, ...] = ()
-    """What it looked for in Kafka's process, and lines of nodes' logs that tell of errors."""
+    """Names that it looked for in Kafka's process, and lines about errors in nodes' logs."""
     is_flaky_in_kafka: bool = False
     seconds: float = 0.0
 
@@ -50,7 +50,7 @@ class Outcome:
 
     @property
     def has_crashed_a_node(self) -> bool:
-        """True if a node logged a traceback: a bug, whatever the test says."""
+        """True if a node logged a traceback: a bug, even if the test passes."""
         return any("Traceback" in note for note in self.notes)
 
 

@@ -30,7 +30,7 @@ class JavaProject:
         shutil.copy(pom, made_of)
 
     def compile(self, sources: Sequence[Path], name: str = "") -> Path:
-        """Compile the sources into the directory, or into the one with this name below it; return where they are."""
+        """Compile the sources into the directory, or into the one with this name below it; return the path."""
         into = self._directory / name
         into.mkdir(exist_ok=True)
         if name:

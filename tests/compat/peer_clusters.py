@@ -69,8 +69,8 @@ def properties(node: int, ports: list[int], controller_ports: list[int], data: P
 class PeerCluster:
     """The nodes of one cluster, numbered from 1, in a directory of their own.
 
-    `extra` are settings beside those of `properties`, or in their place; `java` the options of Kafka's JVMs, and `path`
-    Kafka's class path.
+    `extra` are settings beside those of `properties`, or in their place; `listeners` are client listeners beside
+    PLAINTEXT, protocols by name; `java` are the options of Kafka's JVMs, and `path` is Kafka's class path.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class PeerCluster:
         count: int,
         extra: Mapping[str, str] | None = None,
         *,
+        listeners: Mapping[str, str] | None = None,
         java: Sequence[str] = WARM,
         path: str | None = None,
     ) -> None:
@@ -88,11 +89,20 @@ class PeerCluster:
         self._reserved = ReservedPorts()
         self.ports = [self._reserved.reserve() for _ in range(count)]
         self.controller_ports = [self._reserved.reserve() for _ in range(count)]
+        self.more_ports = {name: [self._reserved.reserve() for _ in range(count)] for name in listeners or {}}
+        """The ports of each listener in `listeners`, node by node."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._options = java
         self._path = (path or kafka_class_path()) if kind == "kafka" else ""
         for node in range(1, count + 1):
             settings = properties(node, self.ports, self.controller_ports, self.directory / f"data{node}")
+            for name, protocol in (listeners or {}).items():
+                address = f",{name}://127.0.0.1:{self.more_ports[name][node - 1]}"
+                settings["listeners"] = f"{settings['listeners']}{address}"
+                settings["advertised.listeners"] = f"{settings['advertised.listeners']}{address}"
+                settings["listener.security.protocol.map"] = (
+                    f"{settings['listener.security.protocol.map']},{name}:{protocol}"
+                )
             lines = [f"{name}={value}\n" for name, value in {**settings, **(extra or {})}.items()]
             file = self.directory / f"{node}.properties"
             file.write_text("".join(lines), encoding="utf-8")
@@ -105,11 +115,15 @@ class PeerCluster:
     def _java(self, *arguments: str) -> list[str]:
         return ["java", *self._options, "-cp", self._path, *arguments]
 
+    def process_id(self, node: int) -> int:
+        """The id of the process of a node that runs."""
+        return self._processes[node].pid
+
     def data_directory(self, node: int) -> str:
         return str(self.directory / f"data{node}")
 
     def output(self, node: int) -> str:
-        """What the process of a node has printed."""
+        """Return the output of a node's process."""
         return (self.directory / f"{node}.out").read_text(encoding="utf-8", errors="replace")
 
     def start(self) -> None:
@@ -158,7 +172,7 @@ class PeerCluster:
 
 
 def answers(port: int) -> bool:
-    """Whether a node answers a request for its versions."""
+    """Return whether a node answers a request for its versions."""
     try:
         with socket.create_connection(("127.0.0.1", port), 0.2) as connection:
             connection.settimeout(1)

@@ -6,7 +6,7 @@ Needs a JDK, Maven and a repository that has the connector (spark-sql-kafka-0-10
 if there is none, `BEFORE` in the same Spark; which one it was is printed. One broker holds topics that librdkafka
 filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its checkpoint
 with changes in between, the ends of its batches compared too, and each write goes to topics of either's own, which
-librdkafka reads. What differs by design (docs/how-to/spark.md) is checked to be as documented. Part of `make compat`.
+librdkafka reads. Differences by design (docs/how-to/spark.md) must be as documented. Part of `make compat`.
 """
 
 from __future__ import annotations

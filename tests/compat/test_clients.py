@@ -129,7 +129,7 @@ def test_restart_in_between_keeps_records_and_positions(tmp_path: Path, topic: s
         client.produce(broker.bootstrap, topic, [Message(b"%d" % i) for i in range(100, 150)])
         broker.kill()
         broker.start()
-        # The group resumes where it was; a new group reads everything.
+        # The group resumes at its offsets; a new group reads everything.
         found = client.consume(broker.bootstrap, topic, 50, group="readers")
         assert [m.value for m in found] == [b"%d" % i for i in range(100, 150)]
         assert [m.offset for m in client.consume(broker.bootstrap, topic, 150)] == list(range(150))

@@ -141,7 +141,7 @@ def test_members_come_and_go_and_topics_grow(start_broker: BrokerFactory, closin
     group.close()
     assert admin.describe_consumer_groups(["g"])["g"].result(20).state == ConsumerGroupState.EMPTY
 
-    # Later members resume where they were, even with the other protocol: the group is empty.
+    # Later members resume at the group's offsets, even with the other protocol: the group is empty.
     group.send("t", 60)
     group.join("t", **{"group.protocol": "classic", "session.timeout.ms": 6000})
     group.wait(group.has_all)

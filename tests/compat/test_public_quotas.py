@@ -1,4 +1,4 @@
-"""Quotas as public clients see them: they are told how long to wait, wait, and get everything in the end."""
+"""Quotas as public clients see them: brokers throttle them, they wait, and get everything in the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedBroker]:
-    """A broker whose quotas forget soon, so that nobody waits for long."""
+    """A broker whose quotas forget soon, so that no client waits for long."""
     with EmbeddedBroker(settings={"quota.window.num": "2", "controller.quota.window.num": "3"}) as started:
         yield started
 

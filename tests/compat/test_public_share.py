@@ -1,6 +1,6 @@
 """confluent-kafka's ShareConsumer (KIP-932): members share partitions, join, leave and die; topics grow; brokers die.
 
-Its share consumer is a preview, and says so when it is made. It has no requests of administrators for share groups:
+Its share consumer is a preview, and logs that when it is made. It has no requests of administrators for share groups:
 those go through our command.
 
 The test in which brokers die has its own cluster.
@@ -89,7 +89,7 @@ class Group:
     def has_all(self) -> bool:
         return len(self.seen) == self.sent
 
-    def is_done_with(self) -> int:
+    def finished_records(self) -> int:
         """Count the records that the group will not be given again."""
         offsets = rows(self.bootstrap, "group", "describe", "g")
         return sum(each["start_offset"] for each in offsets if each["end_offset"])
@@ -105,7 +105,7 @@ class Group:
         return len(members) == count and len(read) == partitions and all(member["partitions"] for member in members)
 
     def leave(self) -> None:
-        """Let the newest member leave. It acknowledges the last records it received only when told to."""
+        """Let the newest member leave. The last records that it received are acknowledged only by this commit."""
         member = self.members.pop()
         outcome = member.commit_sync(BOUND_SECONDS)
         assert not any(outcome.values()), outcome
@@ -180,7 +180,7 @@ def test_members_share_partitions_come_and_go_and_topics_grow(
     assert (described["state"], described["members"]) == ("Empty", 0)
     assert_all_is_done_with(rows(broker.bootstrap, "group", "describe", "g"), group.sent)
 
-    # A later member resumes where they left off.
+    # A later member resumes after the records that they finished.
     group.send("t", 50)
     group.join("t")
     group.wait(group.has_all)
@@ -276,6 +276,6 @@ def test_a_group_lives_through_the_deaths_of_brokers(closing: list[Group]) -> No
         group.wait(lambda: group.is_read_by(2, 6))
         group.send("t", 300)
         # Acknowledgements to a broker that died are lost: such records are delivered again by the next leader.
-        group.wait(lambda: group.has_all() and group.is_done_with() == group.sent)
+        group.wait(lambda: group.has_all() and group.finished_records() == group.sent)
         group.close()
         assert_all_is_done_with(rows(cluster.bootstrap_servers, "group", "describe", "g"), group.sent)

@@ -1,6 +1,6 @@
 """The world of containers: that each ability does what it says, and a short run; by `make docker-test` alone.
 
-What is broken is looked at from where it hurts: from another container, from inside the one that was hit, by a client.
+Each fault is observed at its effects: from another container, from inside the one that was hit, by a client.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def opened(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 
 @pytest.fixture
 def world(opened: DockerWorld) -> Iterator[DockerWorld]:
-    """Each test leaves a cluster that is whole, of which nobody ended but by its hand."""
+    """Each test leaves a whole cluster, in which no process ended except by the test itself."""
     yield opened
 
     async def heal() -> None:
@@ -123,7 +123,7 @@ def send_many(world: DockerWorld) -> None:
 
 
 def test_a_link_is_cut_in_one_direction_and_mended(world: DockerWorld) -> None:
-    """No connection comes about whichever end asks, and the third node notices nothing."""
+    """Neither end can connect to the other, and the third node notices nothing."""
     asyncio.run(world.cut([(1, 2)]))
     assert reaches(world, 1, 2) is None
     assert reaches(world, 2, 1) is None, "the answer does not arrive"
@@ -179,7 +179,7 @@ def test_a_clock_is_wrong_and_the_node_serves(world: DockerWorld) -> None:
 
 
 def test_full_disks_refuse_records_and_end_no_node(world: DockerWorld) -> None:
-    """ENOSPC inside, no record is taken, every node goes on; and all is as before once there is space."""
+    """The node meets ENOSPC and refuses records, no node ends, and all is as before once there is space."""
 
     async def fill(*, full: bool) -> None:
         for node in NODES:
@@ -224,7 +224,7 @@ def test_a_paused_node_does_not_answer_and_goes_on(world: DockerWorld) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "stop", "lose_unsynced", "lose_disk"])
 def test_a_node_that_ended_comes_back_and_has_all_there_is(world: DockerWorld, how: str) -> None:
-    """With what it had, or, where its volume is lost, with what the others have; its copy is complete."""
+    """It has its own data, or if its volume is lost, that of the others; its copy is complete."""
     end = send(world)
 
     async def hurt() -> None:

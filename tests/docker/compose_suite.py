@@ -7,14 +7,19 @@ this machine, of which some may be taken.
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from docker_engine import (
     ROOT,
+    SECONDS,
     Commits,
     Compose,
     Container,
@@ -50,7 +55,7 @@ FOR_CLIENTS = {
     "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
 }
 SECRET = {"KAFKA_KRAFTPY_QUORUM_SECRET": "a secret that the nodes share"}
-"""What Kafka's examples of several nodes have not, and nodes on several hosts need here."""
+"""Settings that Kafka's examples of several nodes lack, and nodes on several hosts need here."""
 
 
 # --- one container ----------------------------------------------------------------------------------------------------
@@ -325,3 +330,100 @@ def test_it_is_stopped_and_started_with_its_data(cluster: Compose) -> None:
     for node in NODES:
         cluster.container(node).wait_healthy()
     assert read_strings(OUTSIDE, "kept") == [b"a", b"b", b"c"]
+
+
+# --- three nodes with TLS and passwords -------------------------------------------------------------------------------
+
+SECURE = ROOT / "docker" / "compose.secure.yaml"
+SECURE_OUTSIDE = "localhost:9092,localhost:9102,localhost:9112"
+
+
+@pytest.fixture
+def secure(image: str, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Compose, Path]]:
+    """The nodes, and the directory with their keys, both made as the compose file says."""
+    file = tmp_path / "docker" / SECURE.name
+    file.parent.mkdir()
+    file.write_text(SECURE.read_text())
+    keys = file.parent / "secure"
+    command(sys.executable, "-m", "kraftpy", "init", keys, "--nodes", 3, "--secure")
+    monkeypatch.setenv("NODE_USER", f"{os.getuid()}:{os.getgid()}")
+    with Compose(file, project) as compose:
+        for node in NODES:
+            compose.container(node).wait_healthy()
+        yield compose, keys
+        for node in NODES:
+            assert "Traceback" not in compose.container(node).logs()
+            assert UNEXPECTED not in compose.container(node).logs()
+
+
+def client_settings(keys: Path) -> dict[str, Any]:
+    """librdkafka's settings of the first administrator."""
+    found = re.search(r'username="(\S+)" password="(\S+)"', (keys / "client.properties").read_text())
+    assert found is not None
+    return {
+        "bootstrap.servers": SECURE_OUTSIDE,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(keys / "ca.pem"),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": found[1],
+        "sasl.password": found[2],
+    }
+
+
+def read_one(settings: dict[str, Any], topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer({**settings, "group.id": f"g-{topic}", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    received: list[bytes | None] = []
+    wait_until(
+        lambda: received.extend(each.value() for each in consumer.consume(count, 1.0)) or len(received) >= count,
+        f"{count} records of {topic}",
+    )
+    consumer.close()
+    return received
+
+
+def test_three_secure_nodes_let_in_whom_they_know_and_survive_a_kill(secure: tuple[Compose, Path]) -> None:
+    compose, keys = secure
+    administrator = client_settings(keys)
+    admin = AdminClient(administrator)
+    admin.create_topics([NewTopic("t", 1, 3)])["t"].result(60)
+    command("docker", "kill", compose.container("kafka2").name)
+    producer = Producer({**administrator, "acks": "all"})
+    failed: list[KafkaError] = []
+    for value in (b"a", b"b", b"c"):
+        producer.produce("t", value, on_delivery=lambda error, _: failed.append(error) if error else None)
+    assert producer.flush(SECONDS) == 0
+    assert failed == []
+    assert read_one(administrator, "t", 3) == [b"a", b"b", b"c"]
+    command("docker", "start", compose.container("kafka2").name)
+    compose.container("kafka2").wait_healthy()
+    wait_until(
+        lambda: [len(each.isrs) for each in admin.list_topics("t", 10).topics["t"].partitions.values()] == [3],
+        "the node that was killed is in sync again",
+    )
+
+
+def test_three_secure_nodes_refuse_whom_they_do_not_know(secure: tuple[Compose, Path]) -> None:
+    _, keys = secure
+    administrator = client_settings(keys)
+    for wrong in ({"sasl.password": "wrong"}, {"sasl.username": "nobody"}):
+        errors: list[KafkaError] = []
+        refused = AdminClient({**administrator, **wrong, "error_cb": errors.append})
+        wait_until(
+            lambda client=refused, found=errors: (  # type: ignore[misc]
+                client.poll(0.1) or any(each.code() == KafkaError._AUTHENTICATION for each in found)
+            ),
+            "the login is refused",
+        )
+    with pytest.raises(KafkaException):
+        AdminClient({"bootstrap.servers": SECURE_OUTSIDE}).list_topics(timeout=5)
+    properties = keys / "client.properties"
+    command(
+        sys.executable, "-m", "kraftpy", "topic", "create", "mine", "--bootstrap-server", SECURE_OUTSIDE,
+        "--command-config", properties,
+    )  # fmt: skip
+    listed = command(
+        sys.executable, "-m", "kraftpy", "topic", "list", "--bootstrap-server", SECURE_OUTSIDE,
+        "--command-config", properties,
+    )  # fmt: skip
+    assert "mine" in listed

@@ -1,4 +1,4 @@
-"""The engine, started where none runs, and the image of this source tree."""
+"""The engine, started if none runs, and the image of this source tree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def image(engine: None) -> str:
-    """The image, built as the README says, from a base that was made here where it cannot be pulled."""
+    """The image, built as in the README; if its base cannot be pulled, from one that is made here."""
     if not succeeds("docker", "image", "inspect", BASE) and not succeeds("docker", "pull", BASE):
         command(ROOT / "docker" / "base-image.sh", timeout=600)
     command("docker", "build", "--file", "docker/Dockerfile", "--tag", IMAGE, ".", timeout=600)

@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "kraftpy"
 SECONDS = 120.0
 MOST_WAITING = 10_000
-"""Records that a producer holds while nobody takes them."""
+"""Records that a producer may hold while no broker takes them."""
 
 
 def command(*arguments: object, timeout: float = SECONDS) -> str:
-    """What a command prints; it must succeed."""
+    """Run a command, which must succeed; return its output."""
     done = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=ROOT,
@@ -37,7 +37,7 @@ def command(*arguments: object, timeout: float = SECONDS) -> str:
 
 
 def succeeds(*arguments: object) -> bool:
-    """Whether a command is there and ends with status 0."""
+    """Return whether a command exists and ends with status 0."""
     try:
         return (
             subprocess.run([str(a) for a in arguments], capture_output=True, timeout=SECONDS, check=False).returncode
@@ -56,7 +56,7 @@ def wait_until(reached: Callable[[], object], what: str, seconds: float = SECOND
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """A free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -72,7 +72,7 @@ class Container:
         return dict(json.loads(command("docker", "inspect", "--format", "{{json .State}}", self.name)))
 
     def run(self, *arguments: object) -> str:
-        """What a command prints inside."""
+        """Run a command inside the container; return its output."""
         return command("docker", "exec", self.name, *arguments)
 
     def logs(self) -> str:
@@ -101,7 +101,7 @@ class Compose:
         self._command = [*tool, "--file", str(file), "--project-name", project]
 
     def __call__(self, *arguments: object) -> str:
-        """What a compose command prints."""
+        """Run a compose command; return its output."""
         return command(*self._command, *arguments, timeout=600)
 
     def __enter__(self) -> Compose:
@@ -173,7 +173,7 @@ class Load:
         self.count += 1
 
     def wait_for_more(self, records: int = 300) -> None:
-        """Until so many more were acknowledged."""
+        """Wait until this number of further records is acknowledged."""
         target = self.count + records
         wait_until(lambda: self.count >= target, f"{records} more records acknowledged")
 
@@ -215,12 +215,12 @@ class Commits:
                 break
 
     def wait_for_more(self, commits: int = 20) -> None:
-        """Until so many more were acknowledged."""
+        """Wait until this number of further records is acknowledged."""
         target = self.count + commits
         wait_until(lambda: self.count >= target, f"{commits} more commits acknowledged")
 
     def committed(self) -> list[int]:
-        """What the group finds; offsets of a commit that was never answered may be one higher."""
+        """Return the records that the group finds; offsets of a commit that was never answered may be one higher."""
         found = self._consumer.committed(self._offsets(-1001), timeout=SECONDS)
         self._consumer.close()
         return [partition.offset for partition in found]
@@ -270,10 +270,10 @@ def round_trip(bootstrap: str, topic: str, records: Sequence[bytes] = (b"a", b"b
 
 
 def engine_answers() -> bool:
-    """Whether there is a daemon to talk to."""
+    """Return whether there is a daemon to talk to."""
     return succeeds("docker", "info")
 
 
 def is_root() -> bool:
-    """Whether this process may install and start things."""
+    """Return whether this process may install and start things."""
     return os.geteuid() == 0

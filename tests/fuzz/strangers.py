@@ -1,4 +1,4 @@
-"""Strangers at secure listeners: generated input before anybody has logged in, against one node.
+"""Strangers at secure listeners: generated input before any login, against one node.
 
     python tests/fuzz/strangers.py --inputs 100000 --seed 1
 
@@ -112,7 +112,7 @@ GREETING = greeting()
 
 
 def at_tls(chance: Random) -> list[bytes]:
-    """What arrives where a handshake should."""
+    """Bytes in place of a handshake."""
     match chance.randrange(5):
         case 0:
             return [chance.randbytes(chance.choice((1, 5, 100, 20_000)))]
@@ -128,7 +128,7 @@ def at_tls(chance: Random) -> list[bytes]:
 
 
 def before_sasl(chance: Random) -> list[bytes]:
-    """Requests of those who have not logged in."""
+    """Requests of a client that has not logged in."""
     good = [
         encode_request(ApiKey.API_VERSIONS, 3, 1, "c", ApiVersionsRequest(client_software_name="x"))
         if chance.random() < 0.5
@@ -152,7 +152,7 @@ def before_sasl(chance: Random) -> list[bytes]:
 
 
 def tokens(chance: Random) -> list[bytes]:
-    """Tokens behind a good handshake, of somebody who does not know the password."""
+    """Tokens behind a good handshake, of a client that does not know the password."""
     mechanism = chance.choice(("PLAIN", *MECHANISMS))
     version = chance.choice((0, 1))
     shake = encode_request(ApiKey.SASL_HANDSHAKE, version, 1, "c", SaslHandshakeRequest(mechanism=mechanism))
@@ -191,7 +191,7 @@ async def one(port: int, sent: list[bytes]) -> bytes:
 
 
 def cluster_id(node: Node) -> bytes:
-    """Return what only somebody who is in is told."""
+    """Return the cluster's id, by which an answer to an authenticated client is recognized."""
     told = set()
     for session in (Session((HOST, node.plain)), Session((HOST, node.sasl), USER, PASSWORD)):
         told.add(session.ask_bytes(ApiKey.METADATA, MetadataRequest(topics=[]), 9))

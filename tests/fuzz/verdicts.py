@@ -95,7 +95,7 @@ class Step(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """What ran: the product's innermost function, the same for the same cause."""
+        """The product's innermost function that ran, the same for the same cause."""
         frames = [frame for stack in self.stacks[:1] for frame in stack.split(" < ")]
         ours = [frame for frame in frames if "(kraftpy/" in frame]
         return re.sub(r":\d+\)$", ")", (ours or frames or ["seen in no stack"])[0])

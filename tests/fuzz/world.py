@@ -62,7 +62,7 @@ class World:
             settings["kraftpy.flush.before.ack"] = "true"
         self.nodes = nodes
         self.steps_directory = directory / "steps"
-        """Where the nodes write what steps of their event loops cost."""
+        """The file to which nodes write the costs of steps of their event loops."""
         self._environment = {_LOG_LEVEL: "INFO"}
         if measures_steps:
             self.steps_directory.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
         if client.waiting:
             return
         joins = client.epoch == 0
-        client.owns &= client.told  # it stops reading partitions taken from it before it says so
+        client.owns &= client.told  # it stops reading partitions taken from it before it reports that
         full = client.reports or joins
         message = ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -86,7 +86,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
                 client.epoch = answer.member_epoch
                 told = assigned(answer)
                 if told is not None:
-                    # It reads new partitions at once, and stops reading removed ones some time before it says so.
+                    # It reads new partitions at once, and stops reading removed ones some time before it reports that.
                     client.owns |= told
                     client.told = told
             case ErrorCode.FENCED_MEMBER_EPOCH | ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.FENCED_INSTANCE_ID:

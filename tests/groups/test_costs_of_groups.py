@@ -353,7 +353,7 @@ def replayed(records: Iterable[Record]) -> GroupCoordinator:
 
 
 def test_groups_are_restored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they are many, or have many members."""
+    """Both many groups, and groups with many members."""
     monkeypatch.setattr(restoration, "MEMBERS_AT_ONCE", 200)
     started = 0
     set_deadline = Deadlines.set

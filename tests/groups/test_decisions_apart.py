@@ -1,6 +1,6 @@
 """Large assignments are computed apart from a coordinator, which serves other groups in the meantime.
 
-Requests about the same group wait, and nobody sees half of a decision.
+Requests about the same group wait, and no client sees half of a decision.
 """
 
 from __future__ import annotations

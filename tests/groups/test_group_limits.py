@@ -90,7 +90,7 @@ class Machine:
         self.step(Tick())
 
     def finish(self) -> int:
-        """Let work that goes on in pieces come to its end. Returns how many pieces followed the first."""
+        """Finish work that is done in pieces. Returns how many pieces followed the first."""
         count = 0
         while (due := self.coordinator.next_deadline()) is not None and due <= self.now + 10:
             self.tick(due)

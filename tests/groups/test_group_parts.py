@@ -301,7 +301,7 @@ def test_a_join_that_is_not_looked_at_names_no_member() -> None:
 
 
 def test_a_description_of_share_groups_says_that_its_coordinator_is_elsewhere() -> None:
-    """Kafka says so of share groups, and of no other kind; and nothing if there are no share groups at all."""
+    """Kafka has this message for share groups only; and none if there are no share groups at all."""
     for error, message in (
         (ErrorCode.NOT_COORDINATOR, "This is not the correct coordinator."),
         (ErrorCode.UNSUPPORTED_VERSION, None),

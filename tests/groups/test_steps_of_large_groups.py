@@ -51,7 +51,7 @@ from kraftpy.types import TopicId, TopicPartition
 
 MANY = UNITS_AT_ONCE + 500
 AT_ONCE = 10
-"""What may be done on the spot, so that the rest of a step shows."""
+"""The work that may be done on the spot, so that the rest of a step shows."""
 SHAPES: dict[str, dict[str, int]] = {
     "one large topic": {"t": MANY},
     "many topics": {f"topic-{number:05}": 1 for number in range(MANY)},

@@ -34,7 +34,7 @@ class Written(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A producer's write, as far as it changes what the log knows of the producer."""
+    """A producer's write, reduced to the changes of the producer's state."""
 
     producer_id: int
     producer_epoch: int

@@ -1,4 +1,4 @@
-"""What a copy of a log still has in common with the log after a restart (`log.copies`)."""
+"""The part of a log that a copy still has in common with it after a restart (`log.copies`)."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_a_flush_opens_few_files_however_many_segments_wait() -> None:
 
 
 def starts(job: FlushJob) -> list[int]:
-    """Return where the leader epochs that a job stores begin."""
+    """Return the start offsets of the leader epochs that a job stores."""
     lines = [line.split() for line in (job.epochs or b"").decode().splitlines()[2:]]
     return [int(words[1]) for words in lines if len(words) == 2 and words[0].isdigit()]  # behind them: a checksum
 

@@ -133,7 +133,7 @@ class Scripted:
         verification.is_confirmed = True
 
     def confirmed(self, id: int, epoch: int) -> str:  # noqa: A002
-        """That later moment."""
+        """Check the confirmed producer at that later moment."""
         self.log.producers.check_confirmed(id, epoch)
         return "may write"
 

@@ -35,7 +35,7 @@ CONTACT_MS = 1_000
 
 
 class Controller:
-    """Sessions beside a state machine: proposals are applied when the test says so."""
+    """Sessions beside a state machine: proposals are applied when the test asks for it."""
 
     def __init__(self, brokers: int = 3, *, balance_interval_ms: int | None = None) -> None:
         self.machine = MetadataStateMachine()

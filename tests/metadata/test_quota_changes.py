@@ -1,4 +1,4 @@
-"""Client quotas in the metadata: what changes them, what a snapshot keeps, and who may read it."""
+"""Client quotas in the metadata: changes, snapshots, and the versions of nodes that can read them."""
 
 from __future__ import annotations
 

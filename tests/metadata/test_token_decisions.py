@@ -42,7 +42,7 @@ def token(token_id: str = "a", **changes: object) -> DelegationToken:
 
 
 class Metadata:
-    """A state machine that is told one command after the other."""
+    """A state machine that decides one command after the other."""
 
     def __init__(self, *tokens: DelegationToken) -> None:
         self.machine = MetadataStateMachine()

@@ -41,7 +41,7 @@ UNKNOWN |= {"WriteShareGroupState", "DeleteShareGroupState", "ReadShareGroupStat
 UNKNOWN |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
 UNKNOWN |= {"StreamsGroupTopologyDescriptionUpdate", "UnregisterController"}
 UNKNOWN |= {f"{verb}DelegationToken" for verb in ("Create", "Renew", "Expire", "Describe")}
-"""What kafka-python does not speak; kio does."""
+"""APIs that kafka-python does not have; kio does."""
 
 OTHER_NAMES = {
     "EntryResult": "EntryData",

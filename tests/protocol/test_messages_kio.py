@@ -19,7 +19,7 @@ from wire_samples import every_message, is_of_kafka_4_4, samples, versions_of
 from kraftpy.protocol.schema import REQUIRED, decode, encode, fields
 
 RENAMED = {"acceptable_recovery_lag_legacy": "acceptable_recovery_lag"}
-"""What Kafka 4.4 calls by another name."""
+"""Fields that Kafka 4.4 calls by another name."""
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 

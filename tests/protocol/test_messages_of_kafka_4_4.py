@@ -1,4 +1,4 @@
-"""What came with Apache Kafka 4.4, which other implementations do not know yet: the bytes are those of Kafka itself.
+"""Messages new in Apache Kafka 4.4, which other implementations do not have yet: the bytes are those of Kafka itself.
 
 `kafka_4_4_messages.txt` was printed by compat/java_messages/PrintMessages.java, which has the same messages in the same
 order.

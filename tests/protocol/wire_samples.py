@@ -20,7 +20,7 @@ OF_KAFKA_4_4 = {
     ("StreamsGroupTopologyDescriptionUpdate", 0),
     ("UnregisterController", 0),
 }
-"""What came with Kafka 4.4: other implementations do not know it yet (`test_messages_of_kafka_4_4`)."""
+"""Messages new in Kafka 4.4: other implementations do not have them yet (`test_messages_of_kafka_4_4`)."""
 
 
 def is_of_kafka_4_4(kind: Any, version: int) -> bool:

@@ -95,7 +95,7 @@ class Node:
             self.quorum.snapshot_saved(captured.index)
 
     def work_on_snapshots(self) -> None:
-        """What the shell's thread does: decode and encode."""
+        """Do the work of the shell's thread: decode and encode."""
         if (decode := self.quorum.snapshot_to_decode) is not None:
             outcome: Callable[[], None] | Exception
             try:

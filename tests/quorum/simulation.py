@@ -120,7 +120,7 @@ class World:
 
     # -- what nodes report
 
-    def has_applied(self, node: SimulatedNode) -> None:
+    def on_applied(self, node: SimulatedNode) -> None:
         """A node has one more command: it is the one that was there for all others."""
         place = len(node.applied) - 1
         if place == len(self.sequence):
@@ -130,7 +130,7 @@ class World:
         elif place > len(self.sequence) or self.sequence[place] != node.applied[-1]:
             self.broke(f"SAFETY-APPLY command {place} is {node.applied[-1]!r} here")
 
-    def has_restored(self, applied: list[bytes]) -> None:
+    def on_restored(self, applied: list[bytes]) -> None:
         if applied != self.sequence[: len(applied)]:
             self.broke("SAFETY-SNAPSHOT a snapshot is of no state that there was")
 
@@ -302,7 +302,7 @@ class Machine:
 
     def apply(self, index: int, term: int, data: bytes) -> None:
         self.node.applied.append(data)
-        self.world.has_applied(self.node)
+        self.world.on_applied(self.node)
         if self.node.proposed.pop((index, term), None) == data:
             self.world.acknowledged.add(data)
 
@@ -319,7 +319,7 @@ class Machine:
 
     def restore(self, data: bytes) -> None:
         restored = msgpack.unpackb(data)
-        self.world.has_restored(restored)
+        self.world.on_restored(restored)
         self.node.applied = restored
 
 
@@ -401,7 +401,7 @@ class OurNode:
         self.release(held)
 
     def decode(self) -> Iterator[None]:
-        """A leader's snapshot is decoded while messages go on."""
+        """A leader's snapshot is decoded while messages arrive."""
         decode = self.quorum.snapshot_to_decode
         assert decode is not None
         outcome = decode()
@@ -409,7 +409,7 @@ class OurNode:
         self.quorum.snapshot_decoded(outcome)
 
     def encode(self) -> Iterator[None]:
-        """A snapshot for followers is captured, and encoded while messages go on."""
+        """A snapshot for followers is captured, and encoded while messages arrive."""
         captured = self.quorum.capture_snapshot()
         yield
         self.quorum.snapshot_encoded(Snapshot(index=captured.index, term=captured.term, data=captured.encode()))
@@ -528,7 +528,7 @@ def stock_classes() -> tuple[Any, Any]:
         def add(self, command: bytes) -> None:
             self.applied.append(command)
             self.node.applied = self.applied
-            self.node.world.has_applied(self.node)
+            self.node.world.on_applied(self.node)
 
     _stock = (library, Replicated)
     return _stock

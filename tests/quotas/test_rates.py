@@ -15,71 +15,100 @@ from kraftpy.quotas.rates import MOST_WAIT_MS, Rate
 SAMPLES, SAMPLE_MS = 11, 1000
 
 
-def test_a_rate_below_the_limit_does_not_wait_and_a_spike_does() -> None:
+def test_a_client_below_its_limit_does_not_wait_and_one_beyond_its_burst_does() -> None:
     rate = Rate(SAMPLES, SAMPLE_MS)
-    for second in range(10):
-        rate.record(400, second * 1000)
+    for second in range(60):
+        rate.record(400, 500, second * 1000)
         assert rate.wait_ms(500, second * 1000) == 0
-    rate.record(2300, 10_500)  # 6300 in 10.5 s are 600 a second
-    assert rate.measure(10_500) == pytest.approx(600)
-    assert rate.wait_ms(500, 10_500) == 2100
-    rate.record(0, 12_500)  # the first samples have left the window of 11 s
-    assert rate.measure(12_500) == pytest.approx((400 * 8 + 2300) / 10.5, rel=0.01)
-    for second in range(13, 24):
-        rate.record(400, second * 1000)
-    assert rate.wait_ms(500, 23_500) == 0
+    rate.record(5300, 500, 60_000)  # a burst of 500 for 10 s, and 300 more
+    assert rate.wait_ms(500, 60_000) == 600
+    assert rate.wait_ms(500, 60_400) == 200
+    assert rate.wait_ms(500, 60_600) == 0
 
 
-def test_percent_of_time() -> None:
+@pytest.mark.parametrize(
+    ("amount", "limit", "wait_ms"),
+    [(1000, 100, 0), (1000, 50, 10_000), (6300, 600, 500), (107.1, 10, 710), (10**9, 1000, 999_990_000)],
+)
+def test_a_first_burst_waits_as_in_kafka(amount: float, limit: float, wait_ms: int) -> None:
+    """There, (O - T) / T * W for the rate O over the window W of all samples but one, and the limit T."""
     rate = Rate(SAMPLES, SAMPLE_MS)
-    for second in range(10):
-        rate.record(4, second * 1000)
-        assert rate.wait_ms(10, second * 1000) == 0
-    rate.record(67.1, 10_500)  # 107.1 in 10.5 s are 10.2 a second: 0.2 / 10 of 10.5 s
-    assert rate.wait_ms(10, 10_500) == 210
-
-
-def test_a_burst_is_averaged_over_the_whole_window_but_one_sample() -> None:
-    rate = Rate(SAMPLES, SAMPLE_MS)
-    rate.record(1000, 50_000)
-    assert rate.measure(50_000) == pytest.approx(100)
-    assert rate.wait_ms(100, 50_000) == 0
-    assert rate.wait_ms(50, 50_000) == 10_000
+    rate.record(amount, limit, 50_000)
+    assert rate.wait_ms(limit, 50_000) == wait_ms == round((amount / 10 - limit) / limit * 10_000) or wait_ms == 0
 
 
 def test_a_use_that_is_taken_back_has_no_effect() -> None:
     rate, other = Rate(SAMPLES, SAMPLE_MS), Rate(SAMPLES, SAMPLE_MS)
     for each in (rate, other):
-        each.record(700, 0)
-    rate.record(5000, 100)
-    rate.record(-5000, 100)
-    assert rate.measure(200) == other.measure(200)
+        each.record(1700, 100, 0)
+    rate.record(5000, 100, 100)
+    rate.record(-5000, 100, 100)
+    assert rate.wait_ms(100, 200) == other.wait_ms(100, 200) == 6_800
 
 
-def test_a_pause_forgets_everything() -> None:
+def test_what_was_used_is_forgotten_at_the_rate() -> None:
     rate = Rate(SAMPLES, SAMPLE_MS)
-    rate.record(10**9, 0)
-    assert not rate.is_as_new(10_999)
-    assert rate.is_as_new(11_000)
-    assert rate.wait_ms(1, 11_000) == 0
+    assert rate.is_as_new(0)
+    rate.record(1500, 100, 0)
+    assert not rate.is_as_new(14_999)
+    assert rate.is_as_new(15_000)
+    assert rate.wait_ms(100, 15_000) == 0
+
+
+def test_a_quota_that_forgives_makes_nobody_wait_for_more_than_a_window_after_the_end() -> None:
+    rate = Rate(SAMPLES, SAMPLE_MS)
+    for second in range(100):
+        rate.record(10_000, 10, second * 1000, forgives=True)
+    assert rate.wait_ms(10, 99_000) == 10_000
+    assert rate.wait_ms(10, 109_000) == 0
+    assert not rate.is_as_new(109_000)
+
+
+def test_a_changed_limit_applies_to_what_was_used_before() -> None:
+    rate = Rate(SAMPLES, SAMPLE_MS)
+    rate.record(5000, 1000, 0)
+    assert rate.wait_ms(1000, 0) == 0
+    assert rate.wait_ms(100, 0) == 40_000
+    assert rate.wait_ms(1000, 0) == 0
 
 
 def test_no_wait_is_longer_than_an_answer_can_tell() -> None:
     rate = Rate(1, 1)
-    rate.record(2.0**62, 0)
+    rate.record(2.0**62, 1e-300, 0)
     assert rate.wait_ms(1e-300, 0) == MOST_WAIT_MS
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 2_000)), min_size=1, max_size=100))
 def test_a_client_that_waits_as_told_keeps_to_its_limit(requests: list[tuple[int, int]]) -> None:
-    """Over any time, the limit and a burst of one window get through, and for each sample a sample more at most."""
+    """Over any time, the limit, a burst and the last request get through."""
     rate, limit, now, sent = Rate(SAMPLES, SAMPLE_MS), 1000.0, 0, 0
     for pause_ms, size in requests:
         now += pause_ms
-        rate.record(size, now)
+        rate.record(size, limit, now)
         sent += size
+        assert sent <= limit * (now / 1000 + SAMPLES - 1) + size
         now += rate.wait_ms(limit, now)
-        assert sent <= limit * (now / 1000 + SAMPLES) * SAMPLES / (SAMPLES - 1)
+
+
+@pytest.mark.parametrize("size", [1, 100, 1_000])
+@pytest.mark.parametrize("request_ms", [0, 1, 9])
+def test_a_client_that_wants_more_gets_its_limit_evenly(size: int, request_ms: int) -> None:
+    """Within 5 % over any 30 seconds, once its burst is over (or its requests alone take that long)."""
+    rate, limit, now, sent = Rate(SAMPLES, SAMPLE_MS), 1000.0, 0, [(0, 0)]
+    used_up_at = None
+    while now < 120_000:
+        now += request_ms
+        rate.record(size, limit, now)
+        sent.append((now, size))
+        wait_ms = rate.wait_ms(limit, now)
+        used_up_at = now if used_up_at is None and wait_ms else used_up_at
+        now += wait_ms
+    if used_up_at is None:
+        assert size / max(request_ms, 1) <= limit / 1000, "it does not want more"
+        return
+    for begin in range(used_up_at, 90_000, 1_000):
+        within = sum(amount for at, amount in sent if begin < at <= begin + 30_000)
+        assert within == pytest.approx(limit * 30, rel=0.05)
 
 
 def test_tokens() -> None:

@@ -53,7 +53,6 @@ RULES = frozenset(
 
 CONTROLLER = BrokerId(0)
 SESSION_TIMEOUT_MS = 600
-HEARTBEAT_MS = 100
 CHAOS_MS = 12_000
 HEALING_MS = 30_000
 
@@ -239,7 +238,7 @@ class Simulation:
 
     # --- the oracle ---
 
-    def is_committed(self, node: Node, start: int, end: int) -> None:
+    def on_committed(self, node: Node, start: int, end: int) -> None:
         """A high watermark of that node has moved: nothing before it may ever have been, or become, anything else."""
         for offset, epoch, value in node.records(max(start, self.deleted_before), end):
             known = self.committed.setdefault(offset, (epoch, value))

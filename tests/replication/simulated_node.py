@@ -310,7 +310,7 @@ class Node:
             raise Violation(f"maximal ISR {leader.maximal_isr} of {leader.state}")
         if leader.high_watermark > self.high_watermark:
             start, self.high_watermark = self.high_watermark, leader.high_watermark
-            self.simulation.is_committed(self, start, self.high_watermark)
+            self.simulation.on_committed(self, start, self.high_watermark)
         done = [waiter for waiter in self.waiters if waiter.last_offset < self.high_watermark]
         self.waiters = [waiter for waiter in self.waiters if waiter.last_offset >= self.high_watermark]
         for waiter in done:
@@ -514,7 +514,7 @@ class Node:
                     end = min(offset, log.log_end_offset)
                     if end > self.high_watermark:
                         start, self.high_watermark = self.high_watermark, end
-                        self.simulation.is_committed(self, start, end)
+                        self.simulation.on_committed(self, start, end)
                 case AdvanceLogStart(offset=offset):
                     log.advance_log_start(min(offset, log.log_end_offset))
                     delete_files(log.directory, delete_old_segments(log, self._now, self.high_watermark))

@@ -1,4 +1,4 @@
-"""Certificates of tests, as PEM files, and brokers that have them."""
+"""Certificates for tests, as PEM files, and the settings of brokers and clients that use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOST = "127.0.0.1"
 
 
 class Certificates:
-    """An authority of its own with a broker's certificate, in files under one directory."""
+    """A certificate authority and a broker's certificate, in files under one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -46,7 +46,7 @@ class Certificates:
         }
 
     def client(self, keys: Path | None = None) -> ssl.SSLContext:
-        """Return the context of a client that trusts the authority, with its own keys if it has some."""
+        """Return the context of a client that trusts the authority, and shows its own certificate if it has one."""
         context = ssl.create_default_context(cafile=str(self.trusted))
         if keys is not None:
             context.load_cert_chain(keys)

@@ -1,4 +1,4 @@
-"""An identity provider for tests: an HTTP server that has keys, and gives tokens to clients that know its secret."""
+"""An identity provider for tests: an HTTP server that shows its keys, and grants tokens to a client with a secret."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CLIENT_ID, CLIENT_SECRET = "robot", "the robot's secret"
 
 
 class IdentityProvider:
-    """Serves `/keys` and `/token`; whatever it is asked for is noted, and what it answers can be changed."""
+    """Serves `/keys` and `/token`; keeps the requests, and lets a test change the answers."""
 
     def __init__(self, issuer: Issuer, keys: Path | None = None) -> None:
         self.issuer = issuer
         self.asked: list[str] = []
         self.forms: list[dict[str, list[str]]] = []
         self.answers: dict[str, tuple[int, bytes]] = {}
-        """The answers that are not as usual, by paths."""
+        """Answers in place of the usual ones, by path."""
         self.headers: dict[str, str] = {}
         self.lifetime_seconds = 600
         self.may_answer = threading.Event()

@@ -1,4 +1,4 @@
-"""The index of ACLs decides as a loop over all of them does, whatever is added and removed (Kafka CVE-2024-27309)."""
+"""The index of ACLs decides like a loop over all of them, after any additions and removals (Kafka CVE-2024-27309)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kraftpy.metadata.acl_changes import create_acls, delete_acls
+from kraftpy.metadata.acl_decisions import create_acls, delete_acls
 from kraftpy.metadata.acls import CreateAcls, DeleteAcls
 from kraftpy.metadata.commands import decode_command, encode_command
 from kraftpy.metadata.image import Image
@@ -62,7 +62,7 @@ IMPLIED = {
 def slowly(
     every: list[AclBinding], who: Principal, host: str, operation: Operation, kind: ResourceType, name: str
 ) -> Verdict:
-    """What KIP-290 says, read aloud."""
+    """Decide by the rules of KIP-290, word for word."""
     covering = [
         each
         for each in every
@@ -172,7 +172,7 @@ def test_what_filters_select_is_deleted_and_survives_snapshots(made: list[AclBin
     ],
 )
 def test_a_right_to_any_resource(allowed: list[str], denied: list[str], expected: Verdict) -> None:
-    """KIP-679. A name with + behind it is a prefix."""
+    """KIP-679. A name that ends in + is a prefix."""
     index = AclIndex(
         AclBinding(
             resource_type=ResourceType.TOPIC,

@@ -1,9 +1,8 @@
-"""CreateAcls, DescribeAcls and DeleteAcls: what is refused, what is selected; groups see by their members' rights."""
+"""CreateAcls, DescribeAcls and DeleteAcls: refusals and filters; groups see topics by their members' rights."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
@@ -21,11 +20,10 @@ from kraftpy.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRe
 from kraftpy.protocol.messages.describe_acls import DescribeAclsRequest
 from kraftpy.security.acls import Operation, PatternType, Permission, ResourceType
 from kraftpy.testing import EmbeddedBroker
-from kraftpy.testing.ports import ReservedPorts
-from tests.broker.compacted_topics import eventually
-from tests.security.asked import ASKED
-from tests.security.test_rights import World
+from tests.security.api_requests import EVERY_ACL, REQUESTS
+from tests.security.guarded_broker import GuardedBroker
 from tests.security.wire import BOUND_SECONDS, Closed, Session
+from tests.waiting import eventually
 
 GOOD = {
     "resource_type": int(ResourceType.TOPIC),
@@ -36,23 +34,6 @@ GOOD = {
     "operation": int(Operation.READ),
     "permission_type": int(Permission.ALLOW),
 }
-ANY_FILTER = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with ReservedPorts() as ports:
-        made = World(ports, tmp_path_factory.mktemp("audit"))
-        yield made
-        made.stop()
 
 
 @pytest.mark.parametrize(
@@ -76,33 +57,33 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ],
 )
 def test_a_binding_that_means_nothing_is_refused_and_others_are_made(
-    world: World, change: dict[str, Any], message: str
+    guarded: GuardedBroker, change: dict[str, Any], message: str
 ) -> None:
-    world.forget()
+    guarded.forget()
     creations = [AclCreation(**{**GOOD, **change}), AclCreation(**GOOD)]
-    bad, good = world.admin.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=creations)).results
+    bad, good = guarded.admin.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=creations)).results
     assert bad.error_code == ErrorCode.INVALID_REQUEST
     assert message in bad.error_message
     assert good.error_code == ErrorCode.NONE
-    (resource,) = world.admin.ask(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(**ANY_FILTER)).resources
+    (resource,) = guarded.admin.ask(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(**EVERY_ACL)).resources
     assert (resource.resource_name, len(resource.acls)) == ("orders", 1)
 
 
 @pytest.mark.parametrize("field", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
-def test_the_code_of_what_is_unknown_ends_the_connection(world: World, field: str) -> None:
-    session = world.session("admin")
+def test_the_code_of_what_is_unknown_ends_the_connection(guarded: GuardedBroker, field: str) -> None:
+    session = guarded.session("admin")
     with pytest.raises(Closed):
         session.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[AclCreation(**{**GOOD, field: 0})]))
     session.close()
 
 
-def test_a_binding_that_is_there_is_made_again(world: World) -> None:
-    world.forget()
+def test_a_binding_that_is_there_is_made_again(guarded: GuardedBroker) -> None:
+    guarded.forget()
     for _ in range(2):
-        (result,) = world.admin.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[AclCreation(**GOOD)])).results
+        (result,) = guarded.admin.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[AclCreation(**GOOD)])).results
         assert result.error_code == ErrorCode.NONE
-    deleting = DeleteAclsRequest(filters=[DeleteAclsFilter(**ANY_FILTER), DeleteAclsFilter(**ANY_FILTER)])
-    for result in world.admin.ask(ApiKey.DELETE_ACLS, deleting).filter_results:
+    deleting = DeleteAclsRequest(filters=[DeleteAclsFilter(**EVERY_ACL), DeleteAclsFilter(**EVERY_ACL)])
+    for result in guarded.admin.ask(ApiKey.DELETE_ACLS, deleting).filter_results:
         assert len(result.matching_acls) == 1, "each filter tells what it selected"
 
 
@@ -110,7 +91,7 @@ def test_without_an_authorizer_nobody_is_left_to_believe_in_acls() -> None:
     with EmbeddedBroker() as broker:
         host, port = broker.bootstrap.split(":")
         session = Session((host, int(port)))
-        described = session.ask(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(**ANY_FILTER))
+        described = session.ask(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(**EVERY_ACL))
         assert (described.error_code, described.error_message) == (
             ErrorCode.SECURITY_DISABLED,
             "No Authorizer is configured on the broker",
@@ -118,25 +99,25 @@ def test_without_an_authorizer_nobody_is_left_to_believe_in_acls() -> None:
         (made,) = session.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[AclCreation(**GOOD)])).results
         assert made.error_code == ErrorCode.SECURITY_DISABLED
         assert made.error_message == "No Authorizer is configured."
-        deleting = DeleteAclsRequest(filters=[DeleteAclsFilter(**ANY_FILTER)])
+        deleting = DeleteAclsRequest(filters=[DeleteAclsFilter(**EVERY_ACL)])
         (deleted,) = session.ask(ApiKey.DELETE_ACLS, deleting).filter_results
         assert deleted.error_code == ErrorCode.SECURITY_DISABLED
         assert deleted.error_message == "No Authorizer is configured."
         session.close()
 
 
-def test_a_prefix_is_no_expression(world: World) -> None:
-    """A name with signs that mean something in a regular expression is taken as it is (RabbitMQ CVE-2026-44838)."""
-    world.forget()
-    named = world.new()
-    session = world.session("alice")
+def test_a_prefix_is_no_expression(guarded: GuardedBroker) -> None:
+    """Signs that have a meaning in regular expressions have none in a name (RabbitMQ CVE-2026-44838)."""
+    guarded.forget()
+    named = guarded.new()
+    session = guarded.session("alice")
     for name in ("topic.*", "t?", ".*", "topic-[0-9]", "%", "topi_"):
-        world.add(ResourceType.TOPIC, name, Operation.ALL, pattern=PatternType.PREFIXED)
-        world.add(ResourceType.TOPIC, name, Operation.ALL)
-    (topic,) = session.ask(ApiKey.METADATA, ASKED[ApiKey.METADATA](named)).topics
+        guarded.add(ResourceType.TOPIC, name, Operation.ALL, pattern=PatternType.PREFIXED)
+        guarded.add(ResourceType.TOPIC, name, Operation.ALL)
+    (topic,) = session.ask(ApiKey.METADATA, REQUESTS[ApiKey.METADATA](named)).topics
     assert topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    world.add(ResourceType.TOPIC, "topic-", Operation.DESCRIBE, pattern=PatternType.PREFIXED)
-    (topic,) = session.ask(ApiKey.METADATA, ASKED[ApiKey.METADATA](named)).topics
+    guarded.add(ResourceType.TOPIC, "topic-", Operation.DESCRIBE, pattern=PatternType.PREFIXED)
+    (topic,) = session.ask(ApiKey.METADATA, REQUESTS[ApiKey.METADATA](named)).topics
     assert topic.error_code == ErrorCode.NONE
     session.close()
 
@@ -156,38 +137,38 @@ def heartbeat(session: Session, group: str, member: str, regex: str | None, epoc
     return answer
 
 
-def test_an_expression_matches_only_what_its_member_may_see(world: World) -> None:
-    """Also after an ACL has changed, and after more topics have come."""
-    world.forget()
-    seen, hidden = world.new(), world.new()
+def test_an_expression_matches_only_what_its_member_may_see(guarded: GuardedBroker) -> None:
+    """Also after an ACL has changed, and after more topics were created."""
+    guarded.forget()
+    seen, hidden = guarded.new(), guarded.new()
     group = f"regex-{seen.group}"
-    world.add(ResourceType.GROUP, group, Operation.READ)
-    world.add(ResourceType.TOPIC, seen.topic, Operation.DESCRIBE)
-    session = world.session("alice")
+    guarded.add(ResourceType.GROUP, group, Operation.READ)
+    guarded.add(ResourceType.TOPIC, seen.topic, Operation.DESCRIBE)
+    session = guarded.session("alice")
 
     def assigned() -> set[bytes]:
         answer = heartbeat(session, group, "m", "topic-.*")
         return set() if answer.assignment is None else {each.topic_id for each in answer.assignment.topic_partitions}
 
     eventually(lambda: assigned() == {seen.topic_id}, "only what may be seen is assigned")
-    world.new()
+    guarded.new()
     for _ in range(3):
         assert assigned() <= {seen.topic_id}
-    world.add(ResourceType.TOPIC, hidden.topic, Operation.DESCRIBE)
+    guarded.add(ResourceType.TOPIC, hidden.topic, Operation.DESCRIBE)
     eventually(lambda: assigned() == {seen.topic_id, hidden.topic_id}, "it is seen as soon as it may be")
     session.close()
 
 
-def test_internal_topics_are_created_for_those_who_may_create_them(world: World) -> None:
-    world.forget()
-    named = world.new()
+def test_internal_topics_are_created_for_those_who_may_create_them(guarded: GuardedBroker) -> None:
+    guarded.forget()
+    named = guarded.new()
     group = f"streams-{named.group}"
     changelog = f"{group}-store-changelog"
-    session = world.session("alice")
-    world.add(ResourceType.GROUP, group, Operation.READ)
-    world.add(ResourceType.TOPIC, named.topic, Operation.READ)
-    world.add(ResourceType.TOPIC, changelog, Operation.DESCRIBE)
-    request = ASKED[ApiKey.STREAMS_GROUP_HEARTBEAT](named._replace(group=group))
+    session = guarded.session("alice")
+    guarded.add(ResourceType.GROUP, group, Operation.READ)
+    guarded.add(ResourceType.TOPIC, named.topic, Operation.READ)
+    guarded.add(ResourceType.TOPIC, changelog, Operation.DESCRIBE)
+    request = REQUESTS[ApiKey.STREAMS_GROUP_HEARTBEAT](named._replace(group=group))
     request.topology.subtopologies[0].state_changelog_topics = [streams.TopicInfo(name=changelog)]
 
     def details() -> list[str]:
@@ -197,16 +178,16 @@ def test_internal_topics_are_created_for_those_who_may_create_them(world: World)
 
     expected = f"Unauthorized to CREATE on topics {changelog}."
     eventually(lambda: any(expected in detail for detail in details()), "it is said why")
-    described = confluent.AdminClient(options(world, "admin")).list_topics(timeout=BOUND_SECONDS).topics
+    described = confluent.AdminClient(options(guarded, "admin")).list_topics(timeout=BOUND_SECONDS).topics
     assert changelog not in described
-    world.add(ResourceType.TOPIC, f"{group}-", Operation.CREATE, pattern=PatternType.PREFIXED)
+    guarded.add(ResourceType.TOPIC, f"{group}-", Operation.CREATE, pattern=PatternType.PREFIXED)
     eventually(lambda: not any("missing" in detail for detail in details()), "it is created")
     session.close()
 
 
-def options(world: World, user: str) -> dict[str, Any]:
+def options(guarded: GuardedBroker, user: str) -> dict[str, Any]:
     return {
-        "bootstrap.servers": ":".join(map(str, world.address)),
+        "bootstrap.servers": ":".join(map(str, guarded.address)),
         "security.protocol": "sasl_plaintext",
         "sasl.mechanism": "PLAIN",
         "sasl.username": user,
@@ -214,17 +195,17 @@ def options(world: World, user: str) -> dict[str, Any]:
     }
 
 
-def test_with_clients_that_are_not_ours(world: World) -> None:
-    """A producer and a consumer of librdkafka get in with exactly the ACLs that its admin client has made."""
-    world.forget()
-    named = world.new()
-    admin = confluent.AdminClient(options(world, "admin"))
+def test_with_clients_that_are_not_ours(guarded: GuardedBroker) -> None:
+    """librdkafka's producer and consumer work once its admin client has created the ACLs that they need."""
+    guarded.forget()
+    named = guarded.new()
+    admin = confluent.AdminClient(options(guarded, "admin"))
 
     def binding(kind: Any, name: str, operation: Any) -> confluent.AclBinding:
         literal, allow = confluent.ResourcePatternType.LITERAL, confluent.AclPermissionType.ALLOW
         return confluent.AclBinding(kind, name, literal, "User:alice", "*", operation, allow)
 
-    producer = confluent_kafka.Producer({**options(world, "alice"), "message.timeout.ms": 5_000})
+    producer = confluent_kafka.Producer({**options(guarded, "alice"), "message.timeout.ms": 5_000})
     errors: list[Any] = []
     producer.produce(named.topic, b"v", on_delivery=lambda error, _: errors.append(error))
     producer.flush(BOUND_SECONDS)
@@ -246,19 +227,19 @@ def test_with_clients_that_are_not_ours(world: World) -> None:
         confluent.AclPermissionType.ANY,
     )
     assert set(admin.describe_acls(everything).result(BOUND_SECONDS)) == set(wanted)
-    producer = confluent_kafka.Producer({**options(world, "alice"), "message.timeout.ms": 5_000})  # one forgets nothing
+    producer = confluent_kafka.Producer({**options(guarded, "alice"), "message.timeout.ms": 5_000})  # one remembers
     producer.produce(named.topic, b"v", on_delivery=lambda error, _: errors.append(error))
     producer.flush(BOUND_SECONDS)
     assert errors[1] is None
     consumer = confluent_kafka.Consumer(
-        {**options(world, "alice"), "group.id": named.group, "auto.offset.reset": "earliest"}
+        {**options(guarded, "alice"), "group.id": named.group, "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([named.topic])
     message = consumer.poll(BOUND_SECONDS)
     assert message is not None
     assert (message.error(), message.value()) == (None, b"v")
     consumer.close()
-    outsider = confluent_kafka.Consumer({**options(world, "mallory"), "group.id": named.group})
+    outsider = confluent_kafka.Consumer({**options(guarded, "mallory"), "group.id": named.group})
     outsider.subscribe([named.topic])
     refused = outsider.poll(BOUND_SECONDS)
     assert refused is not None
@@ -271,18 +252,18 @@ def test_with_clients_that_are_not_ours(world: World) -> None:
     assert [set(each) for each in deleted] == [set(wanted)]
 
 
-def test_refusals_and_administrative_operations_are_noted(world: World) -> None:
-    world.forget()
-    named = world.new()
-    session = world.session("mallory")
-    before = len(world.audit.read_text())
+def test_refusals_and_administrative_operations_are_noted(guarded: GuardedBroker) -> None:
+    guarded.forget()
+    named = guarded.new()
+    session = guarded.session("mallory")
+    before = len(guarded.audit.read_text())
     forged = named._replace(topic='x", "decision": "ALLOWED\nforged')
-    session.ask(ApiKey.DELETE_TOPICS, ASKED[ApiKey.DELETE_TOPICS](forged))
-    session.ask(ApiKey.LIST_GROUPS, ASKED[ApiKey.LIST_GROUPS](named))
-    world.admin.ask(ApiKey.DELETE_TOPICS, ASKED[ApiKey.DELETE_TOPICS](named))
+    session.ask(ApiKey.DELETE_TOPICS, REQUESTS[ApiKey.DELETE_TOPICS](forged))
+    session.ask(ApiKey.LIST_GROUPS, REQUESTS[ApiKey.LIST_GROUPS](named))
+    guarded.admin.ask(ApiKey.DELETE_TOPICS, REQUESTS[ApiKey.DELETE_TOPICS](named))
 
     def noted() -> list[Any]:
-        return [json.loads(line) for line in world.audit.read_text()[before:].splitlines()]
+        return [json.loads(line) for line in guarded.audit.read_text()[before:].splitlines()]
 
     eventually(lambda: any(line["principal"] == "User:admin" for line in noted()), "it is noted")
     refused = [line for line in noted() if line["principal"] == "User:mallory"]
@@ -297,8 +278,8 @@ def test_refusals_and_administrative_operations_are_noted(world: World) -> None:
     session.close()
 
 
-def test_the_command_line(world: World, tmp_path: Any) -> None:
-    world.forget()
+def test_the_command_line(guarded: GuardedBroker, tmp_path: Any) -> None:
+    guarded.forget()
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     config = tmp_path / "client.properties"
     config.write_text(
@@ -307,7 +288,7 @@ def test_the_command_line(world: World, tmp_path: Any) -> None:
     )
 
     def kraftpy(*arguments: str) -> str:
-        address = ":".join(map(str, world.address))
+        address = ":".join(map(str, guarded.address))
         result = CliRunner().invoke(cli, ["acl", *arguments, "-b", address, "--command-config", str(config)])
         assert result.exit_code == 0, result.output
         return result.output

@@ -1,4 +1,4 @@
-"""Names of certificates and the rules that shorten them, against what Java and Kafka 4.3.1 made of the same.
+"""Names of certificates and the rules that shorten them, compared with recordings of Java and Kafka 4.3.1.
 
 `java_names.tsv`: a certificate and `X500Principal.getName()`. `java_mapping_rules.tsv`: rules, a name, and what
 `SslPrincipalMapper` returned (`=`), raised (`!`), or that no rule matched (`none`).
@@ -40,7 +40,7 @@ def test_a_name_is_mapped_as_by_kafka(rules: str, name: str, expected: str) -> N
 
 
 def mapped(rules: str, name: str) -> str:
-    """What our rules do, in the form of the recording."""
+    """Map a name by our rules, in the form of the recording."""
     try:
         parsed = parse_ssl_rules(rules)
     except ValueError as refusal:

@@ -1,45 +1,42 @@
-"""Delegation tokens: who gets one on which listener, and what its bearer may do until it ends (KIP-48).
+"""Delegation tokens: which clients get one on which listener, and what its bearer may do until it expires (KIP-48).
 
 The broker without a secret, and the one that is restarted, have their own clusters.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kraftpy.client import Admin, BlockingAdmin, Consumer, ErrorCode, KafkaError, Producer
+from kraftpy.client import Admin, BlockingAdmin, ErrorCode, KafkaError
 from kraftpy.client.admin.tokens import DelegationToken
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
 )
 from kraftpy.protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
 )
 from kraftpy.protocol.messages.expire_delegation_token import (
     ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
 )
-from kraftpy.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from kraftpy.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from kraftpy.security import delegation_tokens as rules
 from kraftpy.security.scram import MECHANISMS as SCRAM
 from kraftpy.security.scram import ScramClient, salted_password
 from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates
-from tests.security.test_sasl_listeners import BOUND_SECONDS, PASSWORD, PLAIN_MODULE, Wire, add_users
+from tests.security.listeners import PLAIN_MODULE, SCRAM_MODULE, add_users, listener_settings, round_trip_by_ours
+from tests.security.wire import BOUND_SECONDS, PASSWORD, Wire
+from tests.waiting import eventually
 
-SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SECRET = "the secret of all nodes"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 DAY_MS = 86_400_000
@@ -56,8 +53,7 @@ class Served:
         self.certificates = certificates
         self.broker = EmbeddedBroker(
             settings={
-                "listeners": ",".join(f"{name.upper()}://{HOST}:{port}" for name, port in self.port.items()),
-                "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+                **listener_settings(self.port, protocols),
                 "inter.broker.listener.name": "PLAIN",
                 "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
                 "listener.name.sasl.plain.sasl.jaas.config": users,
@@ -95,9 +91,9 @@ def token_login(port: int, token_id: str, password: str, mechanism: str = MECHAN
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(certificates: Certificates) -> Iterator[Served]:
     with ReservedPorts() as ports:
-        made = Served(Certificates(tmp_path_factory.mktemp("certificates")), ports)
+        made = Served(certificates, ports)
         with made.broker as running:
             add_users(f"{HOST}:{made.port['plain']}", "alice")
             yield made
@@ -119,13 +115,7 @@ async def test_a_token_gets_its_bearer_in(served: Served, mechanism: str) -> Non
         assert token in await admin.describe_delegation_tokens()
         assert await admin.describe_delegation_tokens(["User:nobody"]) == []
         assert await admin.describe_delegation_tokens([]) == []
-    topic = f"by-token-{mechanism.lower()}"
-    async with Producer(**served.by_token(token, mechanism)) as producer:
-        await (await producer.send(topic, b"value"))
-    options = served.by_token(token, mechanism)
-    async with Consumer(topic, group_id=topic, auto_offset_reset="earliest", **options) as consumer:
-        async with asyncio.timeout(BOUND_SECONDS):
-            assert (await anext(consumer)).value == b"value"
+    await round_trip_by_ours(served.by_token(token, mechanism), f"by-token-{mechanism.lower()}")
     log = served.broker.log_text
     assert token.password not in log
     assert token.hmac.hex() not in log
@@ -133,7 +123,7 @@ async def test_a_token_gets_its_bearer_in(served: Served, mechanism: str) -> Non
 
 
 async def test_a_bearer_gets_no_tokens(served: Served) -> None:
-    """Else whoever steals one has them for ever."""
+    """Otherwise a stolen token could be replaced by new ones before it expires, without end."""
     async with Admin(**served.options()) as admin:
         token = await admin.create_delegation_token()
     async with Admin(**served.by_token(token)) as bearer:
@@ -231,26 +221,26 @@ CREATE = ApiKey.CREATE_DELEGATION_TOKEN
 
 
 def test_what_refusals_carry(served: Served) -> None:
-    """The times that an answer has are -1 if the broker refuses the request, and 0 if the controller would."""
+    """The times in a refusal are -1 if the broker refuses, and 0 if the controller does."""
     renewers = [CreatableRenewers(principal_type="Group", principal_name="g")]
     wanted = CreateDelegationTokenRequest(renewers=renewers, max_lifetime_ms=-1)
-    with Wire(served.port["sasl"]) as wire:
+    with Wire.to(served.port["sasl"]) as wire:
         assert wire.log_in().error_code == 0
-        answer = wire.ask(CREATE, 3, wanted, CreateDelegationTokenResponse)
+        answer = wire.ask(CREATE, 3, wanted)
         assert answer.error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
         assert (answer.principal_name, answer.token_requester_principal_name) == ("alice", "alice")
         times = answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms
         assert (*times, answer.token_id, answer.hmac) == (-1, -1, -1, "", b"")
         renewal = RenewDelegationTokenRequest(hmac=b"", renew_period_ms=-1)
-        answer = wire.ask(ApiKey.RENEW_DELEGATION_TOKEN, 1, renewal, RenewDelegationTokenResponse)
+        answer = wire.ask(ApiKey.RENEW_DELEGATION_TOKEN, 1, renewal)
         assert (answer.error_code, answer.expiry_timestamp_ms) == (ErrorCode.DELEGATION_TOKEN_NOT_FOUND, 0)
-    with Wire(served.port["plain"]) as wire:
+    with Wire.to(served.port["plain"]) as wire:
         renewal = RenewDelegationTokenRequest(hmac=b"", renew_period_ms=-1)
-        answer = wire.ask(ApiKey.RENEW_DELEGATION_TOKEN, 2, renewal, RenewDelegationTokenResponse)
+        answer = wire.ask(ApiKey.RENEW_DELEGATION_TOKEN, 2, renewal)
         refused = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         assert (answer.error_code, answer.expiry_timestamp_ms) == (refused, -1)
         expiry = ExpireDelegationTokenRequest(hmac=b"", expiry_time_period_ms=-1)
-        answer = wire.ask(ApiKey.EXPIRE_DELEGATION_TOKEN, 2, expiry, ExpireDelegationTokenResponse)
+        answer = wire.ask(ApiKey.EXPIRE_DELEGATION_TOKEN, 2, expiry)
         assert (answer.error_code, answer.expiry_timestamp_ms) == (refused, -1)
 
 
@@ -267,7 +257,7 @@ def by_hand(wire: Wire, token: DelegationToken, *, is_by_token: bool = True) -> 
 def test_a_session_ends_with_its_token(served: Served) -> None:
     with BlockingAdmin(**served.options()) as admin:
         token = admin.create_delegation_token(max_lifetime_ms=2_500)
-        with Wire(served.port["sasl"]) as wire, Wire(served.port["sasl"]) as owner:
+        with Wire.to(served.port["sasl"]) as wire, Wire.to(served.port["sasl"]) as owner:
             lifetime_ms = by_hand(wire, token).session_lifetime_ms
             assert 0 < lifetime_ms <= 2_500
             assert wire.is_served()
@@ -278,9 +268,9 @@ def test_a_session_ends_with_its_token(served: Served) -> None:
             assert not wire.is_served()
             assert owner.is_served()  # it has proved to be the owner by a password since
             request = DescribeDelegationTokenRequest(owners=[])
-            answer = owner.ask(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, request, DescribeDelegationTokenResponse)
+            answer = owner.ask(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, request)
             assert answer.error_code == ErrorCode.NONE
-        with Wire(served.port["sasl"]) as late:
+        with Wire.to(served.port["sasl"]) as late:
             answer = by_hand(late, token)
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert "invalid credentials with SASL mechanism" in answer.error_message
@@ -293,12 +283,12 @@ def test_a_session_ends_with_its_token(served: Served) -> None:
 def test_a_removed_token_is_good_for_nothing(served: Served) -> None:
     with BlockingAdmin(**served.options()) as admin:
         token = admin.create_delegation_token()
-        with Wire(served.port["sasl"]) as wire:
+        with Wire.to(served.port["sasl"]) as wire:
             assert by_hand(wire, token).error_code == 0
             assert wire.is_served()
             admin.expire_delegation_token(token.hmac)
             assert not wire.is_served()
-        with Wire(served.port["sasl"]) as wire:
+        with Wire.to(served.port["sasl"]) as wire:
             assert by_hand(wire, token).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
@@ -366,19 +356,13 @@ def test_every_broker_knows_the_tokens_of_a_cluster() -> None:
             brief = admin.create_delegation_token(max_lifetime_ms=100)
         for port in ports:
             eventually(lambda port=port: has_only(port, token, not_any_more=brief))
-            with Wire(port) as wire:
+            with Wire.to(port) as wire:
                 assert by_hand(wire, token).error_code == 0
                 assert wire.is_served()
         with BlockingAdmin(**login(ports[2])) as admin:
             admin.expire_delegation_token(token.hmac)
         for port in ports:
             eventually(lambda port=port: is_refused(port, token))
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def has_only(port: int, token: DelegationToken, *, not_any_more: DelegationToken) -> bool:
@@ -388,7 +372,7 @@ def has_only(port: int, token: DelegationToken, *, not_any_more: DelegationToken
 
 
 def is_refused(port: int, token: DelegationToken) -> bool:
-    with Wire(port) as wire:
+    with Wire.to(port) as wire:
         return bool(by_hand(wire, token).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED)
 
 

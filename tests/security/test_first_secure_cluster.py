@@ -1,4 +1,4 @@
-"""`kraftpy init`: the tutorial's commands print what it says, on their own cluster."""
+"""`kraftpy init`: the tutorial's commands print what the page shows, on their own cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def free_base() -> int:
 
 
 class Reader:
-    """Somebody who follows the page in a directory, with the default port replaced."""
+    """Runs the page's commands in a directory, with the default port replaced."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -153,7 +153,7 @@ def test_nothing_is_overwritten_and_nothing_is_readable_by_others(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["secure", "plain"])
 def test_the_settings_hold_on_the_machine_and_in_containers(tmp_path: Path, kind: str) -> None:
-    """Without a warning; in containers, the environment replaces what is different there."""
+    """Without a warning; in containers, the environment replaces the settings that differ."""
     target = tmp_path / "cluster"
     arguments = ["init", str(target), "--nodes", "2", *(["--secure"] if kind == "secure" else [])]
     assert CliRunner().invoke(cli, arguments).exit_code == 0

@@ -43,7 +43,7 @@ class FakeContext:
 
 
 class Apart:
-    """Runs nothing until it is told to."""
+    """Runs nothing until a test lets it."""
 
     def __init__(self) -> None:
         self.work: list[Callable[[], None]] = []

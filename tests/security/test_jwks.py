@@ -1,4 +1,4 @@
-"""Keys of tokens on a broker: fetched, kept, and not fetched whenever somebody names another one."""
+"""Keys of tokens on a broker: fetched, kept, and not fetched again for every token that names an unknown one."""
 
 from __future__ import annotations
 

@@ -1,55 +1,49 @@
-"""Listeners with GSSAPI, in a realm of Kerberos with a KDC: clients that are not ours, and ours; who is refused.
+"""Listeners with GSSAPI, in a Kerberos realm with a KDC: logins of other clients and ours, and refusals.
 
-These are run where there is a KDC and the library gssapi (`kerberos_realm`). Brokers that log in at each other have
+These tests run if a KDC and the library gssapi are installed (`kerberos_realm`). Brokers that log in to each other have
 their own cluster.
 """
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import aiokafka
-import confluent_kafka
-import kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from kerberos_realm import REALM, Realm, realm
 
-from kraftpy.broker.containment import Complaints
-from kraftpy.broker.runtime import SystemClock
-from kraftpy.broker.security import listeners
 from kraftpy.broker.startup import StartupError
 from kraftpy.client import (
     Admin,
     BlockingAdmin,
-    Consumer,
     ErrorCode,
     KafkaError,
-    OffsetSpec,
-    Producer,
-    RangeReader,
-    TopicPartition,
 )
-from kraftpy.client.connection import Connection
 from kraftpy.client.kerberos import contexts_with
 from kraftpy.client.properties import options_of
-from kraftpy.client.runtime import RealRuntime
-from kraftpy.client.security import Login, Security
+from kraftpy.client.security import Login
 from kraftpy.config import BrokerConfig
 from kraftpy.kerberos import Acceptor, Initiator, KerberosError
-from kraftpy.metadata.image import Image
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.metadata import MetadataRequest
-from kraftpy.testing import BrokerDied, Cluster, EmbeddedBroker
+from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.ports import HOST, ReservedPorts
-from tests.security.test_sasl_listeners import BOUND_SECONDS, PLAIN_MODULE, Wire
+from tests.security.listeners import (
+    PLAIN_MODULE,
+    listener_settings,
+    open_connection,
+    reason_not_to_start,
+    replicate,
+    round_trip_by_aiokafka,
+    round_trip_by_kafka_python,
+    round_trip_by_ours,
+    secure_listeners,
+)
+from tests.security.wire import BOUND_SECONDS, Wire
 
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 SERVICE = f"kafka/{HOST}"
@@ -70,8 +64,7 @@ class Served:
         self.port = {name: ports.reserve() for name in ("sasl", "strict", "short")}
         module = keytab_module(realm, SERVICE, principal=f"{SERVICE}@{REALM}")
         self.settings = {
-            "listeners": ",".join(f"{name.upper()}://{HOST}:{port}" for name, port in self.port.items()),
-            "listener.security.protocol.map": ",".join(f"{name}:SASL_PLAINTEXT" for name in self.port),
+            **listener_settings(self.port, dict.fromkeys(self.port, "SASL_PLAINTEXT")),
             "inter.broker.listener.name": "SASL",
             "sasl.enabled.mechanisms": "GSSAPI,PLAIN",
             "sasl.kerberos.service.name": "kafka",
@@ -98,7 +91,7 @@ class Served:
         }
 
     def ours(self, name: str = "sasl", principal: str | None = None, **more: Any) -> dict[str, Any]:
-        """Our client's, with the user's tickets or those of a keytab."""
+        """The options of our clients, with the user's tickets or those of a keytab."""
         keytab = {} if principal is None else {"sasl_jaas_config": keytab_module(self.realm, principal)}
         return {**self.python(), "bootstrap_servers": f"{HOST}:{self.port[name]}", **keytab, **more}
 
@@ -123,29 +116,15 @@ def served(running_realm: Realm) -> Iterator[Served]:
 
 
 def test_kafka_python_gets_in(served: Served) -> None:
-    producer = kafka.KafkaProducer(**served.python())
-    producer.send("kafka-python", b"value").get(BOUND_SECONDS)
-    producer.close()
-    consumer = kafka.KafkaConsumer("kafka-python", auto_offset_reset="earliest", **served.python())
-    deadline = time.monotonic() + BOUND_SECONDS
-    found: list[bytes] = []
-    while not found:
-        assert time.monotonic() < deadline
-        found = [record.value for batch in consumer.poll(100).values() for record in batch]
-    assert found == [b"value"]
-    consumer.close()
+    round_trip_by_kafka_python(served.python(), "kafka-python")
 
 
 async def test_aiokafka_gets_in(served: Served) -> None:
-    async with aiokafka.AIOKafkaProducer(**served.python()) as producer:
-        await producer.send_and_wait("aiokafka", b"value")
-    async with aiokafka.AIOKafkaConsumer("aiokafka", auto_offset_reset="earliest", **served.python()) as consumer:
-        async with asyncio.timeout(BOUND_SECONDS):
-            assert (await consumer.getone()).value == b"value"
+    await round_trip_by_aiokafka(served.python(), "aiokafka")
 
 
 def test_kcat_gets_in(served: Served) -> None:
-    """librdkafka, by Cyrus SASL."""
+    """kcat is librdkafka with Cyrus SASL."""
     kcat = ["kcat", "-b", f"{HOST}:{served.port['sasl']}", "-t", "kcat"]
     for option in (
         "security.protocol=sasl_plaintext", "sasl.mechanism=GSSAPI", "sasl.kerberos.service.name=kafka",
@@ -161,17 +140,7 @@ def test_kcat_gets_in(served: Served) -> None:
 
 @pytest.mark.parametrize("principal", [None, "bob"])
 async def test_our_client_gets_in(served: Served, principal: str | None) -> None:
-    options, topic = served.ours(principal=principal), f"ours-{principal}"
-    async with Producer(**options) as producer:
-        await (await producer.send(topic, b"value"))
-    async with Consumer(topic, group_id=topic, auto_offset_reset="earliest", **options) as consumer:
-        async with asyncio.timeout(BOUND_SECONDS):
-            assert (await anext(consumer)).value == b"value"
-    partition = TopicPartition(topic, 0)
-    with RangeReader(**options) as reader:
-        found = reader.offsets({partition: OffsetSpec.LATEST})[partition]
-        assert found is not None
-        assert found.offset == 1
+    await round_trip_by_ours(served.ours(principal=principal), f"ours-{principal}")
 
 
 @pytest.mark.parametrize(
@@ -200,15 +169,7 @@ def test_our_client_takes_the_tickets_of_a_cache(served: Served) -> None:
 
 async def test_a_session_is_renewed(served: Served) -> None:
     login = Login(mechanism="GSSAPI", context=contexts_with("kafka", None, None))
-    connection = await Connection.open(
-        RealRuntime(),
-        HOST,
-        served.port["short"],
-        client_id="renewing",
-        request_timeout_ms=20_000,
-        setup_timeout_ms=20_000,
-        security=Security(login=login),
-    )
+    connection = await open_connection(served.port["short"], login)
     ends_at = time.monotonic() + 2.1 * SESSION_MS / 1000
     while time.monotonic() < ends_at:
         await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
@@ -237,7 +198,7 @@ def initiated(served: Served) -> Any:
 
 def test_a_token_counts_once(served: Served) -> None:
     token = initiated(served).step(b"")
-    with Wire(served.port["sasl"]) as first, Wire(served.port["sasl"]) as second:
+    with Wire.to(served.port["sasl"]) as first, Wire.to(served.port["sasl"]) as second:
         for wire, error in ((first, 0), (second, ErrorCode.SASL_AUTHENTICATION_FAILED)):
             assert wire.handshake("GSSAPI").error_code == 0
             answer = wire.token(token)
@@ -248,9 +209,9 @@ def test_a_token_counts_once(served: Served) -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_the_layer_is_chosen_by_hand(served: Served, version: int) -> None:
-    """In both forms of SASL, with tokens bare and in requests."""
+    """In both forms of SASL: bare tokens, and tokens in requests."""
     context = initiated(served)
-    with Wire(served.port["sasl"]) as wire:
+    with Wire.to(served.port["sasl"]) as wire:
         assert wire.handshake("GSSAPI", version).error_code == 0
 
         def say(token: bytes) -> bytes:
@@ -258,7 +219,7 @@ def test_the_layer_is_chosen_by_hand(served: Served, version: int) -> None:
                 answer = wire.token(token)
                 assert answer.error_code == 0
                 return bytes(answer.auth_bytes)
-            wire.socket.sendall(len(token).to_bytes(4, "big") + token)
+            wire.send_frame(token)
             frame = wire.receive()
             assert frame is not None
             return frame
@@ -280,7 +241,7 @@ def test_the_layer_is_chosen_by_hand(served: Served, version: int) -> None:
 )
 def test_a_wrong_choice_is_refused(served: Served, choice: bytes, reason: str) -> None:
     context = initiated(served)
-    with Wire(served.port["sasl"]) as wire:
+    with Wire.to(served.port["sasl"]) as wire:
         assert wire.handshake("GSSAPI").error_code == 0
         context.step(wire.token(context.step(b"")).auth_bytes)
         wire.token(b"")
@@ -291,8 +252,8 @@ def test_a_wrong_choice_is_refused(served: Served, choice: bytes, reason: str) -
 
 
 @pytest.mark.parametrize("token", [b"", b"\0", b"alice\0alice\0secret", b"\x60\x82\x02" + b"x" * 500, b"x" * 200_000])
-def test_what_is_no_token_is_refused(served: Served, token: bytes) -> None:
-    with Wire(served.port["sasl"]) as wire:
+def test_bytes_that_are_no_token_are_refused(served: Served, token: bytes) -> None:
+    with Wire.to(served.port["sasl"]) as wire:
         assert wire.handshake("GSSAPI").error_code == 0
         answer = wire.token(token)
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -311,7 +272,7 @@ def test_our_client_is_told_what_is_wrong(served: Served) -> None:
 
 
 def test_a_broker_with_other_keys_is_found_out(served: Served, tmp_path: Path) -> None:
-    """A ticket is for one service, and who has not its key reads nothing of it."""
+    """A ticket is for one service, and cannot be read without that service's key."""
     keys = Realm.keytab(served.realm, "other/host")
     token = initiated(served).step(b"")
     with pytest.raises(KerberosError):
@@ -353,25 +314,14 @@ def test_what_cannot_be_used_ends_the_start(served: Served, settings: dict[str, 
         listener = f"SASL://{HOST}:{ports.reserve()}"
         kept = {name: value for name, value in served.settings.items() if not name.startswith("listener.name.s")}
         given = {**kept, "listeners": listener, SASL: served.settings[SASL], "sasl.enabled.mechanisms": "GSSAPI"}
-        with pytest.raises(BrokerDied) as died, EmbeddedBroker(settings={**given, **settings}):
-            pass
-    assert message in str(died.value)
+        assert message in reason_not_to_start({**given, **settings})
 
 
 def test_neither_end_starts_without_the_library(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     config = BrokerConfig.of(served.settings)
     with pytest.raises(StartupError, match=r"GSSAPI needs the library gssapi: install kraftpy\[kerberos\]"):
-        listeners.SecureListeners(
-            SimpleNamespace(
-                config=config,
-                clock=SystemClock(),
-                complaints=Complaints(),
-                metadata=SimpleNamespace(image=Image()),
-                links=None,
-                authorizer=None,
-            )
-        )
+        secure_listeners(config)
     with pytest.raises(ValueError, match=r"GSSAPI needs the library gssapi: install kraftpy\[kerberos\]"):
         Admin(**served.ours())
 
@@ -384,17 +334,7 @@ def test_brokers_log_in_at_each_other(running_realm: Realm) -> None:
         "listener.name.replication.gssapi.sasl.jaas.config": module,
     }
     with Cluster(3, settings=settings) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "3"})
-        admin.create_topics([topic])["replicated"].result(BOUND_SECONDS)
-        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-        errors: list[object] = []
-        for number in range(30):
-            producer.produce(
-                "replicated", b"x", partition=number % 3, on_delivery=lambda error, _: errors.append(error)
-            )
-        assert producer.flush(2 * BOUND_SECONDS) == 0
-        assert errors == [None] * 30
+        replicate(cluster)
 
 
 def test_nodes_do_not_log_in_by_tickets_at_controllers(served: Served) -> None:
@@ -409,15 +349,13 @@ def test_nodes_do_not_log_in_by_tickets_at_controllers(served: Served) -> None:
             "sasl.mechanism.controller.protocol": "GSSAPI",
             "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
         }
-        broker = EmbeddedBroker(settings={**served.settings, **more})
-        with pytest.raises(BrokerDied, match="nodes do not log in so at each other"), broker:
-            pass
+        assert "nodes do not log in so at each other" in reason_not_to_start({**served.settings, **more})
 
 
 def test_a_kdc_that_does_not_answer_is_waited_for(
     running_realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error can be retried, unlike that of a login that is refused."""
+    """The error is retriable, unlike that of a refused login."""
     with ReservedPorts() as ports:
         text = Path(running_realm.environment["KRB5_CONFIG"]).read_text()
         (tmp_path / "krb5.conf").write_text(text.replace(str(running_realm.port), str(ports.reserve())))

@@ -1,4 +1,4 @@
-"""Rules that make short names of Kerberos principals, against what Kafka 4.3.1 made of the same, and odd ones.
+"""Rules that shorten names of Kerberos principals, compared with recordings of Kafka 4.3.1, and odd rules.
 
 `java_kerberos_names.tsv`: rules, a principal, and the name that `KerberosShortNamer` returned in the realm REALM (`=`),
 or whether it refused the principal (`!name`) or the rules (`!rule`).
@@ -37,7 +37,7 @@ def by_rules() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 @pytest.mark.parametrize(("rules", "cases"), list(by_rules()))
 def test_a_principal_is_mapped_as_by_kafka(rules: str, cases: list[tuple[str, str]]) -> None:
-    """An empty name is refused here, and rules that Kafka finds wrong when it applies them are so at the start."""
+    """Two differences: an empty name is refused; a rule that Kafka finds wrong at its first use fails at the start."""
     assert cases
     try:
         parsed = parse_kerberos_rules(rules.split(",") if rules else [])
@@ -122,7 +122,7 @@ def test_a_name_has_parts() -> None:
 
 @given(st.text(), st.text("RULE:[12:$01](.*)s/a/b/gLUDFT", max_size=40))
 def test_any_text_is_a_rule_or_a_refusal(principal: str, rule: str) -> None:
-    """The rules are an operator's and the names are clients': neither raises anything else."""
+    """Rules come from operators and names from clients; neither raises any other error."""
     try:
         rules = parse_kerberos_rules([rule])
         short = rules.apply(principal, "REALM")
@@ -134,6 +134,6 @@ def test_any_text_is_a_rule_or_a_refusal(principal: str, rule: str) -> None:
 
 
 def test_a_long_name_takes_no_long_time() -> None:
-    """Java's expressions would take years."""
+    """A backtracking engine such as Java's would take years."""
     rules = parse_kerberos_rules(["RULE:[1:$1]s/(a+)+$/x/"])
     assert rules.apply("a" * 5_000 + "b@REALM", "REALM") == "a" * 5_000 + "b"

@@ -306,7 +306,7 @@ def test_any_text_is_a_login_module_or_refused(text: str) -> None:
 
 
 def read(text: str) -> str:
-    """The module, or why there is none."""
+    """The module, or the reason that it cannot be read."""
     try:
         return parse_jaas(text).module
     except JaasError as refused:

@@ -1,12 +1,10 @@
-"""Listeners with OAUTHBEARER: clients that are not ours, and ours; keys that change or are not to be had."""
+"""Listeners with OAUTHBEARER: logins of other clients and ours; keys that change or cannot be fetched."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import aiokafka
@@ -17,31 +15,39 @@ import kafka.net.sasl.oauth
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kraftpy.broker.containment import Complaints
-from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.security import listeners
 from kraftpy.broker.startup import StartupError
-from kraftpy.client import Admin, BlockingAdmin, Consumer, ErrorCode, KafkaError, OffsetSpec, Producer, RangeReader
+from kraftpy.client import Admin, BlockingAdmin, ErrorCode, KafkaError
 from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.config.sources import load
-from kraftpy.metadata.image import Image
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from kraftpy.security.oauthbearer import first_message, last_message
-from kraftpy.testing import BrokerDied, EmbeddedBroker
+from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
-from kraftpy.types import TopicPartition
 from tests.security.certificates import HOST, Certificates
 from tests.security.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
-from tests.security.test_sasl_listeners import BOUND_SECONDS, PLAIN_MODULE, Wire
+from tests.security.listeners import (
+    PLAIN_MODULE,
+    listener_settings,
+    produce_for,
+    reason_not_to_start,
+    round_trip_by_aiokafka,
+    round_trip_by_confluent,
+    round_trip_by_kafka_python,
+    round_trip_by_ours,
+    secure_listeners,
+)
 from tests.security.tokens import ABSENT, AUDIENCE, ISSUER, Issuer, hmac_token, unsecured_token
+from tests.security.wire import BOUND_SECONDS, Wire
+from tests.waiting import eventually
 
 ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed"
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
 class Served:
-    """A broker whose keys are at an identity provider with TLS; a second listener has them from a file."""
+    """A broker that fetches keys from an identity provider with TLS; a second listener reads them from a file."""
 
     def __init__(self, directory: Path, ports: ReservedPorts) -> None:
         self.certificates = certificates = Certificates(directory)
@@ -50,13 +56,13 @@ class Served:
         self.provider.shown_keys = ("rsa", "ec")
         self.file = directory / "jwks.json"
         self.file.write_bytes(self.issuer.jwks("ed"))
-        self.port = {name: ports.reserve() for name in ("sasl", "file", "plain")}
+        protocols = {"sasl": "SASL_PLAINTEXT", "file": "SASL_PLAINTEXT", "plain": "PLAINTEXT"}
+        self.port = {name: ports.reserve() for name in protocols}
         url = f"{self.provider.url}/keys"
         trusted = f'{MODULE} required ssl.truststore.location="{certificates.trusted}";'
         self.broker = EmbeddedBroker(
             settings={
-                "listeners": ",".join(f"{name.upper()}://{HOST}:{port}" for name, port in self.port.items()),
-                "listener.security.protocol.map": "sasl:SASL_PLAINTEXT,file:SASL_PLAINTEXT,plain:PLAINTEXT",
+                **listener_settings(self.port, protocols),
                 "inter.broker.listener.name": "PLAIN",
                 "sasl.enabled.mechanisms": "OAUTHBEARER,PLAIN",
                 "listener.name.sasl.oauthbearer.sasl.jaas.config": trusted,
@@ -102,7 +108,7 @@ class Served:
         }
 
     def granted(self, **more: Any) -> dict[str, Any]:
-        """Our client, with tokens from the endpoint."""
+        """The options of our clients, with tokens from the endpoint."""
         return self.ours(
             sasl_oauthbearer_token_endpoint_url=f"{self.provider.url}/token",
             sasl_oauthbearer_client_credentials_client_id=CLIENT_ID,
@@ -119,11 +125,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with ReservedPorts() as ports:
         made = Served(tmp_path_factory.mktemp("served"), ports)
         with made.provider, made.broker as running:
-            deadline = time.monotonic() + BOUND_SECONDS
-            while not (
-                log_in(made, made.issuer.token())[0] and log_in(made, made.issuer.token("ed", "EdDSA"), "file")[0]
-            ):
-                assert time.monotonic() < deadline, "the keys are not fetched"
+            for key, listener in (((), "sasl"), (("ed", "EdDSA"), "file")):
+                eventually(lambda key=key, name=listener: log_in(made, made.issuer.token(*key), name)[0], "keys")  # type: ignore[misc]
             yield made
             assert "Traceback" not in running.log_text
             assert "eyJ" not in running.log_text  # as every token begins
@@ -131,7 +134,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def provider(served: Served) -> Iterator[IdentityProvider]:
-    """The identity provider, which is as it was afterwards."""
+    """The identity provider; its answers are reset after the test."""
     yield served.provider
     served.provider.answers.clear()
     served.provider.headers.clear()
@@ -139,18 +142,7 @@ def provider(served: Served) -> Iterator[IdentityProvider]:
 
 
 def test_confluent_gets_in(served: Served) -> None:
-    producer = confluent_kafka.Producer(served.confluent())
-    producer.poll(0)
-    producer.produce("confluent", b"value")
-    assert producer.flush(BOUND_SECONDS) == 0
-    consumer = confluent_kafka.Consumer(
-        {**served.confluent(), "group.id": "confluent", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(["confluent"])
-    message = consumer.poll(BOUND_SECONDS)
-    assert message is not None
-    assert message.value() == b"value"
-    consumer.close()
+    round_trip_by_confluent(served.confluent(), "confluent")
 
 
 def test_kafka_python_gets_in(served: Served) -> None:
@@ -161,18 +153,7 @@ def test_kafka_python_gets_in(served: Served) -> None:
         def extensions(self) -> dict[str, str]:
             return {"traceId": "1"}
 
-    options = served.python(Provider())
-    producer = kafka.KafkaProducer(**options)
-    producer.send("kafka-python", b"value").get(BOUND_SECONDS)
-    producer.close()
-    consumer = kafka.KafkaConsumer("kafka-python", auto_offset_reset="earliest", **options)
-    deadline = time.monotonic() + BOUND_SECONDS
-    found: list[bytes] = []
-    while not found:
-        assert time.monotonic() < deadline
-        found = [record.value for batch in consumer.poll(100).values() for record in batch]
-    assert found == [b"value"]
-    consumer.close()
+    round_trip_by_kafka_python(served.python(Provider()), "kafka-python")
 
 
 async def test_aiokafka_gets_in(served: Served) -> None:
@@ -180,12 +161,7 @@ async def test_aiokafka_gets_in(served: Served) -> None:
         async def token(self) -> str:
             return served.issuer.token()
 
-    options = served.python(Provider())
-    async with aiokafka.AIOKafkaProducer(**options) as producer:
-        await producer.send_and_wait("aiokafka", b"value")
-    async with aiokafka.AIOKafkaConsumer("aiokafka", auto_offset_reset="earliest", **options) as consumer:
-        async with asyncio.timeout(BOUND_SECONDS):
-            assert (await consumer.getone()).value == b"value"
+    await round_trip_by_aiokafka(served.python(Provider()), "aiokafka")
 
 
 @pytest.mark.parametrize("kind", ["provider", "endpoint", "file"])
@@ -197,17 +173,7 @@ async def test_our_client_gets_in(served: Served, kind: str, tmp_path: Path) -> 
     else:
         (tmp_path / "token").write_text(served.issuer.token("ed", "EdDSA") + "\n")
         options = served.ours("file", sasl_oauthbearer_token_endpoint_url=f"file://{tmp_path / 'token'}")
-    topic = f"ours-{kind}"
-    async with Producer(**options) as producer:
-        await (await producer.send(topic, b"value"))
-    async with Consumer(topic, group_id=topic, auto_offset_reset="earliest", **options) as consumer:
-        async with asyncio.timeout(BOUND_SECONDS):
-            assert (await anext(consumer)).value == b"value"
-    partition = TopicPartition(topic, 0)
-    with RangeReader(**options) as reader:
-        found = reader.offsets({partition: OffsetSpec.LATEST})[partition]
-        assert found is not None
-        assert found.offset == 1
+    await round_trip_by_ours(options, f"ours-{kind}")
     if kind == "endpoint":
         assert served.provider.forms[-1] == {"grant_type": ["client_credentials"], "scope": ["read write"]}
 
@@ -218,8 +184,8 @@ async def test_the_principal_is_the_subject_of_the_token(served: Served) -> None
 
 
 def log_in(served: Served, token: str, name: str = "sasl") -> tuple[bool, str | None, int]:
-    """Return whether a token gets in, what the broker says of it, and how long the session lasts."""
-    with Wire(served.port[name]) as wire:
+    """Return whether the broker accepts a token, its error message, and how long the session lasts."""
+    with Wire.to(served.port[name]) as wire:
         assert wire.handshake("OAUTHBEARER").error_code == 0
         answer = wire.token(first_message(token, {}))
         assert answer.error_code == 0
@@ -259,7 +225,7 @@ def test_a_session_lasts_as_long_as_the_token(served: Served) -> None:
     issuer = served.issuer
     assert 590_000 < log_in(served, issuer.token())[2] <= 600_000
     assert log_in(served, issuer.token(exp=2**63))[2] == 2**42
-    with Wire(served.port["sasl"]) as wire:
+    with Wire.to(served.port["sasl"]) as wire:
         assert wire.handshake("OAUTHBEARER").error_code == 0
         ends_at = time.time() + 1.5
         assert 0 < wire.token(first_message(issuer.token(exp=ends_at), {})).session_lifetime_ms <= 1_500
@@ -270,7 +236,7 @@ def test_a_session_lasts_as_long_as_the_token(served: Served) -> None:
 
 def test_a_session_is_renewed_by_another_token_of_the_same_user(served: Served) -> None:
     for name, is_right in (("alice", True), ("bob", False)):
-        with Wire(served.port["sasl"]) as wire:
+        with Wire.to(served.port["sasl"]) as wire:
             for subject in ("alice", name):
                 assert wire.handshake("OAUTHBEARER").error_code == 0
                 answer = wire.token(first_message(served.issuer.token(sub=subject), {}))
@@ -281,13 +247,7 @@ def test_a_session_is_renewed_by_another_token_of_the_same_user(served: Served) 
 def test_confluent_goes_on_beyond_the_end_of_a_token(served: Served) -> None:
     options = served.confluent()
     options["oauth_cb"] = lambda _: (served.issuer.token(exp=time.time() + 2), time.time() + 2)
-    producer = confluent_kafka.Producer(options)
-    deadline = time.monotonic() + 4
-    delivered: list[object] = []
-    while time.monotonic() < deadline:
-        producer.produce("renewed-tokens", b"x", on_delivery=lambda error, _: delivered.append(error))
-        assert producer.flush(BOUND_SECONDS) == 0
-    assert set(delivered) == {None}
+    produce_for(4, options, "renewed-tokens")
 
 
 def test_a_new_key_is_fetched_when_a_token_names_it(served: Served, provider: IdentityProvider) -> None:
@@ -303,7 +263,7 @@ def test_a_new_key_is_fetched_when_a_token_names_it(served: Served, provider: Id
 
 def test_waiting_for_keys_holds_up_nobody_else(served: Served, provider: IdentityProvider) -> None:
     provider.may_answer.clear()
-    with Wire(served.port["sasl"]) as waiting:
+    with Wire.to(served.port["sasl"]) as waiting:
         assert waiting.handshake("OAUTHBEARER").error_code == 0
         asked = len(provider.asked)
         token = first_message(served.issuer.token(header={"kid": "slow"}), {})
@@ -313,7 +273,7 @@ def test_waiting_for_keys_holds_up_nobody_else(served: Served, provider: Identit
         while len(provider.asked) == asked:
             assert time.monotonic() < deadline
         assert log_in(served, served.issuer.token())[0]  # its key is known
-        with Wire(served.port["sasl"]) as other:
+        with Wire.to(served.port["sasl"]) as other:
             assert other.log_in("bob", "b").error_code == 0
             assert other.is_served()
         provider.may_answer.set()
@@ -440,7 +400,7 @@ def test_unsecured_tokens_get_in_only_if_a_setting_says_so() -> None:
         }
         with EmbeddedBroker(settings=settings):
             for token, is_right in ((unsecured_token(), True), (Issuer().token(), False)):
-                with Wire(port) as wire:
+                with Wire.to(port) as wire:
                     assert wire.handshake("OAUTHBEARER").error_code == 0
                     assert (wire.token(first_message(token, {})).auth_bytes == b"") is is_right
 
@@ -456,16 +416,13 @@ def test_a_broker_starts_without_its_keys_and_accepts_tokens_once_it_has_them(tm
             made = issuer.token()
 
             def gets_in() -> bool:
-                with Wire(port) as wire:
+                with Wire.to(port) as wire:
                     assert wire.handshake("OAUTHBEARER").error_code == 0
                     return bool(wire.token(first_message(made, {})).auth_bytes == b"")
 
             assert not gets_in()
             provider.answers.clear()
-            deadline = time.monotonic() + BOUND_SECONDS
-            while not gets_in():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            eventually(gets_in)
 
 
 @pytest.mark.parametrize("absent", ["jwt", "cryptography"])
@@ -473,16 +430,7 @@ def test_a_broker_without_the_libraries_does_not_start(monkeypatch: pytest.Monke
     monkeypatch.setattr(listeners, "find_spec", lambda name: None if name == absent else name)
     config = BrokerConfig.of(SETTINGS)
     with pytest.raises(StartupError, match=r"OAUTHBEARER needs PyJWT: install kraftpy\[security\]"):
-        listeners.SecureListeners(
-            SimpleNamespace(
-                config=config,
-                clock=SystemClock(),
-                complaints=Complaints(),
-                metadata=SimpleNamespace(image=Image()),
-                links=None,
-                authorizer=None,
-            )
-        )
+        secure_listeners(config)
 
 
 def test_brokers_do_not_log_in_by_tokens() -> None:
@@ -494,6 +442,4 @@ def test_brokers_do_not_log_in_by_tokens() -> None:
             "inter.broker.listener.name": "SASL_PLAINTEXT",
             "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
         }
-        broker = EmbeddedBroker(settings={**SETTINGS, **more})
-        with pytest.raises(BrokerDied, match="nodes do not log in so at each other"), broker:
-            pass
+        assert "nodes do not log in so at each other" in reason_not_to_start({**SETTINGS, **more})

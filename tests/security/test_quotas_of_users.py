@@ -1,6 +1,6 @@
-"""Quotas of users that have proved who they are, over SASL and TLS; and replication, which no quota slows.
+"""Quotas of authenticated users, over SASL and TLS; and replication, which no quota slows.
 
-Its own cluster has quotas for everybody.
+The test of replication has its own cluster, with quotas for every user.
 """
 
 from __future__ import annotations
@@ -15,15 +15,10 @@ from kraftpy.client import BlockingAdmin
 from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates
+from tests.security.listeners import PLAIN_MODULE
 
 BOUND_SECONDS = 30.0
 PASSWORD = "secret"
-MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
@@ -35,7 +30,7 @@ def servers(request: pytest.FixtureRequest, certificates: Certificates) -> Itera
             "listeners": f"PLAINTEXT://{HOST}:{plain},{request.param}://{HOST}:{sasl}",
             "sasl.enabled.mechanisms": "PLAIN",
             f"listener.name.{request.param.lower()}.plain.sasl.jaas.config": (
-                f'{MODULE} required user_alice="{PASSWORD}" user_bob="{PASSWORD}";'
+                f'{PLAIN_MODULE} required user_alice="{PASSWORD}" user_bob="{PASSWORD}";'
             ),
         }
         if request.param == "SASL_SSL":
@@ -45,7 +40,7 @@ def servers(request: pytest.FixtureRequest, certificates: Certificates) -> Itera
 
 
 def produce(servers: tuple[str, str, str], certificates: Certificates, user: str) -> list[float]:
-    """Produce one record as a user with a client id that others use too; return the throttle times that were told."""
+    """Produce one record as a user with a client id that others use too; return the throttle times of the answers."""
     _, address, protocol = servers
     told: list[float] = []
     producer = confluent_kafka.Producer(
@@ -76,8 +71,8 @@ def test_a_quota_of_a_user_is_not_that_of_another(servers: tuple[str, str, str],
 
 
 def test_followers_are_not_held_to_quotas_of_clients() -> None:
-    """Each fetch of a follower that is throttled waits for a second: so many records in turn would take a minute."""
-    settings = {"replica.lag.time.max.ms": "600000"}  # so that nobody goes on without a follower
+    """If a follower were throttled, each of its fetches would take a second, and these records a minute."""
+    settings = {"replica.lag.time.max.ms": "600000"}  # so that no leader continues without a follower
     with Cluster(can_partition=False, settings=settings, keep_on_failure=True) as cluster:
         with BlockingAdmin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.alter_client_quotas({"user": "ANONYMOUS", "client-id": "free"}, {"request_percentage": 1e6})

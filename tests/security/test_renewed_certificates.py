@@ -1,4 +1,4 @@
-"""Certificates that change while a broker runs. They have their own cluster, whose files the tests change."""
+"""Certificates that change while a broker runs. Each test has its own broker, whose files it changes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import base64
 import os
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,9 @@ from kraftpy.security.distinguished_names import alternative_names_of, subject_o
 from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates
+from tests.security.wire import BOUND_SECONDS
+from tests.waiting import eventually
 
-BOUND_SECONDS = 20.0
 NAMES = Path(__file__).parent / "java_names.tsv"
 
 
@@ -40,7 +40,7 @@ class Renewing:
         self.broker = EmbeddedBroker(settings=settings)
 
     def put(self, keys: Path) -> None:
-        """Replace the file in one step, as whoever renews certificates should."""
+        """Replace the file in one step, as a tool that renews certificates should."""
         aside = self.file.with_suffix(".new")
         aside.write_bytes(keys.read_bytes())
         aside.replace(self.file)
@@ -67,13 +67,6 @@ END = "-----END CERTIFICATE-----\n"
 def ports() -> Iterator[ReservedPorts]:
     with ReservedPorts() as reserved:
         yield reserved
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_renewed_certificate_is_shown_and_others_are_refused(tmp_path: Path, ports: ReservedPorts) -> None:

@@ -1,4 +1,4 @@
-"""Our clients renew sessions that end, on the connections that they have (KIP-368)."""
+"""Our clients renew sessions before they end, on their connections (KIP-368)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kraftpy.client import Admin, Consumer, ErrorCode, KafkaError, OffsetSpec, P
 from kraftpy.client.connection import Connection
 from kraftpy.client.login import renewed_after_ms
 from kraftpy.client.ranges.connection import BlockingConnection
-from kraftpy.client.runtime import RealRuntime
 from kraftpy.client.security import Login, Security
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.metadata import MetadataRequest
 from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import HOST, ReservedPorts
-from tests.security.test_sasl_listeners import PLAIN_MODULE, add_users
+from tests.security.listeners import PLAIN_MODULE, add_users, open_connection
 from tests.security.tokens import unsecured_token
+from tests.waiting import sleep_until
 
 SESSION_MS = 1_300
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
@@ -59,15 +59,7 @@ class Listeners:
         }
 
     async def open(self, login: Login) -> Connection:
-        return await Connection.open(
-            RealRuntime(),
-            HOST,
-            self.port,
-            client_id="renewing",
-            request_timeout_ms=20_000,
-            setup_timeout_ms=20_000,
-            security=Security(login=login),
-        )
+        return await open_connection(self.port, login)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +70,6 @@ def listeners() -> Iterator[Listeners]:
             add_users(f"{HOST}:{made.plain}", "alice", password="a")
             yield made
             assert "Traceback" not in running.log_text
-
-
-def until(moment: float) -> None:
-    """Sessions end by the clock."""
-    while (left := moment - time.monotonic()) > 0:
-        time.sleep(left)
 
 
 async def test_a_connection_outlives_its_session(listeners: Listeners) -> None:
@@ -102,7 +88,7 @@ async def ask(connection: Connection) -> Any:
 
 async def test_a_connection_that_was_idle_is_renewed_late(listeners: Listeners) -> None:
     connections = [await listeners.open(listeners.login(mechanism)) for mechanism in MECHANISMS]
-    await asyncio.to_thread(until, time.monotonic() + SESSION_MS / 1000 + 0.05)
+    await asyncio.to_thread(sleep_until, time.monotonic() + SESSION_MS / 1000 + 0.05)
     await asyncio.gather(*(ask(connection) for connection in connections for _ in range(20)))
     assert not any(connection.closed for connection in connections)
     for connection in connections:
@@ -112,7 +98,7 @@ async def test_a_connection_that_was_idle_is_renewed_late(listeners: Listeners) 
 async def test_a_renewal_that_fails_fails_the_requests_that_wait_for_it(listeners: Listeners) -> None:
     names = iter(("alice", "bob"))
     connection = await listeners.open(listeners.login("OAUTHBEARER", lambda: unsecured_token(sub=next(names))))
-    await asyncio.to_thread(until, time.monotonic() + SESSION_MS / 1000 * 0.96)
+    await asyncio.to_thread(sleep_until, time.monotonic() + SESSION_MS / 1000 * 0.96)
     requests = [connection.request(ApiKey.METADATA, MetadataRequest(topics=[])) for _ in range(3)]
     for failed in await asyncio.gather(*requests, return_exceptions=True):
         assert isinstance(failed, KafkaError)
@@ -133,7 +119,7 @@ async def test_a_provider_that_fails_at_a_renewal_costs_the_connection(listeners
         return given[0]
 
     connection = await listeners.open(listeners.login("OAUTHBEARER", provide))
-    await asyncio.to_thread(until, time.monotonic() + SESSION_MS / 1000 * 0.96)
+    await asyncio.to_thread(sleep_until, time.monotonic() + SESSION_MS / 1000 * 0.96)
     with pytest.raises(KafkaError, match="RuntimeError: no more"):
         await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
     assert connection.closed
@@ -141,7 +127,7 @@ async def test_a_provider_that_fails_at_a_renewal_costs_the_connection(listeners
 
 async def test_closing_ends_a_renewal(listeners: Listeners) -> None:
     connection = await listeners.open(listeners.login("PLAIN"))
-    await asyncio.to_thread(until, time.monotonic() + SESSION_MS / 1000 * 0.96)
+    await asyncio.to_thread(sleep_until, time.monotonic() + SESSION_MS / 1000 * 0.96)
     waiting = connection.send(ApiKey.METADATA, MetadataRequest(topics=[]), 12)
     connection.close()
     with contextlib.suppress(KafkaError):
@@ -157,7 +143,7 @@ def test_a_blocking_connection_outlives_its_session(listeners: Listeners) -> Non
         security=Security(login=login),
     )  # fmt: skip
     for _ in range(2):
-        until(time.monotonic() + SESSION_MS / 1000 * 0.96)
+        sleep_until(time.monotonic() + SESSION_MS / 1000 * 0.96)
         connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
     connection.close()
 

@@ -1,13 +1,11 @@
-"""Listeners with SASL: clients that are not ours, and ours, with every mechanism; who is refused, and when.
+"""Listeners with SASL: logins of other clients and ours with every mechanism, sessions, and refusals.
 
-Brokers that log in at each other, and one that is stopped or cannot start, have their own cluster.
+Brokers that log in to each other, and one that is stopped or cannot start, have their own cluster.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,43 +13,45 @@ from typing import Any
 import aiokafka
 import aiokafka.helpers
 import confluent_kafka
-import kafka
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
 )
 
-from kraftpy.client import Admin, Consumer, KafkaError, OffsetSpec, Producer, RangeReader, TopicPartition
+from kraftpy.client import Admin, KafkaError
 from kraftpy.client.connection import TlsFailed
 from kraftpy.client.ranges.cluster import BlockingCluster
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.frames import decode_response_header, encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest
-from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from kraftpy.protocol.schema import decode
+from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from kraftpy.security.plain import plain_message
-from kraftpy.testing import BrokerDied, Cluster, EmbeddedBroker
+from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates
+from tests.security.listeners import (
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    add_users,
+    listener_settings,
+    produce_for,
+    reason_not_to_start,
+    replicate,
+    round_trip_by_aiokafka,
+    round_trip_by_confluent,
+    round_trip_by_kafka_python,
+    round_trip_by_ours,
+)
+from tests.security.wire import BOUND_SECONDS, PASSWORD, Wire
+from tests.waiting import sleep_until
 
-BOUND_SECONDS = 20.0
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-PASSWORD = "correct, =horse \u00e9"
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 REAUTHENTICATE_MS = 1_500
 DELAY_MS = 300
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 class Secured:
@@ -64,8 +64,7 @@ class Secured:
         users = f'{PLAIN_MODULE} required user_alice="{PASSWORD}" user_bob="bob\'s";'
         self.broker = EmbeddedBroker(
             settings={
-                "listeners": ",".join(f"{name.upper()}://{HOST}:{port}" for name, port in self.port.items()),
-                "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+                **listener_settings(self.port, protocols),
                 "inter.broker.listener.name": "PLAIN",
                 "sasl.enabled.mechanisms": ",".join(MECHANISMS),
                 **{f"listener.name.{name}.plain.sasl.jaas.config": users for name in ("clear", "tls", "short")},
@@ -123,17 +122,6 @@ def secured(certificates: Certificates) -> Iterator[Secured]:
             assert PASSWORD not in running.log_text
 
 
-def add_users(bootstrap: str, *names: str, password: str = PASSWORD) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        upsertions = [
-            UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
-            for name in names
-        ]
-        for done in admin.alter_user_scram_credentials(upsertions).values():
-            done.result(BOUND_SECONDS)
-
-
 def topic_of(name: str, mechanism: str, library: str) -> str:
     return f"{library}-{name}-{mechanism.lower()}"
 
@@ -142,15 +130,7 @@ def topic_of(name: str, mechanism: str, library: str) -> str:
 @pytest.mark.parametrize("name", ["clear", "tls"])
 def test_confluent_gets_in(secured: Secured, name: str, mechanism: str) -> None:
     options, topic = secured.options(name, mechanism), topic_of(name, mechanism, "confluent")
-    producer = confluent_kafka.Producer(options)
-    producer.produce(topic, b"value")
-    assert producer.flush(BOUND_SECONDS) == 0
-    consumer = confluent_kafka.Consumer({**options, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    message = consumer.poll(BOUND_SECONDS)
-    assert message is not None
-    assert message.value() == b"value"
-    consumer.close()
+    round_trip_by_confluent(options, topic)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -158,17 +138,7 @@ def test_confluent_gets_in(secured: Secured, name: str, mechanism: str) -> None:
 def test_kafka_python_gets_in(secured: Secured, name: str, mechanism: str) -> None:
     options, topic = secured.python_options(name, mechanism), topic_of(name, mechanism, "kafka-python")
     options["ssl_cafile"] = str(secured.certificates.trusted)
-    producer = kafka.KafkaProducer(**options)
-    producer.send(topic, b"value").get(BOUND_SECONDS)
-    producer.close()
-    consumer = kafka.KafkaConsumer(topic, auto_offset_reset="earliest", **options)
-    deadline = time.monotonic() + BOUND_SECONDS
-    found: list[bytes] = []
-    while not found:
-        assert time.monotonic() < deadline
-        found = [record.value for batch in consumer.poll(100).values() for record in batch]
-    assert found == [b"value"]
-    consumer.close()
+    round_trip_by_kafka_python(options, topic)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -177,27 +147,14 @@ async def test_aiokafka_gets_in(secured: Secured, name: str, mechanism: str) -> 
     options, topic = secured.python_options(name, mechanism), topic_of(name, mechanism, "aiokafka")
     if name == "tls":
         options["ssl_context"] = aiokafka.helpers.create_ssl_context(cafile=str(secured.certificates.trusted))
-    async with aiokafka.AIOKafkaProducer(**options) as producer:
-        await producer.send_and_wait(topic, b"value")
-    async with aiokafka.AIOKafkaConsumer(topic, auto_offset_reset="earliest", **options) as consumer:
-        async with asyncio.timeout(BOUND_SECONDS):
-            assert (await consumer.getone()).value == b"value"
+    await round_trip_by_aiokafka(options, topic)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("name", ["clear", "tls"])
 async def test_our_client_gets_in(secured: Secured, name: str, mechanism: str) -> None:
     options, topic = secured.our_options(name, mechanism), topic_of(name, mechanism, "ours")
-    async with Producer(**options) as producer:
-        await (await producer.send(topic, b"value"))
-    async with Consumer(topic, group_id=topic, auto_offset_reset="earliest", **options) as consumer:
-        async with asyncio.timeout(BOUND_SECONDS):
-            assert (await anext(consumer)).value == b"value"
-    partition = TopicPartition(topic, 0)
-    with RangeReader(**options) as reader:
-        found = reader.offsets({partition: OffsetSpec.LATEST})[partition]
-        assert found is not None
-        assert found.offset == 1
+    await round_trip_by_ours(options, topic)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -212,7 +169,7 @@ async def test_our_client_is_told_why_it_is_refused(secured: Secured, mechanism:
 async def test_our_client_trusts_no_other_authority_and_no_other_host(
     secured: Secured, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Before it sends a password."""
+    """It is refused before a password is sent."""
     other = Certificates(tmp_path_factory.mktemp("other"))
     elsewhere = secured.our_options("tls", "PLAIN")
     elsewhere["bootstrap_servers"] = elsewhere["bootstrap_servers"].replace(HOST, "localhost")
@@ -224,78 +181,15 @@ async def test_our_client_trusts_no_other_authority_and_no_other_host(
             cluster.topics(["any"])  # at once: with another error it would ask until its time is up
 
 
-class Wire:
-    """One connection by hand."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection((HOST, port), BOUND_SECONDS)
-        self._next_id = 0
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def send(self, key: ApiKey, version: int, message: object) -> None:
-        self._next_id += 1
-        self.socket.sendall(encode_request(key, version, self._next_id, "wire", message))
-
-    def receive(self) -> bytes | None:
-        """The next frame; None if the broker has closed."""
-        header = self._exactly(4)
-        return None if header is None else self._exactly(int.from_bytes(header, "big"))
-
-    def _exactly(self, count: int) -> bytes | None:
-        found = b""
-        while len(found) < count:
-            try:
-                more = self.socket.recv(count - len(found))
-            except ConnectionResetError:
-                return None
-            if not more:
-                return None
-            found += more
-        return found
-
-    def ask(self, key: ApiKey, version: int, message: object, answer: type[Any]) -> Any:
-        self.send(key, version, message)
-        frame = self.receive()
-        if frame is None:
-            return None
-        return decode(answer, decode_response_header(key, version, frame)[1], version)
-
-    def handshake(self, mechanism: str, version: int = 1) -> Any:
-        return self.ask(
-            ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse
-        )
-
-    def token(self, token: bytes, version: int = 2) -> Any:
-        return self.ask(
-            ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse
-        )
-
-    def log_in(self, name: str = "alice", password: str = PASSWORD) -> Any:
-        assert self.handshake("PLAIN").error_code == 0
-        return self.token(plain_message(name, password))
-
-    def is_served(self) -> bool:
-        self.send(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
-        return self.receive() is not None
-
-    def is_closed(self) -> bool:
-        return self.receive() is None
-
-
 def test_nothing_is_served_before_a_client_is_known(secured: Secured) -> None:
     for key, version, message in [
         (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
         (ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(auth_bytes=plain_message("alice", PASSWORD))),
     ]:
-        with Wire(secured.port["clear"]) as wire:
+        with Wire.to(secured.port["clear"]) as wire:
             wire.send(key, version, message)
             assert wire.is_closed()
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         assert wire.handshake("PLAIN").error_code == 0
         wire.send(ApiKey.METADATA, 12, MetadataRequest(topics=None))
         frame = wire.receive()
@@ -304,12 +198,12 @@ def test_nothing_is_served_before_a_client_is_known(secured: Secured) -> None:
 
 
 def test_requests_sent_along_with_a_handshake_wait_for_its_end(secured: Secured) -> None:
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         wire.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
         wire.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(auth_bytes=plain_message("alice", PASSWORD)))
         wire.send(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
         assert [wire.receive() is not None for _ in range(3)] == [True, True, True]
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         wire.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
         wire.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(auth_bytes=plain_message("alice", "wrong")))
         wire.send(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
@@ -317,7 +211,7 @@ def test_requests_sent_along_with_a_handshake_wait_for_its_end(secured: Secured)
 
 
 def test_the_versions_are_told_once(secured: Secured) -> None:
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         wire.send(ApiKey.API_VERSIONS, 4, ApiVersionsRequest(client_software_name="-", client_software_version="1"))
         assert wire.receive() is not None  # refused, and may be asked again
         software = {"client_software_name": "test", "client_software_version": "1"}
@@ -328,7 +222,7 @@ def test_the_versions_are_told_once(secured: Secured) -> None:
 
 
 def test_an_unknown_mechanism_is_refused_with_those_there_are(secured: Secured) -> None:
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         answer = wire.handshake("GSSAPI")
         assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
         assert answer.mechanisms == list(MECHANISMS)
@@ -350,7 +244,7 @@ def test_an_unknown_mechanism_is_refused_with_those_there_are(secured: Secured) 
     ],
 )
 def test_a_failure_is_told_after_a_while_and_ends_the_connection(secured: Secured, token: bytes) -> None:
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         assert wire.handshake("PLAIN").error_code == 0
         began = time.monotonic()
         answer = wire.token(token)
@@ -369,7 +263,7 @@ def test_wrong_passwords_and_unknown_names_are_answered_alike(secured: Secured) 
 
 def scram_failure(secured: Secured, mechanism: str, name: str) -> tuple[int, str, int]:
     """The error, its message, and the iterations that a wrong password gets."""
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         assert wire.handshake(mechanism).error_code == 0
         challenge = wire.token(f"n,,n={name},r=abc".encode()).auth_bytes.decode()
         parts = dict(part.split("=", 1) for part in challenge.split(","))
@@ -379,20 +273,19 @@ def scram_failure(secured: Secured, mechanism: str, name: str) -> tuple[int, str
 
 def test_bare_tokens_of_old_clients(secured: Secured) -> None:
     for password, is_right in ((PASSWORD, True), ("wrong", False)):
-        with Wire(secured.port["clear"]) as wire:
+        with Wire.to(secured.port["clear"]) as wire:
             assert wire.handshake("PLAIN", version=0).error_code == 0
-            token = plain_message("alice", password)
-            wire.socket.sendall(len(token).to_bytes(4, "big") + token)
+            wire.send_frame(plain_message("alice", password))
             assert wire.receive() == (b"" if is_right else None)
             if is_right:
                 assert wire.is_served()
 
 
 def test_requests_before_authentication_are_short(secured: Secured) -> None:
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         wire.socket.sendall((10_001).to_bytes(4, "big"))
         assert wire.is_closed()
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         assert wire.log_in().error_code == 0
         wire.send(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
         assert wire.receive() is not None
@@ -402,7 +295,7 @@ def test_requests_before_authentication_are_short(secured: Secured) -> None:
 
 
 def test_a_second_authentication_is_refused_without_a_session_that_ends(secured: Secured) -> None:
-    with Wire(secured.port["clear"]) as wire:
+    with Wire.to(secured.port["clear"]) as wire:
         assert wire.log_in().session_lifetime_ms == 0
         assert wire.handshake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert wire.token(b"x").error_code == ErrorCode.ILLEGAL_SASL_STATE
@@ -410,13 +303,13 @@ def test_a_second_authentication_is_refused_without_a_session_that_ends(secured:
 
 
 def test_a_session_ends_unless_it_is_renewed(secured: Secured) -> None:
-    with Wire(secured.port["short"]) as wire, Wire(secured.port["short"]) as forgetful:
+    with Wire.to(secured.port["short"]) as wire, Wire.to(secured.port["short"]) as forgetful:
         assert forgetful.log_in().session_lifetime_ms == REAUTHENTICATE_MS
         began = time.monotonic()
         assert wire.log_in().session_lifetime_ms == REAUTHENTICATE_MS
         assert wire.is_served()
         for _ in range(2):
-            wait_until(began + REAUTHENTICATE_MS / 1000 * 0.8)
+            sleep_until(began + REAUTHENTICATE_MS / 1000 * 0.8)
             began = time.monotonic()
             assert wire.log_in().session_lifetime_ms == REAUTHENTICATE_MS
             assert wire.is_served()
@@ -440,7 +333,7 @@ def test_a_session_ends_unless_it_is_renewed(secured: Secured) -> None:
 def test_a_session_is_renewed_by_the_same_user_and_mechanism(
     secured: Secured, name: str, password: str, mechanism: str, message: str
 ) -> None:
-    with Wire(secured.port["short"]) as wire:
+    with Wire.to(secured.port["short"]) as wire:
         assert wire.log_in().error_code == 0
         assert wire.handshake(mechanism).error_code == 0
         answer = wire.token(plain_message(name, password))
@@ -449,26 +342,14 @@ def test_a_session_is_renewed_by_the_same_user_and_mechanism(
 
 
 def test_a_session_is_renewed_once_a_second_at_most(secured: Secured) -> None:
-    with Wire(secured.port["short"]) as wire:
+    with Wire.to(secured.port["short"]) as wire:
         assert wire.log_in().error_code == 0
         assert wire.log_in().error_code == 0
         assert wire.handshake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def wait_until(moment: float) -> None:
-    """Sessions end by the clock."""
-    while (left := moment - time.monotonic()) > 0:
-        time.sleep(left)
-
-
 def test_confluent_goes_on_beyond_the_end_of_a_session(secured: Secured) -> None:
-    producer = confluent_kafka.Producer(secured.options("short", "SCRAM-SHA-256"))
-    deadline = time.monotonic() + 3 * REAUTHENTICATE_MS / 1000
-    delivered: list[object] = []
-    while time.monotonic() < deadline:
-        producer.produce("renewed", b"x", on_delivery=lambda error, _: delivered.append(error))
-        assert producer.flush(BOUND_SECONDS) == 0
-    assert set(delivered) == {None}
+    produce_for(3 * REAUTHENTICATE_MS / 1000, secured.options("short", "SCRAM-SHA-256"), "renewed")
 
 
 def test_credentials_are_described_altered_and_deleted(secured: Secured) -> None:
@@ -524,9 +405,9 @@ def test_credentials_survive_a_restart_and_a_snapshot(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_brokers_log_in_at_each_other(certificates: Certificates, mechanism: str) -> None:
-    """Credentials of SCRAM are in the metadata, which brokers get over their links, before they log in anywhere."""
+    """SCRAM credentials are in the metadata, which brokers get over their links before they log in to each other."""
     own = 'username="broker" password="b"'
-    module = PLAIN_MODULE if mechanism == "PLAIN" else "org.apache.kafka.common.security.scram.ScramLoginModule"
+    module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
     users = 'user_broker="b"' if mechanism == "PLAIN" else ""
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,REPLICATION:SASL_SSL,CONTROLLER:PLAINTEXT",
@@ -537,17 +418,7 @@ def test_brokers_log_in_at_each_other(certificates: Certificates, mechanism: str
     with Cluster(3, settings=settings) as cluster:
         if mechanism != "PLAIN":
             add_users(cluster.bootstrap_servers, "broker", password="b")
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        topic = confluent_kafka.admin.NewTopic("replicated", 3, 3, config={"min.insync.replicas": "3"})
-        admin.create_topics([topic])["replicated"].result(BOUND_SECONDS)
-        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-        errors: list[object] = []
-        for number in range(30):
-            producer.produce(
-                "replicated", b"x", partition=number % 3, on_delivery=lambda error, _: errors.append(error)
-            )
-        assert producer.flush(2 * BOUND_SECONDS) == 0
-        assert errors == [None] * 30
+        replicate(cluster)
         producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "t"})
         producer.init_transactions(BOUND_SECONDS)  # its coordinator asks leaders of other brokers
         producer.begin_transaction()
@@ -581,6 +452,4 @@ def test_what_cannot_be_used_ends_the_start(certificates: Certificates, settings
             **certificates.settings(),
             **settings,
         }
-        with pytest.raises(BrokerDied) as died, EmbeddedBroker(settings=given):
-            pass
-    assert message in str(died.value)
+        assert message in reason_not_to_start(given)

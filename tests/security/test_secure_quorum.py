@@ -1,4 +1,4 @@
-"""Quorums whose links have TLS and SASL: they form, lose nodes, and let no stranger in. Each has its own cluster."""
+"""Quorums whose links have TLS and SASL: they form, lose nodes, and refuse strangers. Each has its own cluster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +22,22 @@ from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.metadata.codec import pack
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.frames import decode_response_header, encode_request
+from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
-from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from kraftpy.protocol.schema import decode
+from kraftpy.protocol.messages.describe_cluster import DescribeClusterRequest
 from kraftpy.security.plain import plain_message
 from kraftpy.testing import Cluster
 from tests.security.certificates import HOST, Certificates
+from tests.security.listeners import PLAIN_MODULE, SCRAM_MODULE
+from tests.security.wire import BOUND_SECONDS, Wire
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(120)]
 
-BOUND_SECONDS = 20.0
 SECRET = "correct, =horse é"
 CONTROLLERS = "listener.name.controller."
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 CLUSTER_ID = "7mHQeQOJRqGJbGzBfx3-tw"
 MAP = "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def settings_of(certificates: Certificates, protocol: str, **of_controllers: str) -> dict[str, str]:
@@ -56,13 +47,6 @@ def settings_of(certificates: Certificates, protocol: str, **of_controllers: str
         **{CONTROLLERS + name: value for name, value in certificates.settings().items()},
         **{CONTROLLERS + name.replace("_", "."): value for name, value in of_controllers.items()},
     }
-
-
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def port_of(cluster: Cluster, node: int) -> int:
@@ -128,23 +112,9 @@ async def test_nodes_with_certificates_survive_the_loss_of_one(mutual: Cluster) 
         assert {"before", "between"} <= set(await admin.list_topics())
 
 
-def described(connection: ssl.SSLSocket) -> Any:
+def described(connection: Wire) -> Any:
     """The answer to an administrator's DescribeCluster, which asks for controllers; None if there is none."""
-    request = DescribeClusterRequest(endpoint_type=2)
-    return ask(connection, ApiKey.DESCRIBE_CLUSTER, 1, request, DescribeClusterResponse)
-
-
-def exactly(connection: ssl.SSLSocket | socket.socket, count: int) -> bytes | None:
-    found = b""
-    while len(found) < count:
-        try:
-            more = connection.recv(count - len(found))
-        except (ConnectionError, ssl.SSLError):
-            return None
-        if not more:
-            return None
-        found += more
-    return found
+    return connection.ask(ApiKey.DESCRIBE_CLUSTER, 1, DescribeClusterRequest(endpoint_type=2))
 
 
 def test_an_administrator_with_a_certificate_gets_in(mutual: Cluster, certificates: Certificates) -> None:
@@ -154,7 +124,7 @@ def test_an_administrator_with_a_certificate_gets_in(mutual: Cluster, certificat
             socket.create_connection((HOST, port_of(mutual, node)), BOUND_SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=HOST) as secured,
         ):
-            found = described(secured)
+            found = described(Wire(secured))
             assert found is not None
             assert {each.broker_id for each in found.brokers} == {1, 2, 3}
 
@@ -163,7 +133,7 @@ def test_an_administrator_with_a_certificate_gets_in(mutual: Cluster, certificat
 def test_a_stranger_gets_nothing(
     mutual: Cluster, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory, who: str
 ) -> None:
-    """Neither as a node nor as an administrator; the names that may get in are those that a rule is for."""
+    """It gets in neither as a node nor as an administrator: only names that a rule maps are accepted."""
     hello = pack({"version": 2, "node": 9, "nonce": bytes(32), "knocks": False})
     node_hello = len(hello).to_bytes(4, "big") + hello
     request = encode_request(ApiKey.DESCRIBE_CLUSTER, 1, 1, "wire", DescribeClusterRequest(endpoint_type=2))
@@ -177,13 +147,13 @@ def test_a_stranger_gets_nothing(
         with socket.create_connection((HOST, port_of(mutual, 1)), BOUND_SECONDS) as plain:
             if who == "clear text":
                 plain.sendall(opening)
-                found = exactly(plain, 7)
+                found = Wire(plain).read(7)
                 assert found is None or found[:1] == b"\x15"  # TLS's alert, which is all that it says
                 continue
             try:
                 with context.wrap_socket(plain, server_hostname=HOST) as secured:
                     secured.sendall(opening)
-                    assert exactly(secured, 1) is None
+                    assert Wire(secured).read(1) is None
             except (ssl.SSLError, ConnectionError):
                 pass
     assert "Failed authentication with" in mutual.logs(1)
@@ -192,7 +162,7 @@ def test_a_stranger_gets_nothing(
 def test_a_node_that_does_not_belong_here_finds_no_quorum(
     mutual: Cluster, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Brokers: of another authority; that trust another one; that find another host's name; that have no right."""
+    """Brokers with another authority's certificate, that trust another one, find another host name, or lack rights."""
     other = Certificates(tmp_path_factory.mktemp("others"))
     directory = tmp_path_factory.mktemp("strangers")
     keys = certificates.issue("without", HOST, common_name="node-7")
@@ -227,14 +197,14 @@ def test_a_node_that_does_not_belong_here_finds_no_quorum(
 
 
 async def test_renewed_certificates_are_used_without_a_restart(mutual: Cluster, certificates: Certificates) -> None:
-    """On the listener, and by a node that connects: the trusted authority is the same, the key another."""
+    """By the listener, and by a node that connects. The trusted authority is the same; the keys are new."""
     keys: Path = mutual.keys  # type: ignore[attr-defined]
     context = certificates.client(certificates.issue("looker", "looker", common_name="node-8"))
     before = shown(mutual, 2, context)
     for node in (1, 2, 3):
         renewed = certificates.issue(f"renewed-{node}", HOST, common_name=f"node-{node}")
         write(keys / f"{node}.pem", renewed)
-    until(lambda: all(shown(mutual, node, context) != before for node in (2,)))
+    eventually(lambda: all(shown(mutual, node, context) != before for node in (2,)))
     mutual.kill(3)
     mutual.start(3)
     mutual.wait_in_sync()
@@ -260,7 +230,7 @@ def plain_settings(certificates: Certificates) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def by_scram(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers and controllers that know each other by SCRAM alone, also between brokers."""
+    """Three brokers and controllers that log in to each other by SCRAM, also between brokers."""
     directory = tmp_path_factory.mktemp("scram")
     secret = directory / "secret"
     secret.write_text(f"{SECRET}\n", encoding="utf-8")
@@ -318,7 +288,7 @@ async def test_nodes_with_scram_survive_a_loss_and_a_restart_of_all(by_scram: Cl
 
 
 async def test_a_changed_password_holds_from_then_on(by_scram: Cluster, certificates: Certificates) -> None:
-    """What `format` wrote is not a second way in."""
+    """The password that `format` wrote is no longer accepted."""
     async with Admin(bootstrap_servers=by_scram.bootstrap_servers) as admin:
         await admin.set_scram_password("admin", "another one")
     by_scram.kill(3)
@@ -335,7 +305,7 @@ async def test_a_changed_password_holds_from_then_on(by_scram: Cluster, certific
 
 
 async def knock(cluster: Cluster, certificates: Certificates, mechanism: str, name: str, password: str) -> str | None:
-    """Log in as a node does, at node 3; return why it was refused, or None after its hello."""
+    """Log in as a node does, at node 3; return the reason of a refusal, or None after its hello."""
     reader, writer = await asyncio.open_connection(HOST, port_of(cluster, 3), ssl=certificates.client())
 
     async def receive() -> bytes:
@@ -366,26 +336,17 @@ def by_plain(certificates: Certificates) -> Iterator[Cluster]:
         yield cluster
 
 
-def wire(cluster: Cluster, certificates: Certificates, node: int) -> ssl.SSLSocket:
+def connected(cluster: Cluster, certificates: Certificates, node: int) -> Wire:
+    """A connection to a node's controller listener, by TLS."""
     plain = socket.create_connection((HOST, port_of(cluster, node)), BOUND_SECONDS)
-    return certificates.client().wrap_socket(plain, server_hostname=HOST)
+    return Wire(certificates.client().wrap_socket(plain, server_hostname=HOST))
 
 
-def ask(connection: ssl.SSLSocket, key: ApiKey, version: int, request: object, answer: type[Any]) -> Any:
-    connection.sendall(encode_request(key, version, 1, "wire", request))
-    size = exactly(connection, 4)
-    frame = None if size is None else exactly(connection, int.from_bytes(size, "big"))
-    return None if frame is None else decode(answer, decode_response_header(key, version, frame)[1], version)
-
-
-def logged_in(connection: ssl.SSLSocket, password: str) -> bool:
+def logged_in(connection: Wire, password: str) -> bool:
     """Log in as an administrator, by Kafka's requests; return whether that worked."""
-    shake = SaslHandshakeRequest(mechanism="PLAIN")
-    found = ask(connection, ApiKey.SASL_HANDSHAKE, 1, shake, SaslHandshakeResponse)
+    found = connection.handshake("PLAIN")
     assert (found.error_code, found.mechanisms) == (ErrorCode.NONE, ["PLAIN"])
-    token = SaslAuthenticateRequest(auth_bytes=plain_message("admin", password))
-    found = ask(connection, ApiKey.SASL_AUTHENTICATE, 2, token, SaslAuthenticateResponse)
-    return bool(found.error_code == ErrorCode.NONE)
+    return bool(connection.token(plain_message("admin", password)).error_code == ErrorCode.NONE)
 
 
 async def test_a_broker_and_controllers_apart_survive_a_loss(by_plain: Cluster) -> None:
@@ -397,14 +358,14 @@ async def test_a_broker_and_controllers_apart_survive_a_loss(by_plain: Cluster) 
 
 
 def test_an_administrator_logs_in_first(by_plain: Cluster, certificates: Certificates) -> None:
-    with wire(by_plain, certificates, 2) as connection:
+    with connected(by_plain, certificates, 2) as connection:
         assert logged_in(connection, SECRET)
         found = described(connection)
         assert {each.broker_id for each in found.brokers} == {2, 3, 4}
-    with wire(by_plain, certificates, 2) as connection:
+    with connected(by_plain, certificates, 2) as connection:
         assert not logged_in(connection, "wrong")
-        assert exactly(connection, 1) is None
-    with wire(by_plain, certificates, 2) as connection:
+        assert connection.read(1) is None
+    with connected(by_plain, certificates, 2) as connection:
         assert described(connection) is None
     assert "Failed authentication with" in by_plain.logs(2)
 
@@ -432,20 +393,18 @@ def test_nothing_but_a_login_is_taken_at_first(by_plain: Cluster, certificates: 
         "too long": [bytes([0x80]) * 30_000],
         "a second login": [token, token],
     }.items():
-        with wire(by_plain, certificates, 3) as connection:
-            connection.sendall(b"".join(len(each).to_bytes(4, "big") + each for each in frames))
+        with connected(by_plain, certificates, 3) as connection:
+            connection.socket.sendall(b"".join(len(each).to_bytes(4, "big") + each for each in frames))
             answers = 0
-            while (size := exactly(connection, 4)) is not None:
-                assert exactly(connection, int.from_bytes(size, "big")) is not None
+            while (size := connection.read(4)) is not None:
+                assert connection.read(int.from_bytes(size, "big")) is not None
                 answers += 1
             assert answers == (1 if name == "a second login" else 0), name
-    with wire(by_plain, certificates, 3) as connection:  # a client's request after a node's login
-        connection.sendall(len(token).to_bytes(4, "big") + token)
-        size = exactly(connection, 4)
-        assert size is not None
-        assert exactly(connection, int.from_bytes(size, "big")) is not None
-        connection.sendall(kafka)
-        assert exactly(connection, 1) is None
+    with connected(by_plain, certificates, 3) as connection:  # a client's request after a node's login
+        connection.send_frame(token)
+        assert connection.receive() is not None
+        connection.socket.sendall(kafka)
+        assert connection.read(1) is None
 
 
 # --- settings -----------------------------------------------------------------------------------------
@@ -482,7 +441,7 @@ def test_mistakes_in_settings_are_named(certificates: Certificates) -> None:
 
 
 def test_links_to_other_machines_need_a_proof() -> None:
-    """A secret, or a listener on which everybody proves a name."""
+    """Nodes need a secret, or a listener on which every client proves its name."""
     quorum = {
         "process.roles": "broker,controller",
         "node.id": "1",

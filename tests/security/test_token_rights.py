@@ -1,4 +1,4 @@
-"""Delegation tokens on a broker with an authorizer: what a bearer may do, and who sees whose tokens (KIP-373)."""
+"""Delegation tokens on a broker with an authorizer: the rights of bearers, and rights to tokens (KIP-373)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kraftpy.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from kraftpy.security.acls import WILDCARD, Operation, PatternType, Permission, ResourceType
 from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
+from tests.security.guarded_broker import AUTHORIZER
+from tests.security.listeners import PLAIN_MODULE, SCRAM_MODULE
 from tests.security.wire import Session
 
 HOST = "127.0.0.1"
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
-class World:
-    """A super user, and users who are given rights."""
+class TokenBroker:
+    """A broker with an authorizer and delegation tokens; a super user, and users with the rights that a test grants."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -58,7 +58,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def tokens() -> Iterator[TokenBroker]:
     users = " ".join(f'user_{name}="{name}"' for name in ("admin", "alice", "bob", "carol", "dora"))
     with ReservedPorts() as ports:
         port = ports.reserve()
@@ -66,56 +66,56 @@ def world() -> Iterator[World]:
             "listeners": f"SASL_PLAINTEXT://{HOST}:{port}",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {users};",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "authorizer.class.name": AUTHORIZER,
             "super.users": "User:admin",
             "delegation.token.secret.key": "secret",
         }
         with EmbeddedBroker(settings=settings):
-            yield World(port)
+            yield TokenBroker(port)
 
 
-def seen(world: World, user: str, owners: list[str] | None = None) -> set[str]:
-    with world.user(user) as admin:
+def seen(tokens: TokenBroker, user: str, owners: list[str] | None = None) -> set[str]:
+    with tokens.user(user) as admin:
         return {token.token_id for token in admin.describe_delegation_tokens(owners)}
 
 
-def test_a_bearer_has_the_rights_of_the_owner(world: World) -> None:
-    world.grant("alice", Operation.CREATE, ResourceType.TOPIC, "alices")
-    with world.user("alice") as alice:
+def test_a_bearer_has_the_rights_of_the_owner(tokens: TokenBroker) -> None:
+    tokens.grant("alice", Operation.CREATE, ResourceType.TOPIC, "alices")
+    with tokens.user("alice") as alice:
         token = alice.create_delegation_token()
-    with world.bearer(token) as bearer:
+    with tokens.bearer(token) as bearer:
         bearer.create_topics([NewTopic(name="alices", num_partitions=1)])
         with pytest.raises(KafkaError) as refused:
             bearer.create_topics([NewTopic(name="others", num_partitions=1)])
         assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_a_token_for_somebody_else_needs_a_right(world: World) -> None:
-    with world.user("bob") as bob:
+def test_a_token_for_somebody_else_needs_a_right(tokens: TokenBroker) -> None:
+    with tokens.user("bob") as bob:
         with pytest.raises(KafkaError) as refused:
             bob.create_delegation_token(owner="User:alice")
         assert refused.value.code is ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
         assert bob.create_delegation_token(owner="User:bob").owner == "User:bob"
-        world.grant("bob", Operation.CREATE_TOKENS, ResourceType.USER, "User:alice")
+        tokens.grant("bob", Operation.CREATE_TOKENS, ResourceType.USER, "User:alice")
         assert bob.create_delegation_token(owner="User:alice").owner == "User:alice"
         with pytest.raises(KafkaError) as refused:
             bob.create_delegation_token(owner="User:admin")
         assert refused.value.code is ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
 
 
-def test_tokens_are_seen_by_those_with_a_part_or_a_right(world: World) -> None:
-    with world.user("carol") as carol:
+def test_tokens_are_seen_by_those_with_a_part_or_a_right(tokens: TokenBroker) -> None:
+    with tokens.user("carol") as carol:
         first, second = (carol.create_delegation_token(renewers=renewers) for renewers in ([], ["User:bob"]))
     both = {first.token_id, second.token_id}
-    assert both <= seen(world, "carol")
-    assert both <= seen(world, "admin")
-    assert seen(world, "bob", ["User:carol"]) == {second.token_id}
-    assert seen(world, "dora") == set()
-    world.grant("dora", Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, first.token_id)
-    assert seen(world, "dora") == {first.token_id}
-    world.grant("dora", Operation.DESCRIBE_TOKENS, ResourceType.USER, "User:carol")
-    assert seen(world, "dora") == both
-    with world.user("dora") as dora:
+    assert both <= seen(tokens, "carol")
+    assert both <= seen(tokens, "admin")
+    assert seen(tokens, "bob", ["User:carol"]) == {second.token_id}
+    assert seen(tokens, "dora") == set()
+    tokens.grant("dora", Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, first.token_id)
+    assert seen(tokens, "dora") == {first.token_id}
+    tokens.grant("dora", Operation.DESCRIBE_TOKENS, ResourceType.USER, "User:carol")
+    assert seen(tokens, "dora") == both
+    with tokens.user("dora") as dora:
         with pytest.raises(KafkaError) as refused:
             dora.renew_delegation_token(first.hmac)  # seeing a token is enough to log in with it, not to renew it
         assert refused.value.code is ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH

@@ -1,4 +1,4 @@
-"""Makes JSON Web Tokens by hand, right and wrong ones, and the JWKS documents of their keys."""
+"""Makes JSON Web Tokens by hand, valid and invalid ones, and the JWKS documents of their keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import json
 import time
 from typing import Any
 
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
@@ -74,7 +74,7 @@ class Issuer:
 
 
 def claims_of(now: float | None = None, **claims: Any) -> dict[str, Any]:
-    """Claims that are right now, apart from those given."""
+    """Claims that are valid now, apart from those given."""
     at = time.time() if now is None else now
     usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": int(at), "exp": int(at) + 600}
     return {name: value for name, value in {**usual, **claims}.items() if value is not ABSENT}
@@ -88,7 +88,3 @@ def hmac_token(secret: bytes, header: dict[str, Any], **claims: Any) -> str:
 
 def unsecured_token(algorithm: str = "none", signature: str = "", **claims: Any) -> str:
     return f"{encoded({'alg': algorithm})}.{encoded(claims_of(**claims))}.{signature}"
-
-
-def short_rsa_signature(key: rsa.RSAPrivateKey, signed: bytes) -> bytes:
-    return key.sign(signed, padding.PKCS1v15(), hashes.SHA256())

@@ -1,6 +1,6 @@
 """A share partition with its coordinator and a log, driven by hand: what scripts and random histories share.
 
-Checks after every step, whoever drives: the invariants of both machines, every acknowledgement answered once or still
+Checks after every step: the invariants of both machines, every acknowledgement answered once or still
 waiting for its write, and a state log that, replayed afresh, gives the same durable state.
 """
 
@@ -108,7 +108,7 @@ class CoordinatorWorld:
         self.told(effects)
 
     def told(self, effects: list[CoordinatorEffect]) -> None:
-        """For whoever wants to hear of it."""
+        """A hook for subclasses."""
 
     def check(self) -> None:
         self.coordinator.validate()
@@ -130,7 +130,7 @@ class PartitionWorld:
         self.hold = False
         self.held: deque[Write] = deque()
         self.letters: deque[DeadLetters] = deque()
-        """What is on its way to the dead letter queue."""
+        """Records on their way to the dead letter queue."""
         self.queue: list[int] = []
         """The offsets of all dead letters that the queue has."""
         self.holds_letters = False
@@ -229,7 +229,7 @@ class PartitionWorld:
         self.take(self.partition.dead_letters_written(letters.first_offset, letters.last_offset))
 
     def write(self, error_code: ErrorCode = ErrorCode.NONE, *, is_done: bool | None = None) -> None:
-        """The write under way comes to that; `is_done` where it was done all the same."""
+        """End the pending write with this error; `is_done` if it was done all the same."""
         write = self.held.popleft()
         if error_code is ErrorCode.NONE or is_done:
             command = WriteState(
@@ -246,7 +246,7 @@ class PartitionWorld:
         self.take(self.partition.written(error_code, now=self.now))
 
     def told(self, effects: list[Effect]) -> None:
-        """For whoever wants to hear of it."""
+        """A hook for subclasses."""
 
     def check(self) -> None:
         self.partition.validate()

@@ -1,4 +1,4 @@
-"""Unexpected errors in a share coordinator cost a request, or at worst a reload; who waits in line is answered."""
+"""Unexpected errors in a share coordinator cost a request, or at worst a reload; waiting requests are answered."""
 
 from __future__ import annotations
 

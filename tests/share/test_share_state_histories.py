@@ -25,14 +25,14 @@ FAILURES = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, Er
 
 @dataclass(slots=True)
 class Lock:
-    """What a member believes it has."""
+    """The records that a member believes it has."""
 
     member_id: str
     deadline: int
 
 
 class Group(PartitionWorld):
-    """A partition whose members remember what they were told."""
+    """A partition whose members remember the answers that they got."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -41,10 +41,10 @@ class Group(PartitionWorld):
         """Deliveries as this leader has them; what it never delivered is not in it."""
         self.delivered: set[int] = set()
         self.done: set[int] = set()
-        """Acknowledged or rejected, and told so."""
+        """Accepted or rejected, and the member got that answer."""
         self.asked: dict[int, tuple[str, list[Acknowledgement]]] = {}
         self.taken: list[tuple[str, list[Acquired]]] = []
-        """What each fetch of this leader acquired."""
+        """The records that each fetch of this leader acquired."""
         limit = chance.choice((2, 3, 5, 10))
         config = SharePartitionConfig(
             delivery_count_limit=limit,
@@ -53,7 +53,7 @@ class Group(PartitionWorld):
             has_dead_letters=chance.random() < 0.5,
         )
         self.rejected: set[int] = set()
-        """Rejected, and told so: they must come to the dead letter queue, if there is one."""
+        """Rejected, and the member got that answer: they must reach the dead letter queue, if there is one."""
         self.lost_letters: set[int] = set()
         super().__init__(config)
 
@@ -77,7 +77,7 @@ class Group(PartitionWorld):
         self.taken.append((member_id, taken))
 
     def some_late_giving_back(self) -> None:
-        """Of some fetch of this leader: what is as it left it counts as not delivered."""
+        """Give back the records of some fetch of this leader that are still as it left them: not delivered, then."""
         if not self.taken:
             return
         member_id, taken = self.chance.choice(self.taken[-5:])
@@ -148,7 +148,7 @@ class Group(PartitionWorld):
             assert reply.error_code in (
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                ErrorCode.INVALID_RECORD_STATE,  # said of it already, and not written yet; or its lock has run out
+                ErrorCode.INVALID_RECORD_STATE,  # answered for already, and not written yet; or its lock has run out
             ), reply
             return
         for each in said:
@@ -165,7 +165,7 @@ class Group(PartitionWorld):
                     self.rejected.add(offset)
 
     def _asked_of(self, member_id: str) -> set[int]:
-        """What the member has said something of that is not written yet."""
+        """The records that the member has answered for, if the answer is not written yet."""
         return {
             offset
             for sender, said in self.asked.values()
@@ -208,7 +208,7 @@ class Group(PartitionWorld):
     def some_failure(self) -> None:
         if self.held:
             self.write(self.chance.choice(FAILURES), is_done=self.chance.random() < 0.5)
-            self.now_is(self.now)  # locks of what was asked in vain may have run out meanwhile
+            self.now_is(self.now)  # locks of records that were asked for may have run out meanwhile
 
     def some_write(self) -> None:
         if self.held:

@@ -1,4 +1,4 @@
-"""The state of share partitions has a bound in bytes: new ones are refused, those that are there go on."""
+"""The state of share partitions has a bound in bytes: new ones are refused, and existing ones continue."""
 
 from __future__ import annotations
 

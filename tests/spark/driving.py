@@ -29,7 +29,7 @@ class Query:
         self.options = dict(options)
         self.schema = schema
         self.checkpoint: list[str] = []
-        """Offsets: the first is where the query started, every other one ends a batch."""
+        """Offsets: the first is the query's start, and each of the others the end of a batch."""
         self.batches: list[list[dict[str, Any]]] = []
 
     def run(self, *, available_now: bool = True, once: bool = False, most: int = 1_000) -> list[list[dict[str, Any]]]:
@@ -45,7 +45,7 @@ class Query:
         return self.batches[done:]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Of all batches so far."""
+        """The rows of all batches up to now."""
         return [row for batch in self.batches for row in batch]
 
     def _batches(self, planner: StreamReader, *, available_now: bool, once: bool) -> Iterator[None]:

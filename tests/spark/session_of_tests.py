@@ -33,7 +33,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 @contextlib.contextmanager
 def spark_session(java: Java, scratch: Path, *, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
-    """What the JVM says goes to a file in `scratch`; it has ended when the block is left, however it is left.
+    """Start a session. The JVM's output goes to a file in `scratch`; it always ends with the block.
 
     `jars` are libraries that Spark does not come with.
     """
@@ -68,7 +68,7 @@ def spark_session(java: Java, scratch: Path, *, jars: Sequence[Path] = ()) -> It
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with _environment(environment), (scratch / "spark.log").open("wb") as log, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Spark warns of pandas 3, which nothing here uses
-        warnings.simplefilter("ignore", RuntimeWarning)  # and, where it is interrupted, of a JVM we end below
+        warnings.simplefilter("ignore", RuntimeWarning)  # and, if it is interrupted, of a JVM that is ended below
         gateway = launch_gateway(
             conf,  # type: ignore[no-untyped-call]
             popen_kwargs={"stdout": log, "stderr": log},

@@ -33,7 +33,7 @@ def with_servers(options: dict[str, str], bootstrap: str = "127.0.0.1:9092") -> 
 def records_in(
     bootstrap: str, topic: str, *, isolation_level: str = "read_uncommitted"
 ) -> list[tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]]:
-    """What a reader finds in all partitions: (partition, key, value, headers), by partition and offset."""
+    """The records of all partitions: (partition, key, value, headers), by partition and offset."""
     found = []
     with RangeReader(bootstrap, isolation_level=isolation_level) as reader:
         partitions = [TopicPartition(topic, p.partition) for p in reader.topics([topic])[topic].partitions]

@@ -1,4 +1,4 @@
-"""What the demo makes of the pipeline's tables and topic: windows, tiers, delays, the audit, the picture."""
+"""The demo's results from the pipeline's tables and topic: windows, tiers, delays, the audit, the picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each row once, whatever dies: the driver of a streaming query, its workers, the brokers of three nodes.
+"""Each row once, although processes die: the driver of a streaming query, its workers, the brokers of three nodes.
 
 Each of them is killed in turn, in the middle of a batch; in the end librdkafka reads what is committed.
 
@@ -147,7 +147,7 @@ class Query:
 
 
 def values_in(cluster: Cluster, isolation_level: str) -> Counter[int]:
-    """What librdkafka finds in the topic, and how often."""
+    """Count each value that librdkafka finds in the topic."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Incremental loads into Parquet, Delta and Iceberg: each record once, whatever dies in between."""
+"""Incremental loads into Parquet, Delta and Iceberg: each record once, also if a load dies."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_load_in_several_batches(kind: Kind, topic_of: Filler, kraftpy_server:
 
 
 class Died(Exception):
-    """The load, where the test wants it."""
+    """Ends a load at the place that a test has chosen."""
 
 
 def test_a_load_that_dies_before_its_commit_left_nothing(

@@ -1,4 +1,4 @@
-"""Options of a write: all are checked, and what is unknown is told with what it may have meant."""
+"""Options of a write: all are checked, and an unknown one is reported with the one it may have meant."""
 
 from __future__ import annotations
 

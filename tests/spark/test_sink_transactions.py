@@ -153,7 +153,7 @@ def test_a_driver_that_dies_while_it_commits(
     query: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of three tasks one is committed; the replay writes the rows of the others."""
+    """One of three tasks is committed; the replay writes the rows of the others."""
     topic = topic_of([])
     options = options_for(topic)
     commit = Transaction.commit

@@ -1,4 +1,4 @@
-"""What people write as options, and what they are told when it is wrong."""
+"""Options as people write them, and the messages about wrong ones."""
 
 from __future__ import annotations
 

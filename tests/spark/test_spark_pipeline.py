@@ -17,7 +17,7 @@ from kraftpy.testing.cluster import EmbeddedBroker
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_project_runs_and_goes_on(tmp_path: Path, kraftpy_server: EmbeddedBroker) -> None:
-    temporary = tmp_path / "temporary"  # where Java would leave what it is not told to leave elsewhere
+    temporary = tmp_path / "temporary"  # where Java leaves files that have no other place
     temporary.mkdir()
     environment = {
         **os.environ,

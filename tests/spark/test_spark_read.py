@@ -276,7 +276,7 @@ def test_filters_limit_what_is_read(spark: Any, read: Callable[..., Any], topic_
 def test_spark_keeps_the_filters_it_pushed_with_the_frame(
     spark: Any, read: Callable[..., Any], topic_of: Filler
 ) -> None:
-    """Why `pushdown` is off unless asked for. Where this fails, Spark has mended it: then it can be the default."""
+    """The reason that `pushdown` is off by default. If this fails, Spark has mended it, and it can be on."""
     frame = read(topic_of(numbered(8, partitions=2), partitions=2), pushdown="true")
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:

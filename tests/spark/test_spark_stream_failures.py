@@ -60,7 +60,7 @@ def test_a_broker_that_comes_back_is_waited_for(start_broker: BrokerFactory) -> 
     broker.kill()
     back = threading.Timer(2, broker.start)
     back.start()
-    end = planner.latestOffset(start, limit)  # asked while nobody is there
+    end = planner.latestOffset(start, limit)  # asked while no broker is there
     assert end["t"] == {"0": 5}
     back.join()
     broker.kill()
@@ -127,7 +127,7 @@ def test_compaction_is_no_loss(start_broker: BrokerFactory) -> None:
 
 
 def rows_left(broker: EmbeddedBroker) -> set[int]:
-    """What is in the topic once its first records are gone."""
+    """The records in the topic once its first ones are gone."""
     deadline = time.monotonic() + 60
     while True:
         query = query_of(broker.bootstrap, "t")

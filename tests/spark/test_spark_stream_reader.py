@@ -261,7 +261,7 @@ def test_a_crashed_batch_is_read_again_from_its_offsets(
     topic = topic_of(numbered(10, partitions=2), partitions=2)
     query = query_of(topic, maxOffsetsPerTrigger="4")
     query.run(most=2)
-    lost = query.batches.pop()  # Spark had written where the batch ends, not that it was done
+    lost = query.batches.pop()  # Spark had written the end of the batch, not that it was done
     produce(topic, 10, start=10)
     replayed, *_ = query.run()
     assert replayed == lost

@@ -81,7 +81,7 @@ def test_a_malformed_value_is_kept_in_a_column_of_its_own(
     assert "not JSON" in rows[1]["_bad"]["error"]
     assert "malformed" not in caplog.text
     assert len(read(topic)) == 4
-    assert "2 malformed values" in caplog.text  # no column told of them
+    assert "2 malformed values" in caplog.text  # no column contained them
 
 
 def test_malformed_values_can_be_dropped(

@@ -80,7 +80,7 @@ def producer_of(cluster: Cluster, done: list[Any]) -> Callable[[str, bytes], con
             "bootstrap.servers": cluster.bootstrap_servers,
             "enable.idempotence": True,
             "retry.backoff.ms": 20,
-            "socket.timeout.ms": 1500,  # a node that is cut off does not say so: the client has to time out
+            "socket.timeout.ms": 1500,  # a node that is cut off sends nothing: the client has to time out
             "request.timeout.ms": 1000,
         }
     )

@@ -12,7 +12,17 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from kraftpy.client import Admin, KafkaError, Producer
+from kraftpy.client import (
+    AclBinding,
+    AclOperation,
+    AclResource,
+    Admin,
+    Consumer,
+    KafkaError,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
 from kraftpy.config.sources import parse_properties
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.testing import Cluster
@@ -101,12 +111,42 @@ async def test_tls_alone_asks_for_no_login() -> None:
         assert await admin.list_topics() == []
 
 
+async def test_users_may_do_what_acls_allow(tmp_path: Path) -> None:
+    topic = {"resource_type": AclResource.TOPIC, "name": "events"}
+    acls = [
+        AclBinding(**topic, principal="User:alice", operation=AclOperation.WRITE),
+        AclBinding(**topic, principal="User:bob", operation=AclOperation.READ),
+    ]
+    users = USERS | {"root": "secret of root"}
+    for _ in range(2):  # the second time with the data, and the ACLs, of the first
+        cluster = Cluster(
+            security="sasl_plaintext", users=users, acls=acls, settings={"super.users": "User:root"}, directory=tmp_path
+        )
+        async with cluster:
+            async with Admin(**cluster.client_options("root")) as admin:
+                if "events" not in await admin.list_topics():
+                    await admin.create_topics([NewTopic(name="events", num_partitions=1, replication_factor=3)])
+                assert set(await admin.describe_acls()) == set(acls)
+            async with Producer(**cluster.client_options("alice")) as producer:
+                delivery = await (await producer.send("events", b"value"))
+            async with Consumer(**cluster.client_options("bob"), auto_offset_reset="earliest") as consumer:
+                consumer.assign([TopicPartition("events", 0)])
+                consumer.seek(TopicPartition("events", 0), delivery.offset)
+                assert (await anext(consumer)).value == b"value"
+            async with Producer(**cluster.client_options("bob"), enable_idempotence=False) as producer:
+                with pytest.raises(KafkaError) as refused:
+                    await (await producer.send("events", b"value"))
+                assert refused.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
 def test_what_does_not_fit_is_refused_at_once() -> None:
     for arguments, message in (
         ({"security": "tls"}, "security must be one of ssl, sasl_plaintext, sasl_ssl, not 'tls'"),
         ({"security": "sasl_ssl"}, "needs users"),
         ({"security": "ssl", "users": USERS}, "has no users"),
         ({"users": USERS}, "users need security"),
+        ({"acls": []}, "acls need security"),
+        ({"security": "ssl", "acls": []}, "has no users, so that ACLs could not tell clients apart"),
     ):
         with pytest.raises(ValueError, match=message):
             Cluster(**arguments)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Random histories: producers that take over and go on, answers and records that get lost, brokers that die anywhere.
+"""Random histories: producers that take over and continue, lost answers and records, brokers that die anywhere.
 
 The world checks after every step what must hold at each (`transaction_world`). At the end everything heals: then every
 transaction is finished, one way or the other, and every producer can go on.
@@ -84,7 +84,7 @@ class History(World):
         self.check()
 
     def hear(self) -> None:
-        """Producers take in what they are told, unless it is lost on the way."""
+        """Producers take in the answers, except those lost on the way."""
         for request_id, producer in list(self.asked.items()):
             if (result := self.answers.get(request_id)) is None:
                 continue

@@ -1,4 +1,4 @@
-"""Transactional ids have a bound in bytes: new ones are refused, those that are there go on, and are loaded."""
+"""Transactional ids have a bound in bytes: new ones are refused, and existing ones continue, and are loaded."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class Script(World):
 
 
 def play(path: Path) -> None:
-    """Run a script and compare what happens with what it says, or rewrite it where the environment asks for that."""
+    """Run a script and compare what happens with what it says, or rewrite it if the environment asks for that."""
     text = path.read_text()
     written = []
     script: Script | None = None
@@ -234,7 +234,7 @@ def play(path: Path) -> None:
 
 
 def difference(said: str, happened: str) -> str:
-    """Both side by side where they differ."""
+    """Both side by side, if they differ."""
     from difflib import unified_diff
 
     return "\n".join(unified_diff(said.splitlines(), happened.splitlines(), "the script says", "what happened", n=3))

@@ -1,6 +1,6 @@
 """A transaction coordinator with a log, driven by hand: what scripts and random histories share.
 
-Checks after every step, whoever drives: the coordinator's own invariants, every request answered once or still waiting
+Checks after every step: the coordinator's own invariants, every request answered once or still waiting
 for the log, no transition that the table does not have, epochs of a producer id that never fall, an outcome that is
 never another one once it is in the log, and a log that, replayed afresh, gives the same durable state.
 """
@@ -126,7 +126,7 @@ class World:
         self.told(effects)
 
     def told(self, effects: list[Effect]) -> None:
-        """For whoever wants to hear of it."""
+        """A hook for subclasses."""
 
     # ---- checks
 

@@ -1,10 +1,16 @@
-"""Guards of requests about the cluster and the settings of what is in it."""
+"""Guards of requests about the cluster, and about the settings of topics, groups and brokers.
+
+Most of these requests need one right to the cluster. Their guards differ only in the response that refuses them, and
+are made from it (`guard_from`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any, cast
 
-from kraftpy.broker.authorization.guards import Handler, allows, needs
+from kraftpy.broker.authorization.guards import Guard, Handler, allows, needs
 from kraftpy.broker.authorization.policy import Need, Refusal
 from kraftpy.broker.handlers.leaders import no_election
 from kraftpy.broker.request import RequestContext
@@ -52,10 +58,25 @@ from kraftpy.security.acls import CLUSTER_NAME
 _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def whole(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
-    """Refuse the whole request if the right to the cluster is missing; the response has an error code of its own."""
-    if allows(context, needs(context)[0]):
-        return await handler(broker, request, context)
+Refuse = Callable[[Any, Any, RequestContext], Awaitable[Any]]
+"""Answers a request whose right is missing: every entry of the response has the error."""
+
+
+def guard_from(refuse: Refuse) -> Guard:
+    """Return a guard that calls the handler if the API's first need is met, and `refuse` if it is not."""
+
+    @wraps(refuse)
+    async def guard(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
+        if allows(context, needs(context)[0]):
+            return await handler(broker, request, context)
+        return await refuse(broker, request, context)
+
+    return guard
+
+
+@guard_from
+async def whole(broker: Any, request: Any, context: RequestContext) -> Any:
+    """Refuse the whole request; its response has an error code of its own."""
     response = APIS[context.api_key].response
     has_message = any(field.name == "error_message" for field in fields(cast("type", response)))
     return response(error_code=_DENIED, **({"error_message": _DENIED.meaning} if has_message else {}))
@@ -64,7 +85,7 @@ async def whole(broker: Any, request: Any, context: RequestContext, handler: Han
 async def describe_cluster(
     broker: Any, request: DescribeClusterRequest, context: RequestContext, handler: Handler
 ) -> DescribeClusterResponse:
-    """Describe brokers to everybody, and controllers to those who may alter the cluster."""
+    """Describe brokers to every client, and controllers to those that may alter the cluster."""
     need = next(each for each in needs(context) if each.refusal is Refusal.WHOLE)
     if context.listener in broker.config.controller_listener_names and not allows(context, need):
         return DescribeClusterResponse(
@@ -74,35 +95,25 @@ async def describe_cluster(
     return answer
 
 
-async def create_acls(
-    broker: Any, request: CreateAclsRequest, context: RequestContext, handler: Handler
-) -> CreateAclsResponse:
-    """Create bindings for those who may alter the cluster."""
-    if allows(context, needs(context)[0]):
-        answer: CreateAclsResponse = await handler(broker, request, context)
-        return answer
+@guard_from
+async def create_acls(broker: Any, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
+    """Refuse each binding that is to be created."""
     refused = AclCreationResult(error_code=_DENIED, error_message=_DENIED.meaning)
     return CreateAclsResponse(results=[refused] * len(request.creations))
 
 
-async def delete_acls(
-    broker: Any, request: DeleteAclsRequest, context: RequestContext, handler: Handler
-) -> DeleteAclsResponse:
-    """Delete bindings for those who may alter the cluster."""
-    if allows(context, needs(context)[0]):
-        answer: DeleteAclsResponse = await handler(broker, request, context)
-        return answer
+@guard_from
+async def delete_acls(broker: Any, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
+    """Refuse each filter of bindings that are to be deleted."""
     refused = DeleteAclsFilterResult(error_code=_DENIED, error_message=_DENIED.meaning)
     return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
 
 
+@guard_from
 async def alter_client_quotas(
-    broker: Any, request: AlterClientQuotasRequest, context: RequestContext, handler: Handler
+    broker: Any, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """Change quotas for those who may alter the settings of the cluster."""
-    if allows(context, needs(context)[0]):
-        answer: AlterClientQuotasResponse = await handler(broker, request, context)
-        return answer
+    """Refuse each entity whose quotas are to be changed."""
     return AlterClientQuotasResponse(
         entries=[
             EntryResult(error_code=_DENIED, error_message=_DENIED.meaning, entity=entry.entity)
@@ -111,13 +122,11 @@ async def alter_client_quotas(
     )
 
 
+@guard_from
 async def alter_user_scram_credentials(
-    broker: Any, request: AlterUserScramCredentialsRequest, context: RequestContext, handler: Handler
+    broker: Any, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Change credentials for those who may alter the cluster, who can become anybody by that."""
-    if allows(context, needs(context)[0]):
-        answer: AlterUserScramCredentialsResponse = await handler(broker, request, context)
-        return answer
+    """Refuse each user whose credentials are to be changed; a client that may change them can become any user."""
     names = [each.name for each in request.deletions] + [each.name for each in request.upsertions]
     return AlterUserScramCredentialsResponse(
         results=[
@@ -127,23 +136,17 @@ async def alter_user_scram_credentials(
     )
 
 
-async def elect_leaders(
-    broker: Any, request: ElectLeadersRequest, context: RequestContext, handler: Handler
-) -> ElectLeadersResponse:
-    """Elect leaders for those who may alter the cluster."""
-    if allows(context, needs(context)[0]):
-        answer: ElectLeadersResponse = await handler(broker, request, context)
-        return answer
+@guard_from
+async def elect_leaders(broker: Any, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+    """Refuse the election of each partition's leader."""
     return await no_election(KafkaError(_DENIED, _DENIED.meaning), request, context.api_version)
 
 
+@guard_from
 async def alter_partition_reassignments(
-    broker: Any, request: AlterPartitionReassignmentsRequest, context: RequestContext, handler: Handler
+    broker: Any, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Move partitions for those who may alter the cluster."""
-    if allows(context, needs(context)[0]):
-        answer: AlterPartitionReassignmentsResponse = await handler(broker, request, context)
-        return answer
+    """Refuse the reassignment of each partition."""
     answer = AlterPartitionReassignmentsResponse(error_code=_DENIED, error_message=_DENIED.meaning)
     async for topics in broker.slices.pieces(request.topics):
         answer.responses += [
@@ -161,13 +164,11 @@ async def alter_partition_reassignments(
     return answer
 
 
+@guard_from
 async def list_partition_reassignments(
-    broker: Any, request: ListPartitionReassignmentsRequest, context: RequestContext, handler: Handler
+    broker: Any, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """List moves for those who may describe the cluster; a refusal names what was asked, as in Kafka."""
-    if allows(context, needs(context)[0]):
-        answer: ListPartitionReassignmentsResponse = await handler(broker, request, context)
-        return answer
+    """Refuse the list; as in Kafka, the refusal repeats the partitions that the request names."""
     return ListPartitionReassignmentsResponse(
         error_code=_DENIED,
         error_message=_DENIED.meaning,
@@ -181,13 +182,11 @@ async def list_partition_reassignments(
     )
 
 
+@guard_from
 async def alter_replica_log_dirs(
-    broker: Any, request: AlterReplicaLogDirsRequest, context: RequestContext, handler: Handler
+    broker: Any, request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
-    """Move replicas between directories for those who may alter the cluster."""
-    if allows(context, needs(context)[0]):
-        answer: AlterReplicaLogDirsResponse = await handler(broker, request, context)
-        return answer
+    """Refuse the move of each replica, by topic."""
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -199,7 +198,7 @@ async def alter_replica_log_dirs(
 
 
 async def describe_configs(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
-    """Describe the settings that may be described."""
+    """Describe the settings of resources that the client may describe; refuse the others."""
     request.resources, refused = await _divided_resources(broker, context, request.resources)
     answer = await handler(broker, request, context)
     answer.results += [
@@ -216,7 +215,10 @@ async def describe_configs(broker: Any, request: Any, context: RequestContext, h
 
 
 async def alter_configs(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
-    """Change the settings that may be changed. Also AlterConfigs, in which loggers are not known."""
+    """Change the settings of resources that the client may alter; refuse the others.
+
+    Serves AlterConfigs and IncrementalAlterConfigs.
+    """
     asked = request.resources
     times: dict[tuple[int, str], int] = {}
     for resource in asked:
@@ -240,7 +242,7 @@ async def alter_configs(broker: Any, request: Any, context: RequestContext, hand
 async def _divided_resources(
     broker: Any, context: RequestContext, resources: list[Any], times: dict[tuple[int, str], int] | None = None
 ) -> tuple[list[Any], list[tuple[Any, Need]]]:
-    """Divide resources into those with the right to them and others; what is malformed is for the handler to say."""
+    """Divide resources into the allowed and the refused; malformed ones are left to the handler, which reports them."""
     of_topic, of_group, of_cluster = needs(context)
     allowed: list[Any] = []
     refused: list[tuple[Any, Need]] = []

@@ -9,15 +9,16 @@ from kraftpy.broker.authorization.guards import (
     Handler,
     all_allowed,
     allows,
+    commit_allowed,
     divided,
     needs,
-    told_operations,
+    put_operations,
     topic_name,
     visible,
 )
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.rights import OPERATIONS_NOT_ASKED
-from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS
+from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.streams.topology import MISSING_INTERNAL_TOPICS
 from kraftpy.protocol.apis import ApiKey
@@ -28,8 +29,6 @@ from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsR
 from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
 )
 from kraftpy.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -61,12 +60,12 @@ _FIRST_SHARE_VERSION = 6
 _HIDDEN_TOPICS = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: "The group has described topic(s) that the client is not authorized to describe.",
     ApiKey.SHARE_GROUP_DESCRIBE: "The group has described topic(s) that the client is not authorized to describe.",
-    ApiKey.STREAMS_GROUP_DESCRIBE: ("The described group uses topics that the client is not authorized to describe."),
+    ApiKey.STREAMS_GROUP_DESCRIBE: "The described group uses topics that the client is not authorized to describe.",
 }
 
 
 async def of_member(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
-    """Let those be members of a group who may read with it."""
+    """Serve a member whose client may read with the group."""
     need = needs(context)[0]
     if allows(context, need, request.group_id):
         return await handler(broker, request, context)
@@ -76,7 +75,7 @@ async def of_member(broker: Any, request: Any, context: RequestContext, handler:
 async def topology_description(
     broker: Any, request: StreamsGroupTopologyDescriptionUpdateRequest, context: RequestContext, handler: Handler
 ) -> StreamsGroupTopologyDescriptionUpdateResponse:
-    """Take descriptions of topologies from those who may read with the group."""
+    """Take the description of a topology from a client that may read with the group."""
     (need,) = needs(context)
     if not allows(context, need, request.group_id):
         return StreamsGroupTopologyDescriptionUpdateResponse(error_code=need.error, error_message=need.error.meaning)
@@ -85,20 +84,20 @@ async def topology_description(
 
 
 async def heartbeat_with_topics(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
-    """Let those be members of a group who may read with it, and may see each topic that they name."""
+    """Serve a member whose client may read with the group, and may describe each topic that the heartbeat names."""
     of_group, of_topics = needs(context)[:2]
     if not allows(context, of_group, request.group_id):
         return refuse(request, context.api_version, of_group.error)
     if all_allowed(context, of_topics, _subscribed(request)):
         answer = await handler(broker, request, context)
         if context.api_key == ApiKey.STREAMS_GROUP_HEARTBEAT and answer.error_code == ErrorCode.NONE:
-            _tell_not_created(broker, request, answer)
+            _report_not_created(broker, request, answer)
         return answer
     return refuse(request, context.api_version, of_topics.error)
 
 
-def _tell_not_created(broker: Any, request: Any, answer: StreamsGroupHeartbeatResponse) -> None:
-    """Say which internal topics are missing because the member may not create them."""
+def _report_not_created(broker: Any, request: Any, answer: StreamsGroupHeartbeatResponse) -> None:
+    """Add to the status the internal topics that are missing because the client may not create them."""
     refused = broker.coordinators.not_created(request.group_id)
     missing = next((each for each in answer.status or () if each.status_code == MISSING_INTERNAL_TOPICS), None)
     if refused and missing is not None:
@@ -126,7 +125,7 @@ def _topics_of(subtopologies: Iterable[Any]) -> list[str]:
 
 
 async def describe(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
-    """Describe the groups that may be described."""
+    """Describe the groups that the client may describe; refuse the others."""
     (need, *_) = needs(context)
     field = "groups" if hasattr(request, "groups") else "group_ids"
     allowed, refused = await divided(broker, context, need, getattr(request, field), lambda name: name)
@@ -134,13 +133,13 @@ async def describe(broker: Any, request: Any, context: RequestContext, handler: 
     refusal: Any = refuse(request, context.api_version, need.error)
     setattr(request, field, allowed)
     answer = await handler(broker, request, context)
-    told_operations(context, answer.groups, OPERATIONS_NOT_ASKED)
+    put_operations(context, answer.groups, OPERATIONS_NOT_ASKED)
     answer.groups += refusal.groups
     return answer
 
 
 async def describe_with_topics(broker: Any, request: Any, context: RequestContext, handler: Handler) -> Any:
-    """Describe the groups that may be described and use no topic that may not be."""
+    """Describe the groups that the client may describe, if it may describe all their topics; refuse the others."""
     answer = await describe(broker, request, context, handler)
     need = needs(context)[1]
     for place, group in enumerate(answer.groups):
@@ -164,7 +163,7 @@ def _used(group: Any) -> list[str]:
 async def list_groups(
     broker: Any, request: ListGroupsRequest, context: RequestContext, handler: Handler
 ) -> ListGroupsResponse:
-    """List the groups that may be described."""
+    """List the groups that the client may describe."""
     of_cluster, of_group = needs(context)
     answer: ListGroupsResponse = await handler(broker, request, context)
     if not allows(context, of_cluster, is_asked_for=False):
@@ -173,7 +172,7 @@ async def list_groups(
 
 
 async def delete_groups(broker: Any, request: DeleteGroupsRequest, context: RequestContext, handler: Handler) -> Any:
-    """Delete the groups that may be deleted."""
+    """Delete the groups that the client may delete; refuse the others."""
     (need,) = needs(context)
     request.groups_names, refused = await divided(broker, context, need, request.groups_names, lambda name: name)
     answer = await handler(broker, request, context)
@@ -184,7 +183,7 @@ async def delete_groups(broker: Any, request: DeleteGroupsRequest, context: Requ
 async def find_coordinator(
     broker: Any, request: FindCoordinatorRequest, context: RequestContext, handler: Handler
 ) -> FindCoordinatorResponse:
-    """Name the coordinators of the groups and transactions that may be described, of shares to brokers."""
+    """Name the coordinators of groups and transactions that the client may describe, and of shares to brokers."""
     need = dict(enumerate(needs(context))).get(request.key_type)
     if need is None or (request.key_type == _SHARE and context.api_version < _FIRST_SHARE_VERSION):
         unasked: FindCoordinatorResponse = await handler(broker, request, context)
@@ -213,36 +212,20 @@ async def find_coordinator(
 async def offset_commit(
     broker: Any, request: OffsetCommitRequest, context: RequestContext, handler: Handler
 ) -> OffsetCommitResponse:
-    """Commit with groups that may be read with, the offsets of topics that may be read."""
+    """Commit the offsets of topics that the client may read, if it may read with the group."""
     of_group, of_topic = needs(context)
     if not allows(context, of_group, request.group_id):
-        refusal = refuse(request, context.api_version, of_group.error)
-        assert isinstance(refusal, OffsetCommitResponse)
-        return refusal
-    request.topics, refused = await divided(
-        broker, context, of_topic, request.topics, lambda topic: topic_name(broker, context, topic)
+        return refuse_commit(request, of_group.error)
+    answer: OffsetCommitResponse = await commit_allowed(
+        broker, request, context, handler, of_topic, lambda topic: topic_name(broker, context, topic), refuse_commit
     )
-    answer = OffsetCommitResponse()
-    if request.topics or not refused:
-        answer = await handler(broker, request, context)
-    answer.topics += [
-        OffsetCommitResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=[
-                OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=_NO_TOPIC)
-                for each in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
     return answer
 
 
 async def offset_delete(
     broker: Any, request: OffsetDeleteRequest, context: RequestContext, handler: Handler
 ) -> OffsetDeleteResponse:
-    """Delete offsets of groups that may be deleted, of topics that may be read."""
+    """Delete the offsets of topics that the client may read, if it may delete the group."""
     of_group, of_topic = needs(context)
     if not allows(context, of_group, request.group_id):
         return OffsetDeleteResponse(error_code=of_group.error)
@@ -265,7 +248,10 @@ async def offset_delete(
 async def offset_fetch(
     broker: Any, request: OffsetFetchRequest, context: RequestContext, handler: Handler
 ) -> OffsetFetchResponse:
-    """Tell offsets of groups and topics that may be described; leave topics out of a list of all."""
+    """Fetch the offsets of groups and topics that the client may describe.
+
+    Other topics are refused if the request names them, and left out if it asks for all.
+    """
     if context.api_version < FIRST_FETCH_WITH_GROUPS:
         return await _offset_fetch_of_one(broker, request, context, handler)
     of_group, of_topic = needs(context)
@@ -295,7 +281,7 @@ async def offset_fetch(
 async def _refused_of(
     broker: Any, context: RequestContext, group: OffsetFetchRequestGroup
 ) -> list[OffsetFetchResponseTopics]:
-    """Take the topics that may not be described out of a group's, and return their answers."""
+    """Take the topics that the client may not describe out of the group, and return their refusals."""
     if group.topics is None:
         return []
     of_topic = needs(context)[1]

@@ -1,7 +1,8 @@
-"""The guard of each API, and what guards share.
+"""The guard of each API, and the functions that guards share.
 
 A guard is called in place of the handler if there is an authorizer. It asks for the rights that `policy.RIGHTS` names,
-in their order, and calls the handler with what is allowed. APIs without a guard need no rights, or their handlers ask.
+in their order, and calls the handler with the entries that are allowed. An API without a guard needs no rights, or its
+handler asks for them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from kraftpy.broker.authorization.policy import RIGHTS, Need
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.security.acls import CLUSTER_NAME, ResourceType
 
 T = TypeVar("T")
@@ -100,7 +102,7 @@ ASKED_BY_HANDLERS = frozenset(
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
-"""APIs that need rights and have no guard."""
+"""APIs whose handlers ask for rights; they have no guard."""
 _FIRST_BY_ID = {ApiKey.PRODUCE: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
 """The first version that names topics by id."""
 
@@ -129,7 +131,7 @@ def allows(context: RequestContext, need: Need, name: str = CLUSTER_NAME, *, is_
 async def divided(
     broker: Any, context: RequestContext, need: Need, items: Sequence[T], name_of: Callable[[T], str | None]
 ) -> tuple[list[T], list[T]]:
-    """Divide what a request names into what is allowed and what is refused; what has no name is allowed.
+    """Divide the entries of a request into the allowed and the refused; an entry without a name is allowed.
 
     Each name is asked for once.
     """
@@ -146,10 +148,34 @@ async def divided(
     return allowed, refused
 
 
+async def commit_allowed(
+    broker: Any,
+    request: Any,
+    context: RequestContext,
+    handler: Handler,
+    need: Need,
+    name_of: Callable[[Any], str | None],
+    refuse: Callable[[Any, ErrorCode], Any],
+) -> Any:
+    """Let the handler commit the offsets of topics for which a need is met, and add the refusals of the others.
+
+    `refuse` answers a whole request with an error.
+    """
+    allowed, refused = await divided(broker, context, need, request.topics, name_of)
+    request.topics = refused
+    refusal = refuse(request, need.error)
+    request.topics = allowed
+    if refused and not allowed:
+        return refusal
+    answer = await handler(broker, request, context)
+    answer.topics += refusal.topics
+    return answer
+
+
 async def visible(
     broker: Any, context: RequestContext, need: Need, items: Sequence[T], name_of: Callable[[T], str]
 ) -> list[T]:
-    """Return those of a list that may be seen; nothing is said of the others."""
+    """Return the items that the client may see; the others are left out without an error."""
     found: list[T] = []
     async for some in broker.slices.pieces(items):
         found += [item for item in some if allows(context, need, name_of(item), is_asked_for=False)]
@@ -157,7 +183,7 @@ async def visible(
 
 
 def all_allowed(context: RequestContext, need: Need, names: Iterable[str]) -> bool:
-    """Return whether a need is met for each of these resources; the first refusal ends the questions."""
+    """Return whether a need is met for each of these resources; none is asked for after the first refusal."""
     return all(allows(context, need, name) for name in dict.fromkeys(names))
 
 
@@ -170,8 +196,8 @@ def topic_name(broker: Any, context: RequestContext, topic: Any) -> str | None:
     return name
 
 
-def told_operations(context: RequestContext, groups: Iterable[Any], not_asked: int) -> None:
-    """Put into descriptions of groups what the requester may do with each."""
+def put_operations(context: RequestContext, groups: Iterable[Any], not_asked: int) -> None:
+    """Put into each description of a group the operations that the client may do with it, if it asked for them."""
     for group in groups:
         if group.authorized_operations != not_asked:
             group.authorized_operations = context.rights.operations(ResourceType.GROUP, group.group_id)

@@ -1,8 +1,9 @@
-"""Which rights each API needs, and how a refusal is told: the table that guards, documentation and tests share.
+"""The rights that each API needs, and how a refusal is reported: the table that guards, documentation and tests share.
 
-Every API that is served has a row. A row without needs is open to everybody who is authenticated; tokens are renewed
-only by those who have a part in them. Rights are asked for before anything is looked up, so that a refusal says nothing
-about what exists; forwarded requests are judged once, by the broker that the client is connected to.
+Every API that is served has a row. A row without needs is open to every authenticated client; the handlers that renew
+and expire a delegation token check that the client is its owner or a renewer. Rights are asked for before anything is
+looked up, so that a refusal does not reveal what exists. Forwarded requests are judged once, by the broker that the
+client is connected to.
 
 Read: KIP-11, KIP-133, KIP-290, KIP-396, KIP-430, KIP-664, KIP-679, KIP-848, KIP-932, KIP-939, KIP-1071.
 """
@@ -18,24 +19,24 @@ from kraftpy.security.acls import Operation, ResourceType
 
 
 class Refusal(Enum):
-    """How a refusal is told."""
+    """How a refusal is reported."""
 
     WHOLE = "the whole request is refused"
-    EACH = "what is refused is answered with the error, the rest is carried out"
-    LEFT_OUT = "what is refused is left out in silence"
+    EACH = "refused entries are answered with the error, the rest is carried out"
+    LEFT_OUT = "refused entries are left out of the answer, without an error"
     HIDDEN = "an `authorized_operations` field is 0"
 
 
 class Need(NamedTuple):
-    """An operation that an API needs, on which resources, and how a refusal is told."""
+    """An operation that an API needs on resources of a type, and how a refusal is reported."""
 
     operation: Operation
     resource: ResourceType
     refusal: Refusal
     when: str = ""
-    """The circumstances, in words, if it is not always needed."""
+    """The circumstances in which it is needed, in words; empty if it always is."""
     instead_of: int = 0
-    """The position of a need of the row that this one makes up for, plus 1."""
+    """The position, counted from 1, of a need of the same row that this one can replace; 0 if it replaces none."""
 
     @property
     def error(self) -> ErrorCode:
@@ -59,8 +60,16 @@ def _cluster(operation: Operation, when: str = "") -> tuple[Need, ...]:
     return (Need(operation, _R.CLUSTER, _WHOLE, when),)
 
 
+def _settings(operation: Operation) -> tuple[Need, ...]:
+    return (
+        Need(operation, _R.TOPIC, _EACH, "a topic's settings"),
+        Need(operation, _R.GROUP, _EACH, "a group's settings"),
+        Need(operation, _R.CLUSTER, _EACH, "settings of brokers, loggers and client metrics"),
+    )
+
+
 _MEMBER: Final = (Need(_O.READ, _R.GROUP, _WHOLE),)
-_BROKERS_ONLY: Final = "asked of the connection: it must have proved to be a broker's"
+_BROKERS_ONLY: Final = "the peer must have proved to be a broker"
 
 RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.PRODUCE: (
@@ -102,18 +111,18 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.CREATE_TOPICS: (
         Need(_O.CREATE, _R.CLUSTER, _EACH),
         Need(_O.CREATE, _R.TOPIC, _EACH, instead_of=1),
-        Need(_O.DESCRIBE_CONFIGS, _R.TOPIC, _EACH, "the new topic's settings are told"),
+        Need(_O.DESCRIBE_CONFIGS, _R.TOPIC, _EACH, "the answer shows the new topic's settings"),
     ),
     ApiKey.DELETE_TOPICS: (
         Need(_O.DELETE, _R.CLUSTER, _EACH),
         Need(_O.DELETE, _R.TOPIC, _EACH, instead_of=1),
-        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "it is told whether the topic exists", instead_of=1),
+        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "the answer reveals whether the topic exists", instead_of=1),
     ),
     ApiKey.DELETE_RECORDS: (Need(_O.DELETE, _R.TOPIC, _EACH),),
     ApiKey.INIT_PRODUCER_ID: (
         Need(_O.WRITE, _R.TRANSACTIONAL_ID, _WHOLE, "a transactional id is given"),
-        Need(_O.IDEMPOTENT_WRITE, _R.CLUSTER, _WHOLE, "none is given"),
-        Need(_O.WRITE, _R.TOPIC, _WHOLE, "none is given; any topic will do", instead_of=2),
+        Need(_O.IDEMPOTENT_WRITE, _R.CLUSTER, _WHOLE, "no transactional id is given"),
+        Need(_O.WRITE, _R.TOPIC, _WHOLE, "no transactional id is given; the right to any topic suffices", instead_of=2),
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (
         Need(_O.CLUSTER_ACTION, _R.CLUSTER, _EACH),
@@ -121,7 +130,7 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: (
         Need(_O.WRITE, _R.TRANSACTIONAL_ID, _WHOLE, "up to version 3"),
-        Need(_O.WRITE, _R.TOPIC, _EACH, "up to version 3; the rest is not carried out either"),
+        Need(_O.WRITE, _R.TOPIC, _EACH, "up to version 3; if one topic is refused, none is added"),
         Need(_O.CLUSTER_ACTION, _R.CLUSTER, _WHOLE, f"from version 4; {_BROKERS_ONLY}"),
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: (Need(_O.WRITE, _R.TRANSACTIONAL_ID, _WHOLE), Need(_O.READ, _R.GROUP, _WHOLE)),
@@ -138,36 +147,29 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.DESCRIBE_ACLS: _cluster(_O.DESCRIBE),
     ApiKey.CREATE_ACLS: _cluster(_O.ALTER),
     ApiKey.DELETE_ACLS: _cluster(_O.ALTER),
-    ApiKey.DESCRIBE_CONFIGS: (
-        Need(_O.DESCRIBE_CONFIGS, _R.TOPIC, _EACH, "a topic's"),
-        Need(_O.DESCRIBE_CONFIGS, _R.GROUP, _EACH, "a group's"),
-        Need(_O.DESCRIBE_CONFIGS, _R.CLUSTER, _EACH, "those of brokers, loggers and client metrics"),
-    ),
-    ApiKey.ALTER_CONFIGS: (
-        Need(_O.ALTER_CONFIGS, _R.TOPIC, _EACH, "a topic's"),
-        Need(_O.ALTER_CONFIGS, _R.GROUP, _EACH, "a group's"),
-        Need(_O.ALTER_CONFIGS, _R.CLUSTER, _EACH, "those of brokers, loggers and client metrics"),
-    ),
+    ApiKey.DESCRIBE_CONFIGS: _settings(_O.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CONFIGS: _settings(_O.ALTER_CONFIGS),
     ApiKey.ALTER_REPLICA_LOG_DIRS: _cluster(_O.ALTER),
     ApiKey.DESCRIBE_LOG_DIRS: _cluster(_O.DESCRIBE),
     ApiKey.SASL_AUTHENTICATE: (),
     ApiKey.CREATE_PARTITIONS: (Need(_O.ALTER, _R.TOPIC, _EACH),),
     ApiKey.CREATE_DELEGATION_TOKEN: (
-        Need(_O.CREATE_TOKENS, _R.USER, _WHOLE, "the owner is somebody else; the name is that of a principal"),
+        Need(_O.CREATE_TOKENS, _R.USER, _WHOLE, "the owner is another principal, whose name is the resource's"),
     ),
     ApiKey.RENEW_DELEGATION_TOKEN: (),
     ApiKey.EXPIRE_DELEGATION_TOKEN: (),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: (
-        Need(_O.DESCRIBE, _R.DELEGATION_TOKEN, _LEFT_OUT, "the requester has no part in the token"),
-        Need(_O.DESCRIBE_TOKENS, _R.USER, _LEFT_OUT, "of its owner", instead_of=1),
+        Need(
+            _O.DESCRIBE,
+            _R.DELEGATION_TOKEN,
+            _LEFT_OUT,
+            "the client is neither owner, requester nor renewer of the token",
+        ),
+        Need(_O.DESCRIBE_TOKENS, _R.USER, _LEFT_OUT, "the resource is the token's owner", instead_of=1),
     ),
     ApiKey.DELETE_GROUPS: (Need(_O.DELETE, _R.GROUP, _EACH),),
     ApiKey.ELECT_LEADERS: _cluster(_O.ALTER),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
-        Need(_O.ALTER_CONFIGS, _R.TOPIC, _EACH, "a topic's"),
-        Need(_O.ALTER_CONFIGS, _R.GROUP, _EACH, "a group's"),
-        Need(_O.ALTER_CONFIGS, _R.CLUSTER, _EACH, "those of brokers, loggers and client metrics"),
-    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _settings(_O.ALTER_CONFIGS),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(_O.ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(_O.DESCRIBE),
     ApiKey.OFFSET_DELETE: (Need(_O.DELETE, _R.GROUP, _WHOLE), Need(_O.READ, _R.TOPIC, _EACH)),
@@ -185,7 +187,7 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.UNREGISTER_BROKER: _cluster(_O.ALTER),
     ApiKey.DESCRIBE_TRANSACTIONS: (
         Need(_O.DESCRIBE, _R.TRANSACTIONAL_ID, _EACH),
-        Need(_O.DESCRIBE, _R.TOPIC, _LEFT_OUT, "the topics of a transaction"),
+        Need(_O.DESCRIBE, _R.TOPIC, _LEFT_OUT, "topics of a transaction"),
     ),
     ApiKey.LIST_TRANSACTIONS: (Need(_O.DESCRIBE, _R.TRANSACTIONAL_ID, _LEFT_OUT),),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (
@@ -194,7 +196,7 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (
         Need(_O.DESCRIBE, _R.GROUP, _EACH),
-        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "every topic that is assigned; else the group is answered with the error"),
+        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "every assigned topic; one refusal refuses the group"),
     ),
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(_O.DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
@@ -202,18 +204,18 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ),
     ApiKey.STREAMS_GROUP_HEARTBEAT: (
         *_MEMBER,
-        Need(_O.DESCRIBE, _R.TOPIC, _WHOLE, "every topic of the topology; all topics, if it has an expression"),
-        Need(_O.CREATE, _R.CLUSTER, _LEFT_OUT, "an internal topic is to be created; else the status says so"),
+        Need(_O.DESCRIBE, _R.TOPIC, _WHOLE, "every topic of the topology; all topics if it has an expression"),
+        Need(_O.CREATE, _R.CLUSTER, _LEFT_OUT, "an internal topic is to be created; if refused, the status says so"),
         Need(_O.CREATE, _R.TOPIC, _LEFT_OUT, "an internal topic is to be created", instead_of=3),
     ),
     ApiKey.STREAMS_GROUP_DESCRIBE: (
         Need(_O.DESCRIBE, _R.GROUP, _EACH),
-        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "every topic of the topology; else the group is answered with the error"),
+        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "every topic of the topology; one refusal refuses the group"),
     ),
     ApiKey.SHARE_GROUP_HEARTBEAT: (*_MEMBER, Need(_O.DESCRIBE, _R.TOPIC, _WHOLE, "topics are named")),
     ApiKey.SHARE_GROUP_DESCRIBE: (
         Need(_O.DESCRIBE, _R.GROUP, _EACH),
-        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "every topic that is assigned; else the group is answered with the error"),
+        Need(_O.DESCRIBE, _R.TOPIC, _EACH, "every assigned topic; one refusal refuses the group"),
     ),
     ApiKey.SHARE_FETCH: (*_MEMBER, Need(_O.READ, _R.TOPIC, _EACH)),
     ApiKey.SHARE_ACKNOWLEDGE: (*_MEMBER, Need(_O.READ, _R.TOPIC, _EACH)),

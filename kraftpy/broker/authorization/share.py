@@ -34,7 +34,7 @@ _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _has_share_groups(broker: Any) -> bool:
-    """Without the feature, the handler answers that it is off, which comes first in Kafka, too."""
+    """Return whether share groups are enabled. If not, the handler says so before any refusal, as in Kafka."""
     level: int = broker.image.feature_level(SHARE_FEATURE)
     return level >= 1
 
@@ -42,7 +42,7 @@ def _has_share_groups(broker: Any) -> bool:
 async def of_member(
     broker: Any, request: ShareFetchRequest | ShareAcknowledgeRequest, context: RequestContext, handler: Handler
 ) -> ShareFetchResponse | ShareAcknowledgeResponse:
-    """Serve those who may read with the group; the handler asks for the topics."""
+    """Serve a client that may read with the group; the handler asks for the topics."""
     need = needs(context)[0]
     if not _has_share_groups(broker) or request.group_id is None or allows(context, need, request.group_id):
         answer: ShareFetchResponse | ShareAcknowledgeResponse = await handler(broker, request, context)
@@ -54,7 +54,10 @@ async def of_member(
 async def describe_share_group_offsets(
     broker: Any, request: DescribeShareGroupOffsetsRequest, context: RequestContext, handler: Handler
 ) -> DescribeShareGroupOffsetsResponse:
-    """Tell offsets of groups and topics that may be described; leave topics out of a list of all."""
+    """Describe the offsets of groups and topics that the client may describe.
+
+    Other topics are refused if the request names them, and left out if it asks for all.
+    """
     of_group, of_topic = needs(context)
     request.groups, without_right = await divided(
         broker, context, of_group, request.groups, lambda group: group.group_id
@@ -99,7 +102,7 @@ async def describe_share_group_offsets(
 async def alter_share_group_offsets(
     broker: Any, request: AlterShareGroupOffsetsRequest, context: RequestContext, handler: Handler
 ) -> AlterShareGroupOffsetsResponse:
-    """Alter offsets of groups and topics that may be read."""
+    """Alter the offsets of topics that the client may read, if it may read with the group."""
     of_group, of_topic = needs(context)
     if _has_share_groups(broker) and not allows(context, of_group, request.group_id):
         return AlterShareGroupOffsetsResponse(error_code=of_group.error, error_message=of_group.error.meaning)
@@ -126,7 +129,7 @@ async def alter_share_group_offsets(
 async def delete_share_group_offsets(
     broker: Any, request: DeleteShareGroupOffsetsRequest, context: RequestContext, handler: Handler
 ) -> DeleteShareGroupOffsetsResponse:
-    """Delete offsets of groups that may be deleted, of topics that may be read."""
+    """Delete the offsets of topics that the client may read, if it may delete the group."""
     of_group, of_topic = needs(context)
     if _has_share_groups(broker) and not allows(context, of_group, request.group_id):
         return DeleteShareGroupOffsetsResponse(error_code=of_group.error, error_message=of_group.error.meaning)

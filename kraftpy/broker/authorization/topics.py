@@ -1,4 +1,4 @@
-"""Guards of requests about topics and what is in them."""
+"""Guards of requests about topics and their records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _NOT_AUTHORIZED = "Authorization failed."
 async def produce(
     broker: Any, request: ProduceRequest, context: RequestContext, handler: Handler
 ) -> ProduceResponse | None:
-    """Append to the topics that may be written to; of a transaction, only with the right to its id."""
+    """Append to the topics that the client may write to; transactional batches also need the right to their id."""
     of_transaction, of_topic = needs(context)
     transactional_id = request.transactional_id
     if (
@@ -103,7 +103,7 @@ async def produce(
 async def list_offsets(
     broker: Any, request: ListOffsetsRequest, context: RequestContext, handler: Handler
 ) -> ListOffsetsResponse:
-    """Look offsets up in the topics that may be described."""
+    """List the offsets of topics that the client may describe; refuse the others."""
     (need,) = needs(context)
     request.topics, refused = await divided(broker, context, need, request.topics, _by_name)
     answer: ListOffsetsResponse = await handler(broker, request, context)
@@ -123,7 +123,7 @@ async def list_offsets(
 async def create_topics(
     broker: Any, request: CreateTopicsRequest, context: RequestContext, handler: Handler
 ) -> CreateTopicsResponse:
-    """Create the topics that may be created; tell settings to those who may see them."""
+    """Create the topics that the client may create; show their settings only if it may describe them."""
     of_cluster, of_topic, of_settings = needs(context)
     refused: list[Any] = []
     if not allows(context, of_cluster, is_asked_for=False):
@@ -133,7 +133,7 @@ async def create_topics(
             context,
             of_topic,
             request.topics,
-            # What is wrong with the request itself is said first.
+            # An error of the request itself comes before a refusal.
             lambda topic: None if times[topic.name] > 1 or topic.name == METADATA_TOPIC else topic.name,
         )
     else:
@@ -153,7 +153,7 @@ async def create_topics(
 async def delete_topics(
     broker: Any, request: DeleteTopicsRequest, context: RequestContext, handler: Handler
 ) -> DeleteTopicsResponse:
-    """Delete the topics that may be deleted; tell only those who may describe a topic whether it exists."""
+    """Delete the topics that the client may delete; reveal that one does not exist only if it may be described."""
     of_cluster, of_deletion, of_description = needs(context)
     if not broker.config.delete_topic_enable or allows(context, of_cluster, is_asked_for=False):
         allows(context, of_cluster)
@@ -197,7 +197,7 @@ def _not_deleted(name: str | None, topic: DeleteTopicState, error: ErrorCode = _
 async def delete_records(
     broker: Any, request: DeleteRecordsRequest, context: RequestContext, handler: Handler
 ) -> DeleteRecordsResponse:
-    """Delete records of the topics that may be deleted."""
+    """Delete records of the topics that the client may delete; refuse the others."""
     (need,) = needs(context)
     request.topics, refused = await divided(broker, context, need, request.topics, _by_name)
     answer: DeleteRecordsResponse = await handler(broker, request, context)
@@ -219,7 +219,7 @@ async def delete_records(
 async def create_partitions(
     broker: Any, request: CreatePartitionsRequest, context: RequestContext, handler: Handler
 ) -> CreatePartitionsResponse:
-    """Add partitions to the topics that may be altered."""
+    """Add partitions to the topics that the client may alter; refuse the others."""
     (need,) = needs(context)
     times = Counter(map(_by_name, request.topics))
     request.topics, refused = await divided(
@@ -235,7 +235,7 @@ async def create_partitions(
 async def offset_for_leader_epoch(
     broker: Any, request: OffsetForLeaderEpochRequest, context: RequestContext, handler: Handler
 ) -> OffsetForLeaderEpochResponse:
-    """Tell the ends of epochs of the topics that may be described, to brokers of all."""
+    """Return the end offsets of epochs of the topics that the client may describe; a broker may ask for any topic."""
     of_cluster, of_topic = needs(context)
     refused: list[Any] = []
     if not allows(context, of_cluster, is_asked_for=False):
@@ -254,7 +254,7 @@ async def offset_for_leader_epoch(
 async def describe_producers(
     broker: Any, request: DescribeProducersRequest, context: RequestContext, handler: Handler
 ) -> DescribeProducersResponse:
-    """Describe the producers of topics that may be read; an invalid name is reported first."""
+    """Describe the producers of topics that the client may read; an invalid name is reported before a refusal."""
     (need,) = needs(context)
     request.topics, refused = await divided(
         broker,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kraftpy.broker.authorization.guards import Handler, allows, divided, needs, visible
+from kraftpy.broker.authorization.guards import Handler, allows, commit_allowed, divided, needs, visible
 from kraftpy.broker.request import RequestContext
 from kraftpy.groups.transactional_offsets import refuse
-from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kraftpy.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -25,7 +24,6 @@ from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from kraftpy.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from kraftpy.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
 from kraftpy.protocol.messages.write_txn_markers import (
@@ -42,7 +40,7 @@ _FIRST_BATCHED_VERSION = 4
 async def init_producer_id(
     broker: Any, request: InitProducerIdRequest, context: RequestContext, handler: Handler
 ) -> InitProducerIdResponse:
-    """Give an id to those who may write in this transaction, or without one, to anything at all."""
+    """Give a producer id to a client that may write in the transaction, or to some topic if it names none."""
     of_transaction, of_cluster, of_any_topic = needs(context)
     if request.transactional_id is not None:
         error = None if allows(context, of_transaction, request.transactional_id) else of_transaction.error
@@ -60,7 +58,7 @@ async def init_producer_id(
 async def add_partitions_to_txn(
     broker: Any, request: AddPartitionsToTxnRequest, context: RequestContext, handler: Handler
 ) -> AddPartitionsToTxnResponse:
-    """Add to the transactions that may be written in; the handler asks for the topics, and for brokers."""
+    """Add partitions to transactions that the client may write in; the handler asks for topics."""
     need = needs(context)[0]
     is_refused = context.api_version < _FIRST_BATCHED_VERSION and not allows(
         context, need, request.v3_and_below_transactional_id
@@ -84,7 +82,7 @@ async def add_partitions_to_txn(
 async def add_offsets_to_txn(
     broker: Any, request: AddOffsetsToTxnRequest, context: RequestContext, handler: Handler
 ) -> AddOffsetsToTxnResponse:
-    """Add the offsets of groups that may be read with to transactions that may be written in."""
+    """Add a group's offsets to a transaction, if the client may write in the one and read with the other."""
     of_transaction, of_group = needs(context)
     if not allows(context, of_transaction, request.transactional_id):
         return AddOffsetsToTxnResponse(error_code=of_transaction.error)
@@ -95,7 +93,7 @@ async def add_offsets_to_txn(
 
 
 async def end_txn(broker: Any, request: EndTxnRequest, context: RequestContext, handler: Handler) -> EndTxnResponse:
-    """End the transactions that may be written in."""
+    """End a transaction that the client may write in."""
     (need,) = needs(context)
     if not allows(context, need, request.transactional_id):
         return EndTxnResponse(error_code=need.error)
@@ -106,7 +104,7 @@ async def end_txn(broker: Any, request: EndTxnRequest, context: RequestContext, 
 async def write_txn_markers(
     broker: Any, request: WriteTxnMarkersRequest, context: RequestContext, handler: Handler
 ) -> WriteTxnMarkersResponse:
-    """Write markers for brokers, and for those who may alter the cluster."""
+    """Write markers for brokers, and for clients that may alter the cluster."""
     as_operator, as_broker = needs(context)
     if allows(context, as_operator, is_asked_for=False) or allows(context, as_broker):
         answer: WriteTxnMarkersResponse = await handler(broker, request, context)
@@ -131,28 +129,22 @@ async def write_txn_markers(
 async def txn_offset_commit(
     broker: Any, request: TxnOffsetCommitRequest, context: RequestContext, handler: Handler
 ) -> TxnOffsetCommitResponse:
-    """Commit in transactions that may be written in, with groups and of topics that may be read."""
+    """Commit the offsets of topics that the client may read, if it may use the transaction and the group."""
     of_transaction, of_group, of_topic = needs(context)
     if not allows(context, of_transaction, request.transactional_id):
         return refuse(request, of_transaction.error)
     if not allows(context, of_group, request.group_id):
         return refuse(request, of_group.error)
-    asked: list[TxnOffsetCommitRequestTopic] = request.topics
-    allowed, refused = await divided(broker, context, of_topic, asked, lambda topic: topic.name)
-    request.topics = refused
-    refusal = refuse(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    request.topics = allowed
-    answer = TxnOffsetCommitResponse()
-    if allowed or not refused:
-        answer = await handler(broker, request, context)
-    answer.topics += refusal.topics
+    answer: TxnOffsetCommitResponse = await commit_allowed(
+        broker, request, context, handler, of_topic, lambda topic: topic.name, refuse
+    )
     return answer
 
 
 async def describe_transactions(
     broker: Any, request: DescribeTransactionsRequest, context: RequestContext, handler: Handler
 ) -> DescribeTransactionsResponse:
-    """Describe the transactions that may be described, without topics that may not be."""
+    """Describe the transactions that the client may describe, without the topics that it may not."""
     of_transaction, of_topic = needs(context)
     request.transactional_ids, refused = await divided(
         broker, context, of_transaction, request.transactional_ids, lambda each: each
@@ -176,7 +168,7 @@ async def describe_transactions(
 async def list_transactions(
     broker: Any, request: ListTransactionsRequest, context: RequestContext, handler: Handler
 ) -> ListTransactionsResponse:
-    """List the transactions that may be described."""
+    """List the transactions that the client may describe."""
     (need,) = needs(context)
     answer: ListTransactionsResponse = await handler(broker, request, context)
     answer.transaction_states = await visible(

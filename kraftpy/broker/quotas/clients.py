@@ -11,6 +11,8 @@ read nor served (`Connection.mute`). Nobody else waits. If several quotas are ex
                               towards later ones. Produce with acks=0 is exempt, as its client cannot be told
     controller_mutation_rate  partitions created and deleted: tokens of a bucket (`quotas.buckets`)
 
+The first three are kept by a leaky bucket (`quotas.rates`).
+
 Exempt: requests on connections that have proved to be another broker's, and those a broker sends to itself.
 
 Limits: at most `MOST_COUNTERS` counters of each kind. The ones that are as good as new go first, then the ones that
@@ -43,7 +45,7 @@ from kraftpy.quotas.limits import Limit, Limits
 from kraftpy.quotas.rates import Rate
 
 MOST_COUNTERS: Final = 10_000
-"""The most counters of each kind: some 15 MB."""
+"""The most counters of each kind: some 4 MB."""
 _MOST_FOUND: Final = 10_000
 _PERCENT_OF_NS: Final = 100 / 1e9
 _FIRST_METADATA_WITH_THROTTLE: Final = 3
@@ -104,6 +106,7 @@ class ClientQuotaManager:
         self._limits = limits
         self._clock = clock
         self._samples, self._sample_ms = config.quota_window_num, config.quota_window_size_seconds * 1000
+        self._window_s = max(1, self._samples - 1) * config.quota_window_size_seconds
         bucket_samples, bucket_ms = (
             config.controller_quota_window_num,
             config.controller_quota_window_size_seconds * 1000,
@@ -140,19 +143,23 @@ class ClientQuotaManager:
         if limit is None:
             return 0
         rate, now = self._rates.of((key, limit.user, limit.client_id)), self._now()
-        rate.record(amount, now)
+        is_time = key == REQUEST_PERCENTAGE
+        rate.record(amount, limit.value, now, forgives=is_time)
         wait_ms = rate.wait_ms(limit.value, now)
-        return min(wait_ms, self._sample_ms) if key == REQUEST_PERCENTAGE else wait_ms
+        return min(wait_ms, self._sample_ms) if is_time else wait_ms
 
-    def is_first(self, limit: Limit | None, key: str) -> bool:
-        """Return whether nothing else counts now."""
-        return limit is None or self._rates.of((key, limit.user, limit.client_id)).is_as_new(self._now())
+    def may_exceed(self, limit: Limit | None, key: str, amount: float) -> bool:
+        """Return whether a use that the quota never allows at once may be made now, to be waited for afterwards."""
+        if limit is None:
+            return True
+        rate = self._rates.of((key, limit.user, limit.client_id))
+        return amount > limit.value * self._window_s and not rate.wait_ms(limit.value, self._now())
 
     def most_in_window(self, limit: Limit | None) -> int | None:
         """Return the most bytes that one answer may have without a wait, if nothing was used before; None if any."""
         if limit is None:
             return None
-        return max(1, int(limit.value * max(1, self._samples - 1) * self._sample_ms / 1000))
+        return max(1, int(limit.value * self._window_s))
 
     def take(self, limit: Limit | None, count: float, *, strict: bool) -> tuple[bool, int]:
         """Take tokens for a change of partitions; return whether it is allowed, and how many milliseconds to wait.
@@ -221,14 +228,14 @@ class Meter:
         """Count the bytes of an answer to Fetch; if they are too many, uncount them and return True.
 
         The answer must then be empty. The client's use of time is also judged now, and has the same effect. A batch
-        that is larger than what the quota allows in a whole window is sent if nothing else was in the window: else it
+        that is larger than what the quota ever allows at once is sent as soon as the client need not wait: else it
         could never be read.
         """
         limit = self._limit(CONSUMER_BYTE_RATE)
-        is_first = self._manager.is_first(limit, CONSUMER_BYTE_RATE)
+        may_exceed = self._manager.may_exceed(limit, CONSUMER_BYTE_RATE, count)
         time_ms, bytes_ms = self._record_time(), self._manager.record(limit, CONSUMER_BYTE_RATE, count)
         self._wait_ms = max(self._wait_ms, time_ms, bytes_ms)
-        must_wait = time_ms > 0 or (bytes_ms > 0 and not is_first)
+        must_wait = time_ms > 0 or (bytes_ms > 0 and not may_exceed)
         if must_wait:
             self._manager.record(limit, CONSUMER_BYTE_RATE, -count)
         return must_wait

@@ -50,7 +50,6 @@ Produce = Callable[[BrokerId, ProduceRequest], Awaitable[ProduceResponse]]
 KeyAndValue = tuple[bytes | None, bytes | None]
 
 GROUP_ENABLE: Final = "errors.deadletterqueue.group.enable"
-TOPIC_OF_GROUP: Final = "errors.deadletterqueue.topic.name"
 _INTERNAL = "__"
 _TRIES = 5
 _FIRST_PAUSE_S = 1.0

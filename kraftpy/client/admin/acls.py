@@ -27,19 +27,7 @@ class AclAdmin(AdminBase):
         """Return the bindings that a filter selects, all without one."""
         request = DescribeAclsRequest(**_fields(wanted or AclFilter()))
         answer = await self._ask(None, ApiKey.DESCRIBE_ACLS, request, _check_description)
-        return [
-            AclBinding(
-                resource_type=resource.resource_type,
-                name=resource.resource_name,
-                pattern_type=resource.pattern_type,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission=acl.permission_type,
-            )
-            for resource in answer.resources
-            for acl in resource.acls
-        ]
+        return [_binding(resource, acl) for resource in answer.resources for acl in resource.acls]
 
     async def create_acls(self, bindings: Iterable[AclBinding]) -> None:
         """Create bindings; those that exist are left as they are. Raises the error of the first that is refused."""
@@ -68,18 +56,20 @@ class AclAdmin(AdminBase):
         answer = await self._ask_controller(ApiKey.DELETE_ACLS, request)
         (result,) = answer.filter_results
         check(result.error_code, "ACLs", result.error_message)
-        return [
-            AclBinding(
-                resource_type=each.resource_type,
-                name=each.resource_name,
-                pattern_type=each.pattern_type,
-                principal=each.principal,
-                host=each.host,
-                operation=each.operation,
-                permission=each.permission_type,
-            )
-            for each in result.matching_acls
-        ]
+        return [_binding(each, each) for each in result.matching_acls]
+
+
+def _binding(pattern: Any, rule: Any) -> AclBinding:
+    """Return the binding of a response's pattern and rule; DeleteAcls has both in one struct."""
+    return AclBinding(
+        resource_type=pattern.resource_type,
+        name=pattern.resource_name,
+        pattern_type=pattern.pattern_type,
+        principal=rule.principal,
+        host=rule.host,
+        operation=rule.operation,
+        permission=rule.permission_type,
+    )
 
 
 def _fields(wanted: AclFilter) -> dict[str, Any]:

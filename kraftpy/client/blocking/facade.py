@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from kraftpy.client.admin.acls import AclBinding, AclFilter
 from kraftpy.client.admin.admin import Admin
 from kraftpy.client.admin.model import (
     ActiveProducer,
@@ -282,14 +283,23 @@ class BlockingAdmin:
         return self._loop.run(self._admin.describe_quorum())
 
     def add_raft_voter(
-        self, voter_id: int, endpoints: Iterable[QuorumEndpoint], *, directory_id: bytes = ZERO_UUID
+        self,
+        voter_id: int,
+        endpoints: Iterable[QuorumEndpoint],
+        *,
+        directory_id: bytes = ZERO_UUID,
+        cluster_id: str | None = None,
     ) -> None:
         """Add a node as a voter of the metadata quorum."""
-        self._loop.run(self._admin.add_raft_voter(voter_id, endpoints, directory_id=directory_id))
+        self._loop.run(
+            self._admin.add_raft_voter(voter_id, endpoints, directory_id=directory_id, cluster_id=cluster_id)
+        )
 
-    def remove_raft_voter(self, voter_id: int, *, directory_id: bytes = ZERO_UUID) -> None:
+    def remove_raft_voter(
+        self, voter_id: int, *, directory_id: bytes = ZERO_UUID, cluster_id: str | None = None
+    ) -> None:
         """Remove a voter from the metadata quorum."""
-        self._loop.run(self._admin.remove_raft_voter(voter_id, directory_id=directory_id))
+        self._loop.run(self._admin.remove_raft_voter(voter_id, directory_id=directory_id, cluster_id=cluster_id))
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
@@ -297,9 +307,15 @@ class BlockingAdmin:
         """Elect each partition's preferred replica as leader, or with `unclean` any replica that is alive."""
         return self._loop.run(self._admin.elect_leaders(partitions, unclean=unclean))
 
-    def alter_partition_reassignments(self, moves: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+    def alter_partition_reassignments(
+        self, moves: Mapping[TopicPartition, Sequence[int] | None], *, allow_replication_factor_change: bool = True
+    ) -> None:
         """Begin moving partitions to these brokers; None cancels a reassignment in progress."""
-        self._loop.run(self._admin.alter_partition_reassignments(moves))
+        self._loop.run(
+            self._admin.alter_partition_reassignments(
+                moves, allow_replication_factor_change=allow_replication_factor_change
+            )
+        )
 
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
@@ -319,38 +335,50 @@ class BlockingAdmin:
         """Return topics with their partitions and eligible leader replicas."""
         return self._loop.run(self._admin.describe_topic_partitions(names))
 
-    def create_topics(self, topics: Iterable[NewTopic]) -> None:
-        """Create topics."""
-        self._loop.run(self._admin.create_topics(topics))
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
+        """Create topics, or with `validate_only` just check that they could be."""
+        self._loop.run(self._admin.create_topics(topics, validate_only=validate_only))
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics and all their records."""
         self._loop.run(self._admin.delete_topics(names))
 
-    def create_partitions(self, totals: Mapping[str, int]) -> None:
+    def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Raise the number of partitions of each topic to the given total."""
-        self._loop.run(self._admin.create_partitions(totals))
+        self._loop.run(self._admin.create_partitions(totals, validate_only=validate_only))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records before an offset. Returns the new log start offsets."""
         return self._loop.run(self._admin.delete_records(before))
 
     def describe_configs(
-        self, resources: Iterable[tuple[ResourceType, str]]
+        self,
+        resources: Iterable[tuple[ResourceType, str]],
+        *,
+        names: Sequence[str] | None = None,
+        documentation: bool = False,
     ) -> dict[tuple[ResourceType, str], dict[str, ConfigEntry]]:
-        """Return the settings of topics and brokers."""
-        return self._loop.run(self._admin.describe_configs(resources))
+        """Return the settings of topics and brokers, by name; with `names`, only those."""
+        return self._loop.run(self._admin.describe_configs(resources, names=names, documentation=documentation))
 
     def alter_configs(
         self,
         changes: Mapping[tuple[ResourceType, str], Mapping[str, str | tuple[AlterOperation, str | None] | None]],
+        *,
+        validate_only: bool = False,
     ) -> None:
         """Change individual settings."""
-        self._loop.run(self._admin.alter_configs(changes))
+        self._loop.run(self._admin.alter_configs(changes, validate_only=validate_only))
 
-    def list_groups(self) -> list[GroupListing]:
-        """Return the groups of all brokers."""
-        return self._loop.run(self._admin.list_groups())
+    def replace_configs(
+        self, settings: Mapping[tuple[ResourceType, str], Mapping[str, str]], *, validate_only: bool = False
+    ) -> None:
+        """Give resources exactly these settings and no others. Uses AlterConfigs, for brokers before KIP-339."""
+        self._loop.run(self._admin.replace_configs(settings, validate_only=validate_only))
+
+    def list_groups(self, *, states: Sequence[str] = ()) -> list[GroupListing]:
+        """Return the groups of all brokers; with `states`, only groups in one of them."""
+        return self._loop.run(self._admin.list_groups(states=states))
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Return groups with their members."""
@@ -360,9 +388,11 @@ class BlockingAdmin:
         """Delete groups and their offsets."""
         self._loop.run(self._admin.delete_groups(group_ids))
 
-    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return a group's committed offsets."""
-        return self._loop.run(self._admin.list_group_offsets(group_id))
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return a group's committed offsets; by default, those of every partition that has one."""
+        return self._loop.run(self._admin.list_group_offsets(group_id, partitions))
 
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         """Commit offsets on behalf of a group that has no members."""
@@ -372,9 +402,11 @@ class BlockingAdmin:
         """Delete committed offsets."""
         self._loop.run(self._admin.delete_group_offsets(group_id, partitions))
 
-    def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareGroupOffset]:
-        """Return a share group's start offsets."""
-        return self._loop.run(self._admin.list_share_group_offsets(group_id))
+    def list_share_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, ShareGroupOffset]:
+        """Return a share group's start offsets, by default of all partitions it has ever read."""
+        return self._loop.run(self._admin.list_share_group_offsets(group_id, partitions))
 
     def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the start offsets of a share group that has no members."""
@@ -458,6 +490,18 @@ class BlockingAdmin:
     def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
         """Let a delegation token expire sooner, or remove it; return when it expires."""
         return self._loop.run(self._admin.expire_delegation_token(hmac, period_ms))
+
+    def describe_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
+        """Return the bindings that a filter selects, all without one."""
+        return self._loop.run(self._admin.describe_acls(wanted))
+
+    def create_acls(self, bindings: Iterable[AclBinding]) -> None:
+        """Create bindings; those that exist are left as they are."""
+        self._loop.run(self._admin.create_acls(bindings))
+
+    def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
+        """Delete the bindings that a filter selects, and return them."""
+        return self._loop.run(self._admin.delete_acls(wanted))
 
     def describe_client_quotas(
         self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False

@@ -35,7 +35,7 @@ class Difference:
     here: Plain
 
     def is_of_words(self) -> bool:
-        """Whether both say something in words, and other words."""
+        """Return whether both are texts, and different ones."""
         return (
             self.field.endswith("error_message")
             and bool(self.kafka and self.here)
@@ -90,7 +90,7 @@ def _by_identity(elements: list[Any]) -> dict[str, list[Any]]:
 
 
 def _in_order(elements: list[Any]) -> list[Any]:
-    """Return elements about the same thing so that those of two answers can be compared, whatever their order is."""
+    """Return elements about the same thing so that those of two answers can be compared, in any order."""
     return sorted(elements, key=lambda element: json.dumps(element, sort_keys=True)) if len(elements) > 1 else elements
 
 

@@ -99,7 +99,7 @@ def resources_of_an_unknown_type(differ: Differ) -> None:
 
 
 def describe_all(differ: Differ, kind: int, name: str) -> None:
-    """Ask for all settings of a resource, with and without where they come from, and for none."""
+    """Ask for all settings of a resource, with and without their sources, and for none."""
     for version in range(1, 5):
         note = f"type {kind} {name!r}"
         with_all = described(kind, name, None, include_synonyms=True, include_documentation=True)

@@ -10,7 +10,7 @@ from differ import Differ
 from scenario_table import add_scenario
 
 QUIET: dict[str, Any] = {"subscribed_topic_names": None, "topic_partitions": None, "rebalance_timeout_ms": -1}
-"""What a heartbeat says that changes nothing."""
+"""A heartbeat that changes nothing."""
 
 
 def beating(group: str, **more: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ ODD_TEXTS = (
     *("\0", "a\0b", "\n", " ", "é", "\U0001f600", "\u202e", "..", "a/b", "a" * 249, "a" * 250, "__share_group_state"),
 )
 OF_CONTENTS = {ApiKey.DELETE_TOPICS, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
-"""APIs that are not asked about the last of these: nobody may delete that topic, and it has other records in each."""
+"""APIs that are not asked about the last of these: that topic must not be deleted, and its records differ in each."""
 CORRELATION = 7
 NOT_UTF_8 = (b"\xff\xfe\xfd\xfc", b"a\xc3(b", b"\xed\xa0\x80c")
 """Four bytes each that are no UTF-8: bytes that never occur, one that is cut short, half of a pair of surrogates."""
@@ -43,7 +43,7 @@ Path = tuple[str | int, ...]
 
 
 def _lists(body: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield where a request has lists that are not empty: of each list, only the first element is looked into."""
+    """Yield the paths of a request's lists that are not empty; only the first element of each is searched."""
     if isinstance(body, dict):
         for name, value in body.items():
             yield from _lists(value, (*path, name))
@@ -53,7 +53,7 @@ def _lists(body: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _strings(kind: Any, body: dict[str, Any], path: Path = ()) -> Iterator[Path]:
-    """Yield where a request has strings."""
+    """Yield the paths of a request's strings."""
     for field in fields(kind):
         value = body.get(field.name)
         place = (*path, field.name)

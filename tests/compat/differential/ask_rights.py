@@ -24,7 +24,7 @@ from kraftpy.security.acls import CLUSTER_NAME, Permission, ResourceType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.security.asked import ASKED, VERSIONS, Named
+from tests.security.api_requests import EVERY_ACL, REQUESTS, VERSIONS, Named
 
 NOT_ASKED = frozenset(
     {
@@ -34,15 +34,6 @@ NOT_ASKED = frozenset(
         ApiKey.JOIN_GROUP,  # a member that is admitted waits for others, and blocks the group
     }
 )
-EVERYTHING = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 Grants = Iterable[tuple[Need, Permission]]
 
 
@@ -70,7 +61,7 @@ def cases(key: ApiKey) -> Mapping[str, Grants]:
 
 def give(side: Side, named: Named, grants: Grants) -> None:
     """Have these ACLs, and no others."""
-    side.quiet("delete_acls", {"filters": [EVERYTHING]}, 3)
+    side.quiet("delete_acls", {"filters": [EVERY_ACL]}, 3)
     names = {
         ResourceType.TOPIC: named.topic,
         ResourceType.GROUP: named.group,
@@ -95,7 +86,7 @@ def give(side: Side, named: Named, grants: Grants) -> None:
 
 
 def _held(side: Side) -> set[tuple[int, int, int]]:
-    answer = side.quiet("describe_acls", EVERYTHING, 3)
+    answer = side.quiet("describe_acls", EVERY_ACL, 3)
     return {
         (resource.resource_type, acl.operation, acl.permission_type)
         for resource in answer.resources
@@ -125,7 +116,7 @@ def ask_with_rights(key: ApiKey, differ: Differ) -> None:
                 give(side, named, grants)
             note = f"{case}, {'there' if exists else 'nowhere'}"
             for version in sorted({APIS[key].first, last}):
-                body = body_of(ASKED[key](named))
+                body = body_of(REQUESTS[key](named))
                 try:
                     differ.ask(key.name.lower(), body, version, note=note, eventually=True)
                 except KafkaError:  # this version cannot say it
@@ -134,7 +125,7 @@ def ask_with_rights(key: ApiKey, differ: Differ) -> None:
         give(side, Named("", "", ""), [])
 
 
-for each in sorted(ASKED):
+for each in sorted(REQUESTS):
     if each not in OF_KAFKA_4_4 and each not in NOT_ASKED:
         add_scenario(f"rights_{each.name.lower()}", partial(ask_with_rights, each), world=WORLD)
 
@@ -167,7 +158,7 @@ OF_FILTERS = {
 
 
 def odd_acls(differ: Differ) -> None:
-    """Ask the three APIs of ACLs with odd values, as somebody who may."""
+    """Ask the three APIs of ACLs with odd values, as a user with the right to them."""
     of_cluster = [(RIGHTS[key][0], Permission.ALLOW) for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS)]
     for side in differ.sides:
         give(side, Named("", "", ""), of_cluster)

@@ -116,7 +116,7 @@ def _is_stable(side: Side) -> bool:
 
 
 def _knows_its_source(side: Side) -> bool:
-    """Whether the coordinator has heard of the topic, which takes Kafka's a moment."""
+    """Return whether the coordinator knows the topic, which takes Kafka's a moment."""
     answer = side.quiet("streams_group_heartbeat", beating("sxl-first"), 0)
     side.quiet("streams_group_heartbeat", beating("sxl-first", member_epoch=-1, **QUIET), 0)
     side.quiet("delete_groups", {"groups_names": ["sxl-first"]}, 2)

@@ -1,4 +1,4 @@
-"""Questions to three nodes: who leads, who coordinates, who does not, and what is left when one dies."""
+"""Questions to three nodes: to leaders, coordinators and others, and to the two that remain when one dies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_SECONDS = 60.0
 def placed(
     differ: Differ, name: str, replicas: Sequence[list[int]] = PLACES, configs: dict[str, str] | None = None
 ) -> Both:
-    """Create a topic whose replicas are where they are wanted."""
+    """Create a topic with an assignment of replicas."""
     assignments = [{"partition_index": index, "broker_ids": brokers} for index, brokers in enumerate(replicas)]
     return differ.create(name, -1, configs, assignments=assignments)
 
@@ -41,7 +41,7 @@ def fetching(name: str, topic_id: Both | bytes, *indexes: int, **more: Any) -> d
 
 
 def _everyone_knows(name: str, side: Side) -> bool:
-    """Whether every node that runs knows a leader for each partition of a topic."""
+    """Return whether every running node knows a leader for each partition of a topic."""
     body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
     for node in side.cluster.running_nodes():
         topic = side.quiet("metadata", body, 12, node).topics[0]
@@ -51,7 +51,7 @@ def _everyone_knows(name: str, side: Side) -> bool:
 
 
 def _is_replicated(name: str, count: int, side: Side) -> bool:
-    """Whether every replica of a topic is in sync, and knows that the high watermark is `count`."""
+    """Return whether every replica of a topic is in sync, and knows that the high watermark is `count`."""
     body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
     for partition in side.quiet("metadata", body, 12).topics[0].partitions:
         if len(partition.isr_nodes) < len(partition.replica_nodes):
@@ -297,7 +297,7 @@ def transactions_at_each_node(differ: Differ) -> None:
 
 
 def _is_fenced(side: Side) -> bool:
-    """Whether the others know that node 3 is dead."""
+    """Return whether the others know that node 3 is dead."""
     return all(
         3 not in [broker.broker_id for broker in side.quiet("describe_cluster", {"endpoint_type": 1}, 1, node).brokers]
         for node in (1, 2)
@@ -305,7 +305,7 @@ def _is_fenced(side: Side) -> bool:
 
 
 def _is_refused(body: dict[str, Any], side: Side) -> bool:
-    """Whether the leader knows that it has too few replicas: in Kafka, the metadata are told before the leader."""
+    """Return whether the leader knows that it has too few replicas: in Kafka, the metadata show it earlier."""
     partition = side.quiet("produce", body, 13).responses[0].partition_responses[0]
     return bool(partition.error_code == NOT_ENOUGH_REPLICAS)
 

@@ -159,7 +159,7 @@ class _Producer:
         return answer
 
     def read(self, note: str) -> None:
-        """Read what is committed, and what the partition says of producers."""
+        """Read committed records, and the partition's producers."""
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MEGABYTE}
         topics = [{"topic": "tx", "topic_id": self._topic_id, "partitions": [partition]}]
         body = {"isolation_level": 1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": MEGABYTE, "topics": topics}

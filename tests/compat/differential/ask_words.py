@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parent / "ErrorWords.java"
 
 
 def _words(side: Side) -> dict[str, str]:
-    """Return what one side says of each error code, by name."""
+    """Return one side's words for each error code, by name."""
     if side.cluster.kind == "kraftpy":
         return {
             code.name: f"{int(code)} {code.name} {str(code.retriable).lower()} {code.meaning}" for code in OF_KAFKA_4_3

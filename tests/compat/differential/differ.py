@@ -57,7 +57,7 @@ class Question:
         self._node = node
         self.number = differ.count()
         self.has_own_header = False
-        """Whether it was sent as bytes, with a correlation id of their own."""
+        """True if the request was sent as bytes, with a correlation id of their own."""
 
     @property
     def api(self) -> str:
@@ -108,7 +108,7 @@ class Differ:
         self.outcomes = outcomes
         self.seed = seed
         self.kept: list[Kept] = []
-        """What the first side has answered in this scenario."""
+        """The answers of the first side in this scenario."""
         self._recorded: Answers | None = None
         self._scenario = ""
         self._questions = 0
@@ -301,7 +301,7 @@ class Differ:
         found = self._compared(what, None, note, [{"outcome": outcome} for outcome in outcomes], keep=True)
         self.outcomes.add(self._scenario, note, what, None, {}, found)
 
-    # What scenarios need again and again
+    # --- steps that many scenarios need
 
     def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, **more: Any) -> Both:
         """Create a topic, wait until it can be used, and return its id."""

@@ -6,7 +6,7 @@
     python tests/compat/differential/differential.py --record                    keep what Kafka answered, for the tests
 
 Needs a JDK, Maven and a repository that has Apache Kafka. The scenarios (`ask_*.py`) ask every API in every version,
-with good and bad input. What is meant to differ is in docs/answers.toml, with its reason. A run ends with a line
+with good and bad input. Intended differences are in docs/answers.toml, with their reasons. A run ends with a line
 "N equal, N documented, N different", and with status 1 if anything is different; above it stand the entries of that
 file which nothing has shown. Each kind of difference is a line of JSON in the report; `--show` prints each once.
 
@@ -50,7 +50,7 @@ def load_scenarios() -> None:
 
 
 def chosen(only: str, nodes: int, world: str) -> list[Scenario]:
-    """Return the scenarios for so many nodes in this world whose names match one of the patterns."""
+    """Return the scenarios for this number of nodes in this world whose names match one of the patterns."""
     load_scenarios()
     patterns = only.split(",")
     found = [each for each in SCENARIOS.values() if each.nodes == nodes and each.world == world]

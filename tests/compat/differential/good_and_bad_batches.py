@@ -161,7 +161,7 @@ def produced(
     transactional_id: str | None = None,
     topic_id: Any = ZERO_UUID,
 ) -> dict[str, Any]:
-    """Return a Produce request to one partition; the topic's id stands where a version wants it."""
+    """Return a Produce request to one partition, with the topic's id for the versions that need it."""
     data = [{"index": index, "records": records}]
     return {
         "transactional_id": transactional_id,

@@ -43,7 +43,7 @@ class Known:
     world: str = "open"
     """The world whose whole run shows it."""
     follows: bool = False
-    """Whether it is a consequence of the entry before, which the table does not show."""
+    """True if it is a consequence of the entry before, and not shown in the table."""
 
     @cached_property
     def apis(self) -> set[str]:
@@ -76,7 +76,7 @@ class Known:
 
 
 def is_value(wanted: str, value: Plain) -> bool:
-    """Whether a value is what an entry names."""
+    """Return whether a value is the one that an entry names."""
     match wanted:
         case "any":
             return True
@@ -108,7 +108,7 @@ class KnownDifferences:
         return None
 
     def unused(self, nodes: int, world: str) -> list[Known]:
-        """Return the entries that a whole run of so many nodes in this world should have shown, and did not."""
+        """Return the entries that a whole run with these nodes in this world should have shown, and did not."""
         entries = enumerate(self.entries)
         shown_by = (nodes, world)
         return [each for number, each in entries if (each.nodes, each.world) == shown_by and not self.used[number]]

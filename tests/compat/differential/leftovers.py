@@ -1,4 +1,4 @@
-"""What a scenario leaves behind: its topics, groups and settings are deleted.
+"""Cleans up after a scenario: its topics, groups and settings are deleted.
 
 A scenario's answers must not depend on those that ran before it. Transactional ids, which cannot be deleted, are known
 as elders when the next scenario begins, and lists leave them out.

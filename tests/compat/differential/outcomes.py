@@ -1,4 +1,4 @@
-"""What a run has found: counts by API, and each kind of difference once."""
+"""The result of a run: counts by API, and each kind of difference once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as plain data in which everything has one name, whichever cluster said it.
+"""Answers as plain data, in which the same thing has the same name in every cluster.
 
 No two clusters agree on ids, ports, directories and the time. An id that a scenario has come across is called after
 the request whose answer had it first; a time that the scenario sent is told as its distance from the scenario's
@@ -22,7 +22,7 @@ from kraftpy.protocol.schema import ZERO_UUID, Struct, fields
 ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
 Plain = Any
-"""What JSON can say."""
+"""Data that JSON can express."""
 
 A_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|^[A-Za-z0-9_-]{22}$")
 A_TIME = re.compile(r"(?<!\d)\d{13}(?!\d)")

@@ -33,13 +33,13 @@ ONLY_VALIDATED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
-    """What random requests name."""
+    """The resources that random requests name."""
 
     ids: list[Both | bytes]
     topics: list[str]
     groups: list[str]
     transactional_ids: list[str]
-    """Of these requests alone: unlike topics and groups, they cannot be deleted."""
+    """For these requests only: unlike topics and groups, they cannot be deleted."""
     batches: list[bytes]
 
 

@@ -1,4 +1,4 @@
-"""What Apache Kafka answered, kept in a file: `recorded_answers.xz`.
+"""The answers of Apache Kafka, kept in a file: `recorded_answers.xz`.
 
 Lines of JSON, compressed: first what was recorded, then for each scenario its name, and for each of its questions API,
 version, case and plain answer, in the order in which they are asked. Plain answers do not depend on ids and times, so a
@@ -27,7 +27,7 @@ class OutOfDate(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """What Kafka answered to one question."""
+    """Kafka's answer to one question."""
 
     api: str
     version: int | None
@@ -44,7 +44,7 @@ class Answers:
         self._next = 0
 
     def next(self, api: str, version: int | None, case: str) -> Mapping[str, Plain]:
-        """Return the answer to the next question, and go on to that behind it. Raises `OutOfDate`."""
+        """Return the answer to the next question, and advance. Raises `OutOfDate`."""
         answer = self.peek(api, version, case)
         self._next += 1
         return answer

@@ -1,4 +1,4 @@
-"""What a run has found, to read: each difference of the same place and values once."""
+"""The report of a run: each difference of the same place and values once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def _kind_of(value: object, path: str) -> str:
-    """Return a value as far as it makes another kind of difference."""
+    """Return the part of a value that distinguishes kinds of differences."""
     if isinstance(value, dict):
         return "{}"
     if path == "outcome" or path.endswith("error_message"):

@@ -1,4 +1,4 @@
-"""One cluster as its clients see it: connections by client and node, and requests that nobody compares."""
+"""One cluster as its clients see it: connections by client and node, and requests that are not compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONNECT_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heard:
-    """What came of a request: "answered", "closed", "silent", or what the bytes were that are no answer."""
+    """The outcome of a request: "answered", "closed", "silent", or a description of bytes that are no answer."""
 
     outcome: str
     message: Struct | None = None
@@ -73,7 +73,7 @@ class Side:
         self._connections.clear()
 
     def frame(self, client: str, node: int, seconds: float) -> bytes | str:
-        """Return the next frame that arrives, without its size, or why there is none."""
+        """Return the next frame that arrives, without its size, or the reason that none came."""
         connection = self.connection(client, node)
         connection.settimeout(seconds)
         try:

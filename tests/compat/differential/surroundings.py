@@ -1,4 +1,4 @@
-"""What scenarios wait for: coordinators that are loaded, topics that can be used, topics that are gone."""
+"""Waits for what scenarios need: coordinators that are loaded, topics that can be used, topics that are gone."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def can_be_used(side: Side, names: Sequence[str]) -> bool:
 
 
 def is_gone(side: Side, topic: str) -> bool:
-    """Whether no node knows a topic."""
+    """Return whether no node knows a topic."""
     body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     nodes = side.cluster.running_nodes()
     return all(side.quiet("metadata", body, 12, node).topics[0].error_code == UNKNOWN_TOPIC for node in nodes)

@@ -1,4 +1,4 @@
-"""The worlds in which scenarios ask: clusters that are open to everybody, and clusters with an authorizer.
+"""The worlds in which scenarios ask: clusters that are open to every client, and clusters with an authorizer.
 
 In the world with an authorizer, clients log in with PLAIN: the client "main" as a user who has the rights that the
 scenario gives, all others as a super user.

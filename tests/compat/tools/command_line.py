@@ -15,7 +15,7 @@ class Tool:
     option: str = "--bootstrap-server"
     controller_option: str = "--bootstrap-controller"
     is_first: bool = False
-    """Whether the option stands before the subcommand."""
+    """True if the option stands before the subcommand."""
 
 
 TOOLS = {
@@ -63,19 +63,19 @@ class CommandLine:
     line: str
     _: KW_ONLY
     given: str = ""
-    """What it reads from standard input."""
+    """The text that it reads from standard input."""
     until: str = ""
     """A regular expression: it is run again until its output has a match, within a time limit."""
     masks: tuple[str, ...] = ()
     """Regular expressions whose first group (or match) is no part of the comparison."""
     is_unordered: bool = False
-    """Whether its lines have no order."""
+    """True if the order of its lines is undefined."""
     is_compared: bool = True
-    """Whether what it prints is compared; one that was broken off may have printed anything."""
+    """True if its output is compared; a tool that was broken off may have printed anything."""
     drops: tuple[str, ...] = ()
     """Regular expressions of whole lines that are printed or not, as threads of the tool happen to run."""
     are_repeated: bool = False
-    """Whether it prints lines again and again."""
+    """True if it prints lines again and again."""
     seconds: float = 60.0
     starts: str = ""
     """A name: it is started, and runs until a later command line `ends` it."""

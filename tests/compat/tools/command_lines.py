@@ -21,11 +21,11 @@ _QUORUM = (
     r" (\d+) ms ago",
     r"(Leader|Follower)$",
 )
-"""What depends on the leader of the quorum, and on how long it has led."""
+"""Masks for output that depends on the leader of the quorum, and on how long it has led."""
 _GENERATED = (r"(?:console|perf|share)-(?:share-)?consumer-(\d+)",)
 """Names of groups that tools make up."""
 _TRIES = (r"tries=(\d+)", r"after (\d+) attempt", r"missing-0(?: on leader| error)?: (.*)")
-"""What a tool says of a call that timed out: it depends on where the call was when its time was over."""
+"""A tool's text about a call that timed out, which depends on how far the call was by then."""
 _SIZE = (r"\"size\": (\d+)",)
 _TRANSACTION = (r"^(\d) (?:perf|open) ", r"(?:perf|open) (\d+ \d+) ", r"TIME (\d+)(?: |$)")
 _THROUGHPUT = (r"\"avg_throughput\": ?([\d.]+)",)

@@ -1,4 +1,4 @@
-"""What differs on purpose, and which differing lines of two outputs it covers."""
+"""Differences on purpose, and the differing lines of two outputs that each covers."""
 
 from __future__ import annotations
 

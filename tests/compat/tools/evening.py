@@ -1,4 +1,4 @@
-"""What two clusters print, made even: addresses, ids, times, directories, widths of columns.
+"""Makes the output of two clusters comparable: addresses, ids, times, directories, widths of columns.
 
 An address becomes the node that has it, so that an answer about another node is still another answer. A class's stack
 trace tells where in the tool an error was met, not what it was, and is dropped; its causes stay.

@@ -60,12 +60,15 @@ _TOKEN = (r"(\S{20,}==)", r"(20\d\d-\d\d-\d\dT\d\d:\d\d)")
 
 _BOTH = (r"are (SCRAM-SHA-\S+, SCRAM-SHA-\S+)",)
 """Kafka tells a user's mechanisms in the order of a hash table."""
+_IN_ERROR_STATE = ("! .*KafkaException: Cannot execute transactional method because we are in an error state",)
+"""A producer whose id was refused before it sent its record, and not after."""
 _OPERATIONS = (r"only supports operations (\[.*)",)
 
 
 def _as(user: str, line: str, *, given: str = "", masks: tuple[str, ...] = (), is_unordered: bool = False) -> Line:
     """Return a command line with the settings of a user."""
-    return Line(f"{line} --command-config @{user}.properties", given=given, masks=masks, is_unordered=is_unordered)
+    line = f"{line} --command-config @{user}.properties"
+    return Line(line, given=given, masks=masks, drops=_IN_ERROR_STATE, is_unordered=is_unordered)
 
 
 def _acls(arguments: str, user: str = "admin", *, given: str = "") -> Line:

@@ -7,8 +7,8 @@
 
 Needs a JDK (17 to 23), Maven and a repository that has Apache Kafka. `command_lines.py` has good command lines and
 bad ones, `secure_lines.py` those for clusters with SASL and an authorizer. Clusters of both, of three nodes each, are
-given all stories in turn. The outputs are compared line by line after `evening.py` has made them even. What differs on
-purpose is in documented.toml, with its reason.
+given all stories in turn. The outputs are compared line by line after `evening.py` has made them even. Intended
+differences are in documented.toml, with their reasons.
 
 Prints each difference, and at last `N same, N documented, N different`. Exit status 1 if anything is different, or if a
 documented difference no longer shows.

@@ -46,7 +46,6 @@ from kraftpy.types import Millis
 
 ALLOWED = (ProtocolError,)
 MORE_BYTES = 8 << 20
-CALLS_OF_EVENT = 4000
 MOST_EVENTS = 300
 _STEP_MS = 500
 _HOUR_MS = 3_600_000

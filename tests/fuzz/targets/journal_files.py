@@ -29,7 +29,7 @@ _NAMES = (JOURNAL, SNAPSHOT, VOTE)
 
 
 def one(data: bytes) -> None:
-    """Try one input. It chooses files of a sound journal, and how and where they are changed."""
+    """Try one input. It chooses files of a sound journal, and the changes to them."""
     if len(data) < 4:
         return
     directory = MemoryDisk().root

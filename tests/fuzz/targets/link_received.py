@@ -26,7 +26,7 @@ MORE_BYTES = 2 << 20
 
 
 class _Wire(asyncio.Transport):
-    """Delivers written bytes to the other end when the test says so."""
+    """Delivers written bytes to the other end when the test asks for it."""
 
     def __init__(self) -> None:
         super().__init__({"socket": _Socket()})

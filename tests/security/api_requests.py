@@ -1,4 +1,4 @@
-"""A request of every API that needs rights, about resources that exist or do not, for the tests of who may do what."""
+"""A request of every API that needs rights, about resources that may or may not exist, for the tests of rights."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ from kraftpy.protocol.messages.update_features import UpdateFeaturesRequest
 from kraftpy.protocol.record_batch import encode_batch
 
 _NOWHERE = 77
-"""A broker, a voter and a producer that there is not."""
+"""The id of a broker, a voter and a producer that do not exist."""
 
 
 class Named(NamedTuple):
@@ -94,19 +94,29 @@ def batch(*, is_transactional: bool = False) -> bytes:
     return bytes(encode_batch([(0, None, b"v", ())], is_transactional=is_transactional, **producer))
 
 
-def _filter() -> dict[str, Any]:
-    return {
-        "resource_type_filter": 1,
-        "resource_name_filter": None,
-        "pattern_type_filter": 1,
-        "principal_filter": "User:nobody",
-        "host_filter": None,
-        "operation": 1,
-        "permission_type": 1,
-    }
+EVERY_ACL: dict[str, Any] = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+"""The fields of a filter that every ACL passes."""
+_NO_ACL = {**EVERY_ACL, "principal_filter": "User:nobody"}
 
 
-ASKED: dict[ApiKey, Callable[[Named], Any]] = {
+def _configurable(resource: Callable[..., Any], named: Named, **more: Any) -> list[Any]:
+    """A topic, a group and a broker, as resources of requests about settings."""
+    return [
+        resource(resource_type=2, resource_name=named.topic, **more),
+        resource(resource_type=32, resource_name=named.group, **more),
+        resource(resource_type=4, resource_name="1", **more),
+    ]
+
+
+REQUESTS: dict[ApiKey, Callable[[Named], Any]] = {
     ApiKey.PRODUCE: lambda named: producing.ProduceRequest(
         transactional_id=named.transaction,
         acks=1,
@@ -231,7 +241,7 @@ ASKED: dict[ApiKey, Callable[[Named], Any]] = {
             )
         ],
     ),
-    ApiKey.DESCRIBE_ACLS: lambda named: DescribeAclsRequest(**_filter()),
+    ApiKey.DESCRIBE_ACLS: lambda named: DescribeAclsRequest(**_NO_ACL),
     ApiKey.CREATE_ACLS: lambda named: creating_acls.CreateAclsRequest(
         creations=[
             creating_acls.AclCreation(
@@ -240,21 +250,13 @@ ASKED: dict[ApiKey, Callable[[Named], Any]] = {
         ]
     ),
     ApiKey.DELETE_ACLS: lambda named: deleting_acls.DeleteAclsRequest(
-        filters=[deleting_acls.DeleteAclsFilter(**_filter())]
+        filters=[deleting_acls.DeleteAclsFilter(**_NO_ACL)]
     ),
     ApiKey.DESCRIBE_CONFIGS: lambda named: configs.DescribeConfigsRequest(
-        resources=[
-            configs.DescribeConfigsResource(resource_type=2, resource_name=named.topic, configuration_keys=["x"]),
-            configs.DescribeConfigsResource(resource_type=32, resource_name=named.group, configuration_keys=["x"]),
-            configs.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=["x"]),
-        ]
+        resources=_configurable(configs.DescribeConfigsResource, named, configuration_keys=["x"])
     ),
     ApiKey.ALTER_CONFIGS: lambda named: altering.AlterConfigsRequest(
-        resources=[
-            altering.AlterConfigsResource(resource_type=2, resource_name=named.topic),
-            altering.AlterConfigsResource(resource_type=32, resource_name=named.group),
-            altering.AlterConfigsResource(resource_type=4, resource_name="1"),
-        ],
+        resources=_configurable(altering.AlterConfigsResource, named),
         validate_only=True,
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: lambda named: log_dirs.AlterReplicaLogDirsRequest(
@@ -277,11 +279,7 @@ ASKED: dict[ApiKey, Callable[[Named], Any]] = {
         topic_partitions=[electing.TopicPartitions(topic=named.topic, partitions=[0])]
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda named: incremental.IncrementalAlterConfigsRequest(
-        resources=[
-            incremental.AlterConfigsResource(resource_type=2, resource_name=named.topic),
-            incremental.AlterConfigsResource(resource_type=32, resource_name=named.group),
-            incremental.AlterConfigsResource(resource_type=4, resource_name="1"),
-        ],
+        resources=_configurable(incremental.AlterConfigsResource, named),
         validate_only=True,
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda named: moving.AlterPartitionReassignmentsRequest(
