@@ -208,8 +208,8 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
             "conflict topic config setting min.compaction.lag.ms (5) > max.compaction.lag.ms (4)",
         ),
         (
-            {"log.cleaner.threads": "3", "log.cleaner.dedupe.buffer.size": "3145727"},
-            "log.cleaner.dedupe.buffer.size is below 1 MiB for each of log.cleaner.threads",
+            {"log.cleaner.threads": "3", "log.cleaner.dedupe.buffer.size": "3145730"},
+            "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
         ),
         (
             {"log.cleaner.io.max.bytes.per.second": "0"},

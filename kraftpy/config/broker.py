@@ -423,6 +423,14 @@ class BrokerConfig:
         return protocol if protocol in names or not names else names[0]
 
 
+def check_cleaner(threads: int, buffer_bytes: int, bytes_per_second: float) -> None:
+    """Check that the cleaner's settings fit together. Raises ConfigError."""
+    if threads > 0 and buffer_bytes // threads <= _CLEANER_BYTES:
+        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")
+    if not bytes_per_second > 0:
+        raise ConfigError("log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0")
+
+
 def _resolve(values: dict[str, Any]) -> None:
     """Resolve settings that depend on each other, in place, and validate combinations."""
 
@@ -455,10 +463,11 @@ def _resolve(values: dict[str, Any]) -> None:
         raise ConfigError(f"super.users: {error}") from None
     if value("broker.session.timeout.ms") < 2 * value("broker.heartbeat.interval.ms"):
         raise ConfigError("broker.session.timeout.ms is below twice broker.heartbeat.interval.ms")
-    if value("log.cleaner.dedupe.buffer.size") < _CLEANER_BYTES * value("log.cleaner.threads"):
-        raise ConfigError("log.cleaner.dedupe.buffer.size is below 1 MiB for each of log.cleaner.threads")
-    if not value("log.cleaner.io.max.bytes.per.second") > 0:
-        raise ConfigError("log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0")
+    check_cleaner(
+        value("log.cleaner.threads"),
+        value("log.cleaner.dedupe.buffer.size"),
+        value("log.cleaner.io.max.bytes.per.second"),
+    )
     _resolve_request_memory(values, value)
     _resolve_listeners(values, value)
     parse_overrides(value("max.connections.per.ip.overrides"))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting, check_cleaner
 from kraftpy.config.settings import ConfigError, Setting, whole_number
 
 DYNAMIC_ONLY = frozenset(
@@ -143,7 +143,6 @@ _THREADS = frozenset(
         "num.replica.fetchers",
     }
 )
-_CLEANER_BYTES = 1 << 20
 
 
 @cache
@@ -170,8 +169,10 @@ def in_force(config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str,
     if not values:
         return found
     found = replace(found, **values)
-    if _cleaner_problem(found) is not None:
-        found = replace(found, **{name: getattr(config, name) for name in _CLEANER_ATTRIBUTES})
+    try:
+        _check_cleaner_of(found)
+    except ConfigError:
+        return replace(found, **{name: getattr(config, name) for name in _CLEANER_ATTRIBUTES})
     return found
 
 
@@ -215,8 +216,7 @@ def check_settings(after: Mapping[str, str], current: BrokerConfig, static: Brok
         if name in _THREADS or name == "log.cleaner.threads":
             _check_threads(name, int(str(value)), current)
     parse_overrides(after.get("max.connections.per.ip.overrides", ""))
-    if problem := _cleaner_problem(in_force_strictly(static, after)):
-        raise ConfigError(problem)
+    _check_cleaner_of(in_force_strictly(static, after))
 
 
 def in_force_strictly(config: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:
@@ -263,9 +263,7 @@ def _check_threads(name: str, value: int, current: BrokerConfig) -> None:
         raise ConfigError(f"{more} {before}")
 
 
-def _cleaner_problem(config: BrokerConfig) -> str | None:
-    if config.log_cleaner_dedupe_buffer_size < _CLEANER_BYTES * config.log_cleaner_threads:
-        return "log.cleaner.dedupe.buffer.size is below 1 MiB for each of log.cleaner.threads"
-    if not config.log_cleaner_io_max_bytes_per_second > 0:
-        return "log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0"
-    return None
+def _check_cleaner_of(config: BrokerConfig) -> None:
+    check_cleaner(
+        config.log_cleaner_threads, config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_max_bytes_per_second
+    )

@@ -64,6 +64,8 @@ class Chosen:
     roles: str
     method: str
     test_seconds: int
+    first_slot: int = 0
+    """The first thousand of ports that the run uses."""
 
 
 class Runner:
@@ -78,7 +80,7 @@ class Runner:
         standins = project.compile(sorted((JUNIT / "src" / "standins").rglob("*.java")), "standins")
         self.jars = project.jars
         self._path = project.path(listener) if chosen.with_kafka else project.path(standins, listener)
-        self._free_slots = list(range(100))
+        self._free_slots = list(range(chosen.first_slot, 100))
         self._lock = threading.Lock()
 
     def run(self, name: str) -> list[Outcome]:
@@ -219,9 +221,16 @@ def main() -> int:
     parser.add_argument("--kafka", action="store_true", help="run against Kafka itself; the table is left aside")
     parser.add_argument("--roles", choices=("combined", "both"), default="both")
     parser.add_argument("--test-seconds", type=int, default=TEST_SECONDS, help="when a test is given up")
+    parser.add_argument("--first-slot", type=int, default=0, help="leave the ports of so many jobs to other runs")
     parser.add_argument("--list", action="store_true", help="print the classes, and run nothing")
     asked = parser.parse_args()
-    chosen = Chosen(with_kafka=asked.kafka, roles=asked.roles, method=asked.method, test_seconds=asked.test_seconds)
+    chosen = Chosen(
+        with_kafka=asked.kafka,
+        roles=asked.roles,
+        method=asked.method,
+        test_seconds=asked.test_seconds,
+        first_slot=asked.first_slot,
+    )
     runner = Runner(chosen)
     classes = select(cluster_tests(runner.jars), asked.classes, asked.packages)
     if asked.list:

@@ -24,6 +24,7 @@ import tomllib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from kraftpy.config.broker import AUTHORIZER
 from kraftpy.testing.cluster import EmbeddedBroker
 
 HERE = Path(__file__).parent
@@ -41,6 +42,8 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "true",
+    "authorizer.class.name": AUTHORIZER,
+    "allow.everyone.if.no.acl.found": "true",
 }
 _SERVICE = '''
 """Stands in for the file of this name: the broker is started and stopped by somebody else."""
@@ -78,7 +81,7 @@ def fetch(directory: Path) -> Path:
     subprocess.run([*pip, "--dest", directory, f"kafka-python=={version}"], check=True)
     archive = next(directory.glob("kafka_python-*.tar.gz"))
     with tarfile.open(archive) as opened:
-        opened.extractall(directory, filter="data")
+        opened.extractall(directory, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # since 3.11.4
     sources = directory / f"kafka_python-{version}"
     (sources / "test" / "__init__.py").touch()  # without it, `test` is the standard library's
     (sources / "test" / "service.py").write_text(_SERVICE)

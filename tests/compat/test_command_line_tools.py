@@ -13,13 +13,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 
-from command_line import FILES, TOOLS, CommandLine
-from command_lines import STORIES
+from command_line import FILES as OPEN_FILES
+from command_line import TOOLS, CommandLine
 from documented import Documented, differing_lines, read
 from evening import even
+from secure_lines import FILES as SECURE_FILES
 from tool_clusters import ToolCluster
-from tools_suite import Tally
+from tools_suite import STORIES, Tally
 
+FILES = OPEN_FILES | SECURE_FILES
 ALL = [command for story in STORIES.values() for command in story]
 
 
@@ -86,6 +88,17 @@ def test_a_mask_hides_its_first_group_or_its_match_but_no_status(cluster: ToolCl
     printed = "of epoch: 17, 20 ms\nof epoch: 18, 21 ms\nb 1\na 2\nexit status 20 ms\n"
     assert even(printed, command, cluster) == ["a 2", "b 1", "exit status 20 ms", "of epoch: #, #"]
     assert even(printed, CommandLine("topics --list", is_compared=False), cluster) == []
+
+
+def test_a_line_that_depends_on_threads_is_dropped(cluster: ToolCluster) -> None:
+    command = CommandLine("topics --list", drops=("was .*",))
+    assert even("was here\nit was here\nexit status 0\n", command, cluster) == ["it was here", "exit status 0"]
+
+
+def test_what_a_command_line_keeps_is_given_to_later_ones(cluster: ToolCluster) -> None:
+    cluster.keep("id x9\n", CommandLine("topics --list", keeps=r"id (\S+)"))
+    cluster.keep("id y9\n", CommandLine("topics --list"))
+    assert cluster.arguments("topics --topic %kept")[1:3] == ["--topic", "x9"]
 
 
 def test_the_directory_is_made_even(cluster: ToolCluster) -> None:

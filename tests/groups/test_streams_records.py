@@ -54,6 +54,11 @@ LITERAL: list[tuple[StreamsKey, StreamsValue, str]] = [
         "000000000005fffffffffffffffe01000400000003",
     ),
     (
+        StreamsGroupKey("g"),
+        StreamsGroupValue(epoch=5, validated_topology_epoch=3, assignment_configs=(("num.standby.replicas", "1"),)),
+        "0000000000050000000000000000020004000000030119" + "0215" + b"num.standby.replicas".hex() + "023100",
+    ),
+    (
         StreamsMemberKey("g", "m"),
         StreamsMemberValue(
             rack_id="r",
@@ -118,7 +123,7 @@ def test_a_value_is_written_and_read_as_kafka_has_it(key: StreamsKey, value: Str
 def test_keys_are_kafkas() -> None:
     assert write_key(StreamsCurrentKey("g", "m")).hex() == "001600016700016d"
     kinds = [int.from_bytes(write_key(key)[:2], "big") for key, _, _ in LITERAL]
-    assert kinds == [17, 17, 19, 19, 20, 20, 21, 22, 23]
+    assert kinds == [17, 17, 17, 19, 19, 20, 20, 21, 22, 23]
     assert read_key(b"\x00\x12\x00\x01g") is None
 
 

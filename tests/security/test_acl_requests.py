@@ -94,13 +94,15 @@ def test_without_an_authorizer_nobody_is_left_to_believe_in_acls() -> None:
         described = session.ask(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(**EVERY_ACL))
         assert (described.error_code, described.error_message) == (
             ErrorCode.SECURITY_DISABLED,
-            "No Authorizer is configured.",
+            "No Authorizer is configured on the broker",
         )
         (made,) = session.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[AclCreation(**GOOD)])).results
         assert made.error_code == ErrorCode.SECURITY_DISABLED
+        assert made.error_message == "No Authorizer is configured."
         deleting = DeleteAclsRequest(filters=[DeleteAclsFilter(**EVERY_ACL)])
         (deleted,) = session.ask(ApiKey.DELETE_ACLS, deleting).filter_results
         assert deleted.error_code == ErrorCode.SECURITY_DISABLED
+        assert deleted.error_message == "No Authorizer is configured."
         session.close()
 
 

@@ -229,6 +229,37 @@ def test_lists_leave_out_what_may_not_be_seen(guarded: GuardedBroker) -> None:
     session.close()
 
 
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(ApiKey.PRODUCE, 13), (ApiKey.FETCH, 13), (ApiKey.OFFSET_COMMIT, 10), (ApiKey.OFFSET_FETCH, 10)],
+    ids=lambda each: getattr(each, "name", ""),
+)
+@pytest.mark.parametrize("topic_id", [bytes(16), bytes(15) + b"x"], ids=["no id", "unknown"])
+def test_an_id_that_no_topic_has_is_nobodys_secret(
+    guarded: GuardedBroker, key: ApiKey, version: int, topic_id: bytes
+) -> None:
+    guarded.forget()
+    named = guarded.new()._replace(topic_id=topic_id)
+    session = guarded.session("alice")
+    guarded.add(ResourceType.GROUP, named.group, Operation.READ)
+    guarded.add(ResourceType.TRANSACTIONAL_ID, named.transaction, Operation.WRITE)
+    request = REQUESTS[key](named)
+    for topic in topics_of(request):
+        topic.topic_id = topic_id
+    codes = codes_in(session.ask(key, request, version))
+    assert ErrorCode.UNKNOWN_TOPIC_ID in codes
+    assert not codes & REFUSALS
+    session.close()
+
+
+def topics_of(request: Any) -> list[Any]:
+    """Return the topics that a request of such an API names."""
+    if hasattr(request, "topic_data"):
+        return list(request.topic_data)
+    of_groups = [topic for group in getattr(request, "groups", ()) for topic in group.topics]
+    return of_groups or list(request.topics)
+
+
 def test_authorized_operations_are_those_allowed(guarded: GuardedBroker) -> None:
     guarded.forget()
     named = guarded.new()

@@ -234,7 +234,7 @@ async def offset_commit(
     if not allows(context, of_group, request.group_id):
         return refuse_commit(request, of_group.error)
     answer: OffsetCommitResponse = await commit_allowed(
-        broker, request, context, handler, of_topic, lambda topic: topic_name(broker, topic), refuse_commit
+        broker, request, context, handler, of_topic, lambda topic: topic_name(broker, context, topic), refuse_commit
     )
     return answer
 
@@ -285,7 +285,7 @@ async def offset_fetch(
     async for described in each_with_room(broker, answer.groups, lambda group: len(group.topics)):
         if described.group_id in of_all:
             described.topics = await visible(
-                broker, context, of_topic, described.topics, lambda topic: topic_name(broker, topic) or ""
+                broker, context, of_topic, described.topics, lambda topic: topic_name(broker, context, topic) or ""
             )
         elif described.error_code == ErrorCode.NONE:
             described.topics = described.topics + refused.pop(described.group_id, [])
@@ -303,7 +303,7 @@ async def _refused_of(
         return []
     of_topic = needs(context)[1]
     group.topics, refused = await divided(
-        broker, context, of_topic, group.topics, lambda topic: topic_name(broker, topic)
+        broker, context, of_topic, group.topics, lambda topic: topic_name(broker, context, topic)
     )
     return [
         OffsetFetchResponseTopics(

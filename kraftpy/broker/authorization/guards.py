@@ -105,6 +105,8 @@ ASKED_BY_HANDLERS = frozenset(
     }
 )
 """APIs whose handlers ask for rights; they have no guard."""
+_FIRST_BY_ID = {ApiKey.PRODUCE: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
+"""The first version that names topics by id."""
 
 
 @cache
@@ -201,9 +203,9 @@ async def all_allowed(broker: Any, context: RequestContext, need: Need, names: I
     return True
 
 
-def topic_name(broker: Any, topic: Any) -> str | None:
+def topic_name(broker: Any, context: RequestContext, topic: Any) -> str | None:
     """Return the name of a topic that a request names by id or by name; None if no topic has the id."""
-    if any(topic.topic_id):
+    if context.api_version >= _FIRST_BY_ID[ApiKey(context.api_key)]:
         known = broker.image.topic_by_id(topic.topic_id)
         return None if known is None else known.name
     name: str = topic.name

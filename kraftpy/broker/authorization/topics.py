@@ -77,7 +77,7 @@ async def produce(
     ):
         return refuse_all(request)
     request.topic_data, refused = await divided(
-        broker, context, of_topic, request.topic_data, lambda topic: topic_name(broker, topic)
+        broker, context, of_topic, request.topic_data, lambda topic: topic_name(broker, context, topic)
     )
     if not refused:
         answered: ProduceResponse | None = await handler(broker, request, context)

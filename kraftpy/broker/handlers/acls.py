@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 
 _NO_AUTHORIZER = "No Authorizer is configured."
+_NO_AUTHORIZER_ON_THE_BROKER = "No Authorizer is configured on the broker"
+"""Kafka's words in the answer to DescribeAcls."""
 _MOST_DELETED = 10_000
 """The most bindings that one request may delete."""
 _MOST_FILTERS = 1_000
@@ -78,7 +80,7 @@ async def describe_acls(broker: Broker, request: DescribeAclsRequest, context: R
     """Return the bindings that a filter selects, by pattern."""
     wanted = _filter(request)
     if broker.authorizer is None:
-        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER_ON_THE_BROKER)
     found: dict[tuple[int, str, int], DescribeAclsResource] = {}
     async for some in broker.slices.pieces(list(broker.image.acls)):
         for binding in some:

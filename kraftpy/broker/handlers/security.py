@@ -97,21 +97,26 @@ async def describe_user_scram_credentials(
 async def alter_user_scram_credentials(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Create, replace and delete credentials. Users named twice are refused; the others are changed."""
+    """Create, replace and delete credentials. Users named twice are refused; the others are changed.
+
+    As in Kafka, a user's first error is the answer: one whose first change is invalid does not count as named twice.
+    """
     wanted: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
-    times_named = Counter(each.name for each in wanted)
     results: dict[str, ScramResult] = {}
-    changes: list[ScramChange] = []
+    sound: dict[str, ScramChange] = {}
     async for some in broker.slices.pieces(wanted):
         for each in some:
+            if each.name in results and each.name not in sound:
+                continue
             try:
-                if times_named[each.name] > 1:
+                if sound.pop(each.name, None) is not None:
                     message = "A user credential cannot be altered twice in the same request"
                     raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
-                changes.append(_change(each))
+                sound[each.name] = _change(each)
                 results[each.name] = ScramResult(name=each.name)
             except KafkaError as error:
                 results[each.name] = ScramResult(name=each.name, error=error.code, message=error.message)
+    changes = list(sound.values())
     for start in range(0, len(changes), AT_ONCE):
         await broker.slices.breathe(AT_ONCE)
         results.update((result.name, result) for result in await _set(broker, changes[start : start + AT_ONCE]))

@@ -57,7 +57,7 @@ class ClassicMembers:
         joining = Joining.of(event, message)
         member_id = joining.member_id
         try:
-            self._check_join(joining)
+            self._check_join(draft.group, joining)
             if member_id == UNKNOWN_MEMBER:
                 member_id = self._protocol.new_id()
                 must_ask_again = event.api_version >= FIRST_JOIN_WITH_MEMBER_ID_REQUIRED
@@ -82,12 +82,14 @@ class ClassicMembers:
             members=[],
         )
 
-    def _check_join(self, joining: Joining) -> None:
+    def _check_join(self, group: ConsumerGroup, joining: Joining) -> None:
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= joining.session_timeout_ms <= high:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
         is_disabled = self._config.group_consumer_migration_policy.lower() == "disabled"
-        if is_disabled or joining.protocol_type != CONSUMER_PROTOCOL_TYPE or not joining.protocols:
+        if is_disabled or joining.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if not group.shared_protocols({name for name, _ in joining.protocols}):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _read(self, joining: Joining, encoded: bytes) -> _Said:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -180,6 +181,14 @@ class ConsumerGroup:
         """Return the assignor most members ask for. The first by name wins a tie; the default applies if none asks."""
         asked = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
         return max(sorted(asked), key=lambda name: asked[name], default=default)
+
+    def shared_protocols(self, names: AbstractSet[str]) -> set[str]:
+        """Return those of these protocols that every member of the classic protocol supports."""
+        shared = set(names)
+        for member in self.members.values():
+            if member.classic is not None:
+                shared.intersection_update(name for name, _ in member.classic.protocols)
+        return shared
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations."""

@@ -87,7 +87,7 @@ class ShareProtocol:
         member_id, group_id = message.member_id, draft.group.group_id
         self._admit(draft.group, message)
         # Nothing is refused below this point.
-        before = draft.group.current(member_id)
+        before, epoch = draft.group.current(member_id), draft.group.epoch
         named = len(message.subscribed_topic_names or ()) // LIGHT
         update = partial(self._update, draft, event, message)
         resubscribed: bool = update() if named <= UNITS_AT_ONCE else (yield Work(named, update))
@@ -97,8 +97,9 @@ class ShareProtocol:
         is_lacking = draft.group.epoch != draft.group.assignment_epoch
         if is_lacking and may_assign(draft.group.assigned_at, interval_ms, timestamp):
             yield Work(self._units(draft.group), lambda: self._retarget(draft, timestamp))
-        if not _is_reconciled(draft.group, member_id):
-            yield Work(len(draft.group.target(member_id)), lambda: _reconcile(draft, member_id))
+        if draft.group.epoch != epoch or not _is_reconciled(draft.group, member_id):
+            units = len(draft.group.target(member_id)) + len(draft.group.members[member_id].subscribed_topic_names)
+            yield Work(units, lambda: self._reconcile(draft, member_id))
         after = draft.group.current(member_id)
         if draft.group.complete_for != (self.topics.version, draft.group.epoch):
             yield Work(self._lacking_units(draft.group), partial(self._initialize, draft, timestamp))
@@ -210,6 +211,25 @@ class ShareProtocol:
         draft.put(ShareTargetMetadataKey(group.group_id), value)
         draft.group.assigned = draft.group.partitions
 
+    def _reconcile(self, draft: ShareDraft, member_id: str) -> None:
+        """Assign the member its target, without the topics that it no longer reads if the target is older than that."""
+        group = draft.group
+        before, target = group.currents.get(member_id), group.target(member_id)
+        if group.epoch != group.assignment_epoch:
+            infos = (self.topics.topic(name) for name in group.members[member_id].subscribed_topic_names)
+            reads = frozenset(info.topic_id for info in infos if info is not None)
+            target = frozenset(each for each in target if each.topic_id in reads)
+        if before is None or before.member_epoch != group.assignment_epoch:
+            before = ShareCurrentValue(previous_member_epoch=group.current(member_id).member_epoch)
+        elif before.assigned == target:
+            return
+        value = ShareCurrentValue(
+            member_epoch=group.assignment_epoch,
+            previous_member_epoch=before.previous_member_epoch,
+            assigned=target,
+        )
+        draft.put(ShareCurrentKey(group.group_id, member_id), value)
+
     def _lacking_units(self, group: ShareGroup) -> int:
         """Return the number of partitions to look at for those that lack state, or of topics if there are very many."""
         if (topics := _subscribed_units(group)) > UNITS_AT_ONCE:
@@ -279,17 +299,6 @@ def _is_reconciled(group: ShareGroup, member_id: str) -> bool:
     if current is None or current.member_epoch != group.assignment_epoch:
         return False
     return current.assigned is target or current.assigned == target
-
-
-def _reconcile(draft: ShareDraft, member_id: str) -> None:
-    """Assign the member its target."""
-    group = draft.group
-    value = ShareCurrentValue(
-        member_epoch=group.assignment_epoch,
-        previous_member_epoch=group.current(member_id).member_epoch,
-        assigned=group.target(member_id),
-    )
-    draft.put(ShareCurrentKey(group.group_id, member_id), value)
 
 
 def _may_lack_targets(group: ShareGroup) -> bool:

@@ -70,6 +70,7 @@ class StreamsGroup:
     epoch: int = 0
     metadata_hash: int = 0
     validated_topology_epoch: int = -1
+    assignment_configs: tuple[tuple[str, str], ...] = ()
     assignment_epoch: int = 0
     assigned_at: int = NEVER_ASSIGNED  # wall clock
     topology: Topology | None = None
@@ -87,6 +88,7 @@ class StreamsGroup:
                 group = value if isinstance(value, StreamsGroupValue) else StreamsGroupValue(epoch=0)
                 self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
                 self.validated_topology_epoch = group.validated_topology_epoch
+                self.assignment_configs = group.assignment_configs
             case StreamsTargetMetadataKey():
                 made = value if isinstance(value, StreamsTargetMetadataValue) else _NO_TARGETS
                 self.assignment_epoch, self.assigned_at = made.assignment_epoch, made.assigned_at

@@ -125,8 +125,9 @@ class StreamsProtocol:
             updated = yield Work(tags, partial(self._update, draft, message, event))
         if topology is not None and _replaces(draft.group, topology, is_first=is_first):
             yield Work(topology.size, partial(draft.put, StreamsTopologyKey(draft.group.group_id), topology))
-        if known != updated or not self.is_known(draft.group):
-            yield from self._refresh(draft, changed=known != updated)
+        is_changed = known != updated or self._assignment_configs(draft.group) != draft.group.assignment_configs
+        if is_changed or not self.is_known(draft.group):
+            yield from self._refresh(draft, changed=is_changed)
         if is_first and self.settings(draft.group.group_id).streams_initial_rebalance_delay_ms > 0:
             self._delay(draft)
         interval_ms = self.settings(draft.group.group_id).streams_assignment_interval_ms
@@ -334,7 +335,7 @@ class StreamsProtocol:
         return volatile.configured_for is group.topology and volatile.topics_version == self.topics.version
 
     def _refresh(self, draft: StreamsDraft, *, changed: bool) -> Deciding[None]:
-        """Start the group's next epoch if its members, its topology or its topics have changed."""
+        """Start the group's next epoch if its members, settings, topology or topics have changed."""
         group = draft.group
         if not changed and self.is_known(group):
             return
@@ -345,9 +346,16 @@ class StreamsProtocol:
         validated = group.topology.epoch if is_valid and group.topology is not None else -1
         if changed or hashed != group.metadata_hash or validated != group.validated_topology_epoch:
             value = StreamsGroupValue(
-                epoch=next_epoch(group.epoch), metadata_hash=hashed, validated_topology_epoch=validated
+                epoch=next_epoch(group.epoch),
+                metadata_hash=hashed,
+                validated_topology_epoch=validated,
+                assignment_configs=self._assignment_configs(group),
             )
             draft.put(StreamsGroupKey(group.group_id), value)
+
+    def _assignment_configs(self, group: StreamsGroup) -> tuple[tuple[str, str], ...]:
+        """Return the settings, with Kafka's names, whose change makes a group assign its tasks again."""
+        return (("num.standby.replicas", str(self.settings(group.group_id).streams_num_standby_replicas)),)
 
     def _retarget(self, draft: StreamsDraft, timestamp: Millis) -> Deciding[None]:
         """Compute targets for the group's epoch, if that is not done yet."""

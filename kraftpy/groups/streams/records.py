@@ -3,15 +3,15 @@
 A key starts with the number of its kind (an int16) and is not flexible; a value starts with its version, 0, and is
 flexible.
 
-    17 the group: its epoch, a hash of its topics at that time, and the epoch of the topology that was valid then
+    17 the group: its epoch, and of that time a hash of its topics, the epoch of the valid topology, and the settings
+       of the assignment
     19 a member: its metadata, from its own requests
     20 the assignment: the group epoch for which it was computed, and when (KIP-1263)
     21 a member's target: the tasks it should have, by role
     22 a member's current tasks: its epoch, what it has, what it was asked to give up
     23 the topology
 
-Left out: the settings of the last assignment (tag 1 of kind 17), the epochs at which tasks were assigned: tags that are
-skipped when read and not written.
+Left out: the epochs at which tasks were assigned: a tag that is skipped when read and not written.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _NO_TAGS = b"\x00"
 _NULL = b"\xff"
 _NOT_NULL = b"\x01"
 _VALIDATED_TAG = 0
+_CONFIGS_TAG = 1
 T = TypeVar("T")
 
 
@@ -168,6 +169,8 @@ class StreamsGroupValue:
     epoch: int
     metadata_hash: int = 0
     validated_topology_epoch: int = -1
+    assignment_configs: tuple[tuple[str, str], ...] = ()
+    """The settings by which tasks are assigned in this epoch; none if an older version wrote the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,15 +307,22 @@ def _endpoint(endpoint: tuple[str, int] | None) -> bytes:
     return _NOT_NULL + compact_string(endpoint[0]) + struct.pack(">H", endpoint[1]) + _NO_TAGS
 
 
+def _group_tags(value: StreamsGroupValue) -> bytes:
+    tags = []
+    if value.validated_topology_epoch != -1:
+        tags.append((_VALIDATED_TAG, struct.pack(">i", value.validated_topology_epoch)))
+    if value.assignment_configs:
+        tags.append((_CONFIGS_TAG, _array(value.assignment_configs, _pair)))
+    return uvarint(len(tags)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in tags)
+
+
 def write_value(value: StreamsValue) -> bytes:
     """Encode a value."""
     tags = _NO_TAGS
     match value:
         case StreamsGroupValue():
             body = struct.pack(">iq", value.epoch, value.metadata_hash)
-            if value.validated_topology_epoch != -1:
-                tag = uvarint(_VALIDATED_TAG) + uvarint(4) + struct.pack(">i", value.validated_topology_epoch)
-                tags = b"\x01" + tag
+            tags = _group_tags(value)
         case StreamsMemberValue():
             body = b"".join(
                 (
@@ -466,6 +476,12 @@ def _read_current(reader: RecordReader) -> StreamsCurrentValue:
     )
 
 
+def _read_configs(data: bytes) -> tuple[tuple[str, str], ...]:
+    reader = RecordReader(data)
+    reader.flexible = True
+    return _read_array(reader, _read_pair)
+
+
 def read_value(key: StreamsKey, data: Buffer) -> StreamsValue:
     """Parse the value for this key. Raises ProtocolError."""
     reader = RecordReader(data)
@@ -475,11 +491,13 @@ def read_value(key: StreamsKey, data: Buffer) -> StreamsValue:
     reader.flexible = True
     if isinstance(key, StreamsGroupKey):
         epoch, metadata_hash = reader.int32(), reader.int64()
-        validated = reader.tagged_fields().get(_VALIDATED_TAG)
+        tags = reader.tagged_fields()
+        validated, configs = tags.get(_VALIDATED_TAG), tags.get(_CONFIGS_TAG)
         return StreamsGroupValue(
             epoch=epoch,
             metadata_hash=metadata_hash,
             validated_topology_epoch=-1 if validated is None else RecordReader(validated).int32(),
+            assignment_configs=() if configs is None else _read_configs(configs),
         )
     if isinstance(key, StreamsTargetMetadataKey):
         return StreamsTargetMetadataValue(assignment_epoch=reader.int32(), assigned_at=read_assigned_at(reader))

@@ -72,12 +72,16 @@ class CommandLine:
     """True if the order of its lines is undefined."""
     is_compared: bool = True
     """True if its output is compared; a tool that was broken off may have printed anything."""
+    drops: tuple[str, ...] = ()
+    """Regular expressions of whole lines that are printed or not, as threads of the tool happen to run."""
     are_repeated: bool = False
     """True if it prints lines again and again."""
     seconds: float = 60.0
     starts: str = ""
     """A name: it is started, and runs until a later command line `ends` it."""
     ends: str = ""
+    keeps: str = ""
+    """A regular expression: later command lines get the first group of its match in place of `%kept`."""
 
 
 FILES = {

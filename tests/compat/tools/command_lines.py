@@ -2,7 +2,7 @@
 
 A line begins with the name of Kafka's script without `kafka-` and `.sh`; `TOOLS` maps it to its class and to the option
 that takes the cluster's address. `@name` is the path of a file of `FILES`, `%data1` the data directory of node 1.
-`:controller` after a tool's name has it connect to the controllers.
+`%kept` is what an earlier one `keeps`. `:controller` after a tool's name has it connect to the controllers.
 
 The topics have assigned replicas, so that leaders are the same in both clusters; where a random choice of the cluster
 shows all the same, `masks` make it even.
@@ -11,6 +11,7 @@ shows all the same, `masks` make it even.
 from __future__ import annotations
 
 from command_line import CommandLine as Line
+from quota_lines import QUOTAS, WITHOUT_SECURITY
 
 _LOCAL_CONTROLLER = (r"Local controller (\d)",)
 _QUORUM = (
@@ -31,6 +32,8 @@ _THROUGHPUT = (r"\"avg_throughput\": ?([\d.]+)",)
 _RATES = (r"\d[\d,]*\.\d+", r"(\d+) (?:ms|records/sec)")
 """Measured numbers."""
 _COORDINATOR = (r"(broker-\d:PORT \(\d\))",)
+_UNRESOLVED = (r"\{\"name\": \"partitions_assigned\", \"partitions\": \[\], .*",)
+"""A consumer that hears the ids of topics from its coordinator before it knows their names."""
 
 
 CLUSTER = (
@@ -209,9 +212,6 @@ SETTINGS = (
     Line("client-metrics --describe --name slow"),
     Line("client-metrics --delete --name slow"),
     Line("client-metrics --alter --name slow --interval 1"),
-    Line("acls --list"),
-    Line("acls --add --allow-principal User:alice --operation Read --topic plain"),
-    Line("delegation-tokens --describe --command-config @aside.properties"),
 )
 
 RECORDS = (
@@ -275,8 +275,14 @@ RECORDS = (
         "verifiable-consumer --topic copies --group-id verifying-new --group-protocol consumer --max-messages 8 "
         "--reset-policy earliest --verbose",
         masks=(r"offsets_committed.*",),
+        drops=_UNRESOLVED,
     ),
     Line("producer-perf-test --topic producing --num-records 200 --throughput -1 --record-size 100", masks=_RATES),
+    Line(
+        "producer-perf-test --topic in.transactions --num-records 1 --throughput -1 --record-size 20 "
+        "--transactional-id perf --transaction-duration-ms 20",
+        masks=_RATES,
+    ),
     Line(
         "producer-perf-test --topic in.transactions --num-records 50 --throughput -1 --record-size 20 "
         "--transactional-id perf --transaction-duration-ms 20",
@@ -305,7 +311,7 @@ RECORDS = (
     Line("dump-log --files %data1/lines-0/00000000000000000000.index,%data1/lines-0/00000000000000000000.timeindex"),
     Line("dump-log --files %data1/missing.log"),
     Line(
-        "dump-log --files %data1/in.transactions-0/00000000000000000000.log --print-data-log --max-bytes 300",
+        "dump-log --files %data1/in.transactions-0/00000000000000000000.log --print-data-log --max-bytes 170",
         masks=(r"crc: (\d+)", r"(?:producerId|producerEpoch|partitionLeaderEpoch|coordinatorEpoch): (-?\d+)"),
     ),
 )
@@ -541,53 +547,11 @@ MOVES = (
     Line("topics --list"),
 )
 
-QUOTAS = (
-    Line("configs --describe --user alice"),
-    Line("configs --alter --user alice --add-config producer_byte_rate=1048576"),
-    Line("configs --alter --user alice --add-config consumer_byte_rate=1.5"),
-    Line("configs --alter --user alice --add-config consumer_byte_rate=0"),
-    Line("configs --alter --user alice --add-config consumer_byte_rate=1e30"),
-    Line("configs --alter --user alice --add-config connection_creation_rate=1"),
-    Line("configs --alter --user alice --add-config nonsense=1"),
-    Line("configs --alter --user alice --delete-config nonsense"),
-    Line("configs --alter --user-defaults --add-config request_percentage=12.5"),
-    Line("configs --alter --user alice --client aside --add-config consumer_byte_rate=2000000"),
-    Line("configs --alter --user alice --client-defaults --add-config consumer_byte_rate=3000000"),
-    Line("configs --alter --user-defaults --client-defaults --add-config consumer_byte_rate=4000000"),
-    Line("configs --alter --client aside --add-config consumer_byte_rate=1000000"),
-    Line("configs --alter --client-defaults --add-config controller_mutation_rate=0.5"),
-    Line("configs --describe --user alice", is_unordered=True),
-    Line("configs --describe --user-defaults", is_unordered=True),
-    Line("configs --describe --user alice --client aside", is_unordered=True),
-    Line("configs --describe --user alice --client-defaults", is_unordered=True),
-    Line("configs --describe --client aside", is_unordered=True),
-    Line("configs --describe --client-defaults", is_unordered=True),
-    Line("configs --describe --entity-type users", is_unordered=True),
-    Line("configs --describe --entity-type clients", is_unordered=True),
-    Line("configs --describe --entity-type users --entity-type clients", is_unordered=True),
-    Line("configs --alter --ip 192.0.2.1 --add-config connection_creation_rate=20"),
-    Line("configs --alter --ip-defaults --add-config connection_creation_rate=1000"),
-    Line("configs --alter --ip 192.0.2.1 --add-config producer_byte_rate=20"),
-    Line("configs --alter --ip 192.0.2.1 --add-config connection_creation_rate=0.5"),
-    Line("configs --alter --ip 192.0.2.1 --add-config connection_creation_rate=2147483648"),
-    Line("configs --describe --ip 192.0.2.1"),
-    Line("configs --describe --ip-defaults"),
-    Line("configs --describe --entity-type ips", is_unordered=True),
-    Line("configs --alter --ip 192.0.2.1 --delete-config connection_creation_rate"),
-    Line("configs --alter --ip-defaults --delete-config connection_creation_rate"),
-    Line("configs --describe --entity-type ips"),
-    Line("configs --alter --user alice --delete-config producer_byte_rate,consumer_byte_rate"),
-    Line("configs --alter --user alice --delete-config producer_byte_rate"),
-    Line("configs --describe --user alice"),
-    Line("configs:controller --alter --user bob --add-config producer_byte_rate=1"),
-    Line("configs:controller --describe --user bob"),
-    Line("configs --describe --user bob"),
-)
-
 STORIES = {
     "cluster": CLUSTER,
     "topics": TOPICS,
     "settings": SETTINGS,
+    "without-security": WITHOUT_SECURITY,
     "records": RECORDS,
     "groups": GROUPS,
     "share": SHARE,

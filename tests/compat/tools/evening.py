@@ -41,7 +41,7 @@ def even(printed: str, command: CommandLine, cluster: ToolCluster) -> list[str]:
     for pattern, word in ((_UUID, "UUID"), (_DATE, "DATE"), (_MILLIS, "TIME"), (_ID, "ID"), (_LONG, "-----")):
         text = pattern.sub(word, text)
     lines = [_even_line(line, command) for line in text.splitlines() if not _TRACE.match(line)]
-    lines = [line for line in lines if line]
+    lines = [line for line in lines if line and not any(re.fullmatch(each, line) for each in command.drops)]
     if command.are_repeated:
         lines = list(dict.fromkeys(lines))
     if command.is_unordered:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import secure_lines
 from command_line import FILES, TOOLS, CommandLine
 from peer_clusters import Kind, PeerCluster
 
@@ -31,9 +32,12 @@ LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 class ToolCluster(PeerCluster):
     """Three nodes with the settings that the stories expect, and the files that the tools are given."""
 
-    def __init__(self, kind: Kind, path: str) -> None:
-        super().__init__(kind, 3, SETTINGS, java=("-Xmx512M", *LIGHT), path=path)
-        for name, text in FILES.items():
+    def __init__(self, kind: Kind, path: str, *, is_secure: bool = False) -> None:
+        settings = SETTINGS | secure_lines.SETTINGS if is_secure else SETTINGS
+        super().__init__(kind, 3, settings, java=("-Xmx512M", *LIGHT), path=path)
+        self.kept = ""
+        """What a command line `keeps`."""
+        for name, text in (FILES | secure_lines.FILES).items():
             (self.directory / name).write_text(text, encoding="utf-8")
 
     @property
@@ -55,10 +59,16 @@ class ToolCluster(PeerCluster):
             address = []
         return [tool.name, *(address + arguments if tool.is_first else arguments + address)]
 
+    def keep(self, printed: str, command: CommandLine) -> None:
+        """Keep what later command lines need of what this one printed."""
+        found = re.search(command.keeps, printed) if command.keeps else None
+        if found is not None:
+            self.kept = found[1]
+
     def _filled_in(self, argument: str) -> str:
         if argument.startswith("@"):
             return str(self.directory / argument[1:])
-        return argument.replace("%data1", self.data_directory(1))
+        return argument.replace("%data1", self.data_directory(1)).replace("%kept", self.kept)
 
 
 class Jvm:
@@ -91,6 +101,7 @@ class Jvm:
         while True:
             printed = self._once(cluster, command)
             if not command.until or contains(printed, command.until) or time.monotonic() > deadline:
+                cluster.keep(printed, command)
                 return printed
             time.sleep(0.2)
 
@@ -131,8 +142,8 @@ def contains(text: str, pattern: str) -> bool:
 
 
 @contextlib.contextmanager
-def running(kind: Kind, path: str) -> Iterator[tuple[ToolCluster, Jvm]]:
-    cluster = ToolCluster(kind, path)
+def running(kind: Kind, path: str, *, is_secure: bool) -> Iterator[tuple[ToolCluster, Jvm]]:
+    cluster = ToolCluster(kind, path, is_secure=is_secure)
     jvm = Jvm(path)
     try:
         cluster.start()

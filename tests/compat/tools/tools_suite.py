@@ -6,8 +6,9 @@
     python tests/compat/tools/tools_suite.py --kept both.json       compare with what Kafka gave then, without it
 
 Needs a JDK (17 to 23), Maven and a repository that has Apache Kafka. `command_lines.py` has good command lines and
-bad ones. Both clusters, of three nodes each, are given all stories in turn. The outputs are compared line by
-line after `evening.py` has made them even. Intended differences are in documented.toml, with their reasons.
+bad ones, `secure_lines.py` those for clusters with SASL and an authorizer. Clusters of both, of three nodes each, are
+given all stories in turn. The outputs are compared line by line after `evening.py` has made them even. Intended
+differences are in documented.toml, with their reasons.
 
 Prints each difference, and at last `N same, N documented, N different`. Exit status 1 if anything is different, or if a
 documented difference no longer shows.
@@ -25,14 +26,17 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from command_line import CommandLine  # noqa: E402
-from command_lines import STORIES  # noqa: E402
+from command_lines import STORIES as OPEN_STORIES  # noqa: E402
 from documented import Documented, differing_lines, read  # noqa: E402
 from evening import even  # noqa: E402
 from maven import JavaProject  # noqa: E402
 from peer_clusters import Kind  # noqa: E402
+from secure_lines import STORIES as SECURE_STORIES  # noqa: E402
 from tool_clusters import running  # noqa: E402
 
 Outputs = dict[str, list[list[str]]]
+
+STORIES = OPEN_STORIES | SECURE_STORIES
 
 BUILT = HERE.parents[2] / "build" / "compat-tools"
 
@@ -47,12 +51,16 @@ def tools_class_path() -> str:
 def outputs(kind: Kind, stories: list[str], path: str) -> Outputs:
     """Return what each command line of the stories prints, made even."""
     found: Outputs = {}
-    with running(kind, path) as (cluster, jvm):
-        for story in stories:
-            begun = time.monotonic()
-            found[story] = [even(jvm.run(cluster, command), command, cluster) for command in STORIES[story]]
-            seconds = time.monotonic() - begun
-            print(f"{kind}: {len(found[story])} command lines of {story} in {seconds:.0f} s", flush=True)
+    for is_secure in (False, True):
+        chosen = [story for story in stories if (story in SECURE_STORIES) == is_secure]
+        if not chosen:
+            continue
+        with running(kind, path, is_secure=is_secure) as (cluster, jvm):
+            for story in chosen:
+                begun = time.monotonic()
+                found[story] = [even(jvm.run(cluster, command), command, cluster) for command in STORIES[story]]
+                seconds = time.monotonic() - begun
+                print(f"{kind}: {len(found[story])} command lines of {story} in {seconds:.0f} s", flush=True)
     return found
 
 

@@ -148,7 +148,7 @@ public final class FromOutside {
         MetadataRequest.Builder builder = topics == null
             ? MetadataRequest.Builder.allTopics()
             : new MetadataRequest.Builder(topics, false);
-        return IntegrationTestUtils.connectAndReceive(builder.build(), broker.port());
+        return IntegrationTestUtils.connectAndReceive(builder.build(), broker.askedPort());
     }
 
     /** Read no records of a partition on this broker: the answer tells where the log begins and what is committed. */
@@ -178,7 +178,7 @@ public final class FromOutside {
         Map<TopicPartition, FetchRequest.PartitionData> asked =
             Map.of(partition, new FetchRequest.PartitionData(id, offset, -1, 0, Optional.empty()));
         FetchResponse answer = IntegrationTestUtils.connectAndReceive(
-            FetchRequest.Builder.forConsumer(ApiKeys.FETCH.latestVersion(), 0, 0, asked).build(), broker.port());
+            FetchRequest.Builder.forConsumer(ApiKeys.FETCH.latestVersion(), 0, 0, asked).build(), broker.askedPort());
         return answer.data().responses().get(0).partitions().get(0);
     }
 
@@ -188,7 +188,7 @@ public final class FromOutside {
         asked.add(new OffsetForLeaderTopic().setTopic(partition.topic()).setPartitions(List.of(
             new OffsetForLeaderPartition().setPartition(partition.partition()).setLeaderEpoch(epoch))));
         OffsetsForLeaderEpochResponse answer = IntegrationTestUtils.connectAndReceive(
-            OffsetsForLeaderEpochRequest.Builder.forConsumer(asked).build(), broker.port());
+            OffsetsForLeaderEpochRequest.Builder.forConsumer(asked).build(), broker.askedPort());
         return answer.data().topics().iterator().next().partitions().get(0).endOffset();
     }
 
@@ -196,7 +196,7 @@ public final class FromOutside {
         throws IOException {
         DescribeLogDirsResponse answer = IntegrationTestUtils.connectAndReceive(
             new DescribeLogDirsRequest.Builder(new DescribeLogDirsRequestData().setTopics(null)).build(),
-            broker.port());
+            broker.askedPort());
         return answer.data().results();
     }
 
@@ -214,8 +214,9 @@ public final class FromOutside {
             .collect(Collectors.toMap(ConfigEntry::name, ConfigEntry::value));
     }
 
-    private static Admin admin(ServerProcess broker) {
-        return Admin.create(Map.of("bootstrap.servers", "localhost:" + broker.port()));
+    /** Return an administrator with all rights. */
+    public static Admin admin(ServerProcess broker) {
+        return Admin.create(Map.of("bootstrap.servers", "localhost:" + broker.askedPort()));
     }
 
     /** Return the leader of the quorum as this node knows it. */
@@ -243,7 +244,7 @@ public final class FromOutside {
 
     private static DescribeQuorumResponseData.PartitionData quorum(ServerProcess broker) throws IOException {
         DescribeQuorumResponse answer = IntegrationTestUtils.connectAndReceive(
-            new DescribeQuorumRequest.Builder(DescribeQuorumRequest.singletonRequest(METADATA)).build(), broker.port());
+            new DescribeQuorumRequest.Builder(DescribeQuorumRequest.singletonRequest(METADATA)).build(), broker.askedPort());
         return answer.data().topics().get(0).partitions().get(0);
     }
 }

@@ -3,11 +3,13 @@ package kraftpy.compat;
 import java.io.File;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.lang.reflect.Field;
 import java.net.InetSocketAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -20,12 +22,13 @@ import kafka.server.KafkaConfig;
 import kafka.server.QuorumTestHarness;
 import org.apache.kafka.common.DirectoryId;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.common.security.auth.SecurityProtocol;
+import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.metadata.properties.MetaProperties;
 import org.apache.kafka.metadata.properties.MetaPropertiesVersion;
 import org.apache.kafka.metadata.properties.PropertiesUtils;
+import org.apache.kafka.metadata.storage.Formatter;
 import org.apache.kafka.server.common.MetadataVersion;
 import scala.Option;
 
@@ -65,7 +68,6 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
         if (harness.metadataVersion().isLessThan(MetadataVersion.latestProduction())) {
             throw new Missing("metadata version " + harness.metadataVersion());
         }
-        checkProtocol(harness.controllerListenerSecurityProtocol().name);
         Map<String, String> settings = strings(given);
         String id = settings.computeIfAbsent("node.id", name -> "1000");
         String address = "localhost:" + Ports.free();
@@ -79,8 +81,13 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
             settings.put("controller.listener.names", CONTROLLER);
             settings.put("controller.quorum.voters", id + "@" + address);
             settings.put("log.segment.delete.delay.ms", "1000");
-            format(settings, clusterId);
             ServerProcess controller = new ServerProcess(Integer.parseInt(id), settings, directory);
+            List<String> credentials = credentials(harness);
+            if (credentials.isEmpty()) {
+                format(settings, clusterId);
+            } else {
+                controller.format(clusterId, credentials);
+            }
             ProcessQuorum quorum = new ProcessQuorum(harness, controller, new ArrayList<>(), directory, clusterId);
             controller.start();
             controller.awaitListening();
@@ -90,11 +97,28 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
         }
     }
 
+    /** Return the credentials of SCRAM that the test formats its cluster with. */
+    @SuppressWarnings("unchecked")
+    private static List<String> credentials(QuorumTestHarness harness) {
+        try {
+            Formatter formatter = new Formatter();
+            harness.addFormatterSettings(formatter);
+            Field arguments = Formatter.class.getDeclaredField("scramArguments");
+            arguments.setAccessible(true);
+            List<String> found = (List<String>) arguments.get(formatter);
+            return found == null ? List.of() : found;
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
     @Override
     public KafkaBroker createBroker(KafkaConfig config, Time time, boolean isStarted, Option<String> threadNamePrefix) {
         Map<String, String> settings = strings(config.originals());
         settings.put("controller.quorum.voters", controller.settings().get("controller.quorum.voters"));
-        settings.put("listeners", withPorts(settings.get("listeners"), protocols(settings)));
+        settings.put("process.roles", "broker");
+        settings.put("listeners", withPorts(settings.get("listeners")));
+        settings.computeIfPresent("listener.security.protocol.map", (name, all) -> withController(all));
         settings.remove("advertised.listeners");
         try {
             format(settings, clusterId());
@@ -117,6 +141,7 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
         all.add(controller);
         all.forEach(ServerProcess::tellToStop);
         all.forEach(ServerProcess::stop);
+        all.forEach(ServerProcess::close);
         try {
             for (ServerProcess node : all) {
                 ServerLogs.check(directory.getFileName().toString(), node);
@@ -129,30 +154,31 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
 
     private static Map<String, String> strings(Map<?, ?> given) {
         Map<String, String> settings = new TreeMap<>();
-        given.forEach((name, value) -> settings.put(name.toString(), value.toString()));
+        given.forEach((name, value) -> settings.put(name.toString(), string(value)));
         return ServerProperties.withoutDescriptions(settings);
     }
 
-    private static Map<String, String> protocols(Map<String, String> settings) {
-        String map = settings.getOrDefault("listener.security.protocol.map", "");
-        return Arrays.stream(map.split(",")).filter(each -> each.contains(":"))
-            .map(each -> each.strip().split(":"))
-            .collect(Collectors.toMap(each -> each[0], each -> each[1], (first, second) -> first));
+    private static String string(Object value) {
+        if (value instanceof Password secret) {
+            return secret.value();
+        }
+        return value instanceof Collection<?> all
+            ? all.stream().map(Object::toString).collect(Collectors.joining(","))
+            : value.toString();
     }
 
-    /** Give each listener a port, and refuse those of other protocols than PLAINTEXT. */
-    private static String withPorts(String listeners, Map<String, String> protocols) {
+    /** Give each listener a port. */
+    private static String withPorts(String listeners) {
         return Arrays.stream(listeners.split(",")).map(listener -> {
             String name = listener.substring(0, listener.indexOf(':')).strip();
-            checkProtocol(protocols.getOrDefault(name, name));
             return name + "://localhost:" + Ports.free();
         }).collect(Collectors.joining(","));
     }
 
-    private static void checkProtocol(String name) {
-        if (!name.equals(SecurityProtocol.PLAINTEXT.name)) {
-            throw new Missing("security protocol " + name);
-        }
+    /** Return the map with the controller's listener, which has no security here. */
+    private static String withController(String protocols) {
+        String others = protocols.replaceAll(",?" + CONTROLLER + ":\\w+", "").replaceAll("^,", "");
+        return CONTROLLER + ":PLAINTEXT" + (others.isEmpty() ? "" : "," + others);
     }
 
     private static void format(Map<String, String> settings, String clusterId) throws IOException {

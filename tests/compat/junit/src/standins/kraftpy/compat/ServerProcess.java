@@ -7,7 +7,9 @@ import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
@@ -32,11 +34,21 @@ public final class ServerProcess {
     private final Map<String, String> settings;
     private final Path properties;
     private final Path log;
+    private final Map<String, Relay> relays;
     private Process process;
 
-    /** {@code settings} name a port for each listener; the node has started when it listens on the first. */
+    /**
+     * {@code settings} name a port for each listener; the node has started when it listens on the first. Those of a
+     * broker with security are changed to such as the server takes.
+     */
     public ServerProcess(int id, Map<String, String> settings, Path directory) throws IOException {
         this.id = id;
+        if (settings.get("process.roles").contains("broker")) {
+            this.relays = Security.apply(settings, directory);
+        } else {
+            this.relays = Map.of();
+            Security.applyToAuthorizer(settings);
+        }
         this.ports = ports(settings.get("listeners"));
         this.port = ports.values().iterator().next();
         this.settings = settings;
@@ -58,9 +70,15 @@ public final class ServerProcess {
         return port;
     }
 
-    /** Return the port of the listener with this name. */
+    /** Return the port of the listener where this process asks, in clear and with all rights. */
+    int askedPort() {
+        return ports.getOrDefault(ListenerName.normalised(Security.LISTENER).value(), port);
+    }
+
+    /** Return the port of the listener with this name, as clients know it. */
     public int port(ListenerName listener) {
-        Integer found = ports.get(listener.value());
+        Relay relay = relays.get(listener.value());
+        Integer found = relay == null ? ports.get(listener.value()) : Integer.valueOf(relay.port());
         if (found == null) {
             throw new IllegalArgumentException("node " + id + " has no listener " + listener.value());
         }
@@ -91,6 +109,22 @@ public final class ServerProcess {
 
     public boolean isAlive() {
         return process != null && process.isAlive();
+    }
+
+    /** Format the node's directories, with credentials of SCRAM that the cluster begins with. */
+    public void format(String clusterId, List<String> credentials) throws IOException {
+        List<String> command =
+            new ArrayList<>(List.of(PYTHON, "-m", "kraftpy", "format", properties.toString(), "-t", clusterId));
+        credentials.forEach(each -> command.addAll(List.of("--add-scram", each)));
+        ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true)
+            .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
+        try {
+            if (builder.start().waitFor() != 0) {
+                throw new DidNotStart("node " + id + " was not formatted: " + endOfLog());
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     /** Start the process, and do not wait for it. */
@@ -147,6 +181,11 @@ public final class ServerProcess {
             Thread.currentThread().interrupt();
         }
         RUNNING.remove(process);
+    }
+
+    /** End what stands before the listeners: the process is not started again. */
+    public void close() {
+        relays.values().forEach(Relay::close);
     }
 
     private String endOfLog() {

@@ -2,18 +2,29 @@ package kraftpy.compat;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.SortedMap;
 import java.util.TreeMap;
 import java.util.stream.Collectors;
+import org.apache.kafka.common.security.auth.SecurityProtocol;
+import org.apache.kafka.common.security.plain.PlainLoginModule;
+import org.apache.kafka.common.test.JaasUtils;
 import org.apache.kafka.common.test.TestKitNode;
 import org.apache.kafka.common.test.TestKitNodes;
+import org.apache.kafka.metadata.authorizer.StandardAuthorizer;
 
 /**
  * The settings of each node of a cluster: those that Kafka's own test kit would give it, with ports that are known
  * before the node starts.
  */
 public final class ServerProperties {
+    /** Those that Kafka's test kit has. */
+    private static final String LOGINS = String.format(
+        "%1$s required username=\"%2$s\" password=\"%3$s\" user_%2$s=\"%3$s\" user_%4$s=\"%5$s\";",
+        PlainLoginModule.class.getName(), JaasUtils.KAFKA_PLAIN_ADMIN, JaasUtils.KAFKA_PLAIN_ADMIN_PASSWORD,
+        JaasUtils.KAFKA_PLAIN_USER1, JaasUtils.KAFKA_PLAIN_USER1_PASSWORD);
+
     private final TestKitNodes nodes;
     private final Map<String, Object> common;
     private final SortedMap<Integer, Integer> brokerPorts = new TreeMap<>();
@@ -50,8 +61,17 @@ public final class ServerProperties {
         settings.put("log.dirs", broker == null
             ? controller.metadataDirectory()
             : String.join(",", broker.logDataDirectories()));
+        SecurityProtocol protocol = nodes.brokerListenerProtocol();
         settings.putIfAbsent("listener.security.protocol.map",
-            brokerListener + ":PLAINTEXT," + controllerListener + ":PLAINTEXT");
+            brokerListener + ":" + protocol.name + "," + controllerListener + ":PLAINTEXT");
+        if (protocol == SecurityProtocol.SASL_PLAINTEXT) {
+            settings.putIfAbsent("sasl.enabled.mechanisms", "PLAIN");
+            settings.putIfAbsent("sasl.mechanism.inter.broker.protocol", "PLAIN");
+            settings.putIfAbsent("authorizer.class.name", StandardAuthorizer.class.getName());
+            settings.putIfAbsent("super.users", "User:" + JaasUtils.KAFKA_PLAIN_ADMIN);
+            settings.putIfAbsent(
+                "listener.name." + brokerListener.toLowerCase(Locale.ROOT) + ".plain.sasl.jaas.config", LOGINS);
+        }
         settings.putIfAbsent("inter.broker.listener.name", brokerListener);
         settings.putIfAbsent("controller.listener.names", controllerListener);
         settings.put("controller.quorum.voters", voters());
@@ -63,7 +83,9 @@ public final class ServerProperties {
             settings.putAll(controller.propertyOverrides());
         }
         settings.put("listeners", listeners(id));
-        settings.remove("advertised.listeners");
+        if (settings.getOrDefault("advertised.listeners", ":0").endsWith(":0")) {
+            settings.remove("advertised.listeners");
+        }
         return withoutDescriptions(settings);
     }
 

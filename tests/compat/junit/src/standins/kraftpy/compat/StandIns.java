@@ -25,7 +25,6 @@ import org.apache.kafka.raft.RaftLog;
 import org.apache.kafka.server.common.ApiMessageAndVersion;
 import org.mockito.Mockito;
 import org.mockito.invocation.InvocationOnMock;
-import scala.Option;
 
 /**
  * Objects in the place of Kafka's servers: they know what can be known from outside, and can be started and stopped.
@@ -69,7 +68,7 @@ public final class StandIns {
             case "groupConfigManager" -> groupConfigManager(node);
             case "sharedServer" -> sharedServer(node);
             case "groupCoordinator" -> groupCoordinator(node, config);
-            case "authorizerPlugin" -> Option.empty();
+            case "authorizerPlugin" -> AuthorizerStandIn.of(node, () -> List.of(node));
             default -> otherwise(call, "broker " + node.id());
         });
     }
@@ -95,7 +94,7 @@ public final class StandIns {
             case "config" -> config;
             case "raftManager" -> raftManager(node);
             case "controller" -> MetadataStandIn.controller(node, brokers);
-            case "authorizerPlugin" -> Option.empty();
+            case "authorizerPlugin" -> AuthorizerStandIn.of(node, brokers);
             default -> otherwise(call, "controller " + node.id());
         });
     }
@@ -127,6 +126,7 @@ public final class StandIns {
             case "metadataCache" -> MetadataStandIn.cache(node);
             case "clusterId" -> clusterId;
             case "brokerId" -> node.id();
+            case "authorizerPlugin" -> AuthorizerStandIn.of(node, () -> List.of(node));
             default -> otherwise(call, "request processor of broker " + node.id());
         });
     }

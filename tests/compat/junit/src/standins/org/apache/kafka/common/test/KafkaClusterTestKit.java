@@ -95,7 +95,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         }
 
         private static void checkProtocol(SecurityProtocol protocol) {
-            if (protocol != SecurityProtocol.PLAINTEXT) {
+            if (protocol != SecurityProtocol.PLAINTEXT && protocol != SecurityProtocol.SASL_PLAINTEXT) {
                 throw new Missing("security protocol " + protocol);
             }
         }
@@ -148,7 +148,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         processes.values().forEach(ServerProcess::awaitListening);
         waitForReadyBrokers();
         if (!brokers.isEmpty()) {
-            try (Admin admin = admin()) {
+            try (Admin admin = FromOutside.admin(runningBrokers().get(0))) {
                 Features.apply(nodes.bootstrapMetadata(), admin);
                 features.forEach((name, level) -> Features.apply(name, level, admin));
             }
@@ -193,7 +193,9 @@ public final class KafkaClusterTestKit implements AutoCloseable {
 
     /** Return the port of each broker. */
     public SortedMap<Integer, Integer> brokerPorts() {
-        return properties.brokerPorts();
+        SortedMap<Integer, Integer> ports = new TreeMap<>();
+        brokers.keySet().forEach(id -> ports.put(id, processes.get(id).port(nodes.brokerListenerName())));
+        return ports;
     }
 
     /** Return the port of each controller. */
@@ -245,6 +247,7 @@ public final class KafkaClusterTestKit implements AutoCloseable {
         List<ServerProcess> stopping = new ArrayList<>(processes.values());
         stopping.forEach(ServerProcess::tellToStop);
         stopping.forEach(ServerProcess::stop);
+        stopping.forEach(ServerProcess::close);
         File directory = new File(nodes.baseDirectory());
         try {
             for (ServerProcess node : stopping) {

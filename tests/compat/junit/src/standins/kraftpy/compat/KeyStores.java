@@ -1,0 +1,72 @@
+package kraftpy.compat;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.Key;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.util.Base64;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+
+/** Key stores of Java as PEM files: {@code kraftpy server} takes no others. */
+final class KeyStores {
+    private KeyStores() {
+    }
+
+    /** Write the stores that the settings name as PEM files into the directory, and have the settings name these. */
+    static void toPem(Map<String, String> settings, Path directory) throws IOException {
+        for (String name : List.copyOf(settings.keySet())) {
+            if (name.endsWith("ssl.keystore.location") || name.endsWith("ssl.truststore.location")) {
+                String store = name.substring(0, name.length() - "location".length());
+                String type = settings.getOrDefault(store + "type", "JKS");
+                if (!type.equals("PEM")) {
+                    String prefix = name.substring(0, name.indexOf("ssl."));
+                    String password = settings.remove(store + "password");
+                    String keyPassword = settings.getOrDefault(prefix + "ssl.key.password", password);
+                    Path pem = Files.createTempFile(directory, "store", ".pem");
+                    Files.writeString(pem, pem(Path.of(settings.get(name)), type, password, keyPassword));
+                    settings.put(name, pem.toString());
+                    settings.put(store + "type", "PEM");
+                }
+            }
+        }
+        settings.keySet().removeIf(name -> name.endsWith("ssl.key.password"));
+    }
+
+    private static String pem(Path path, String type, String password, String keyPassword) {
+        try (InputStream file = Files.newInputStream(path)) {
+            KeyStore store = KeyStore.getInstance(type);
+            store.load(file, password == null ? null : password.toCharArray());
+            StringBuilder written = new StringBuilder();
+            for (String alias : Collections.list(store.aliases())) {
+                if (store.isKeyEntry(alias)) {
+                    Key key = store.getKey(alias, keyPassword.toCharArray());
+                    append(written, "PRIVATE KEY", key.getEncoded());
+                    for (Certificate each : store.getCertificateChain(alias)) {
+                        append(written, "CERTIFICATE", each.getEncoded());
+                    }
+                } else {
+                    append(written, "CERTIFICATE", store.getCertificate(alias).getEncoded());
+                }
+            }
+            return written.toString();
+        } catch (GeneralSecurityException error) {
+            throw new IllegalStateException(path.toString(), error);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    private static void append(StringBuilder written, String kind, byte[] data) {
+        Base64.Encoder encoder = Base64.getMimeEncoder(64, "\n".getBytes(StandardCharsets.US_ASCII));
+        written.append("-----BEGIN ").append(kind).append("-----\n").append(encoder.encodeToString(data))
+            .append("\n-----END ").append(kind).append("-----\n");
+    }
+}
