@@ -146,7 +146,7 @@ ACLS = (
 )  # fmt: skip
 
 RIGHTS = (
-    _as("admin", "topics --create --topic plain --replica-assignment 1:2:3,2:3:1"),
+    _as("admin", "topics --create --topic plain --replica-assignment 1:2:3"),
     _as("admin", "topics --create --topic other --replica-assignment 1:2:3"),
     _as("admin", "topics --create --topic hidden --replica-assignment 1:2:3"),
     _as("admin", "acls --remove --topic plain --force", is_unordered=True),
