@@ -11,6 +11,7 @@ from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
 from kraftpy.broker.handlers.security import LONGEST_NAME
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST
+from kraftpy.broker.security.authorizer import MOST_LINES
 from kraftpy.broker.security.jwks import MISSING_KEYS, MISSING_SECONDS, MOST_WAIT_SECONDS
 from kraftpy.broker.security.tls import HANDSHAKE_SECONDS
 from kraftpy.config.broker import BROKER_SETTINGS
@@ -45,6 +46,7 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "settings of a resource in a request": f"{MAX_SETTINGS_PER_RESOURCE:,}",
         "length of a regular expression": f"{MAX_CHARACTERS:,} characters",
         "memory of a regular expression": f"{MAX_MEMORY_BYTES // 1024} KiB",
+        "lines of the audit log for one request": f"{MOST_LINES:,}",
         "tasks of a streams group": f"{MOST_TASKS:,}",
         "time for a TLS handshake": f"{HANDSHAKE_SECONDS:g} s",
         "a SCRAM credential's iterations": f"{LEAST_ITERATIONS:,} to {MOST_ITERATIONS:,}",

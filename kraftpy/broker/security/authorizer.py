@@ -5,7 +5,8 @@ Super users may do everything. If no ACL covers a resource, `allow.everyone.if.n
 
 Audit: refusals and allowed administrative operations are logged as lines of JSON at level INFO by the logger
 `kafka.authorizer.logger` (`audit`); everything else that is allowed is logged at DEBUG. Names come from clients, so
-they are escaped.
+they are escaped. A request has at most `MOST_LINES` of these lines; the last one of a request that would have more says
+so.
 
 Limit: at most `_MOST_KEPT` decisions are cached, in at most some `_MOST_KEPT_BYTES`, and none about names longer than
 any topic's.
@@ -43,6 +44,8 @@ from kraftpy.security.principal import Principal
 
 audit = logging.getLogger(NAME)
 
+MOST_LINES: Final = 1_000
+"""The most lines about one request in the audit log: it may name tens of thousands of resources."""
 _MOST_KEPT: Final = 50_000
 _MOST_KEPT_BYTES: Final = 32 << 20
 _KEPT_BYTES: Final = 250
@@ -183,31 +186,43 @@ class _OfTopics(NamedTuple):
         return may(*asked, ResourceType.CLUSTER, CLUSTER_NAME) or may(*asked, ResourceType.TOPIC, topic)
 
 
-def _note(
-    level: int, verdict: str, context: RequestContext, operation: Operation, resource_type: ResourceType, name: str
-) -> None:
-    line = {
-        "decision": verdict,
-        "principal": shortened(str(context.principal)),
-        "host": context.client_host.removeprefix("/"),
-        "listener": context.listener,
-        "operation": operation.name,
-        "resource_type": resource_type.name,
-        "resource": shortened(name),
-        "request": context.api_key.name,
-        "client_id": shortened(context.client_id),
-    }
-    audit.log(level, "%s", json.dumps(line))
+class _Audited:
+    """Writes what is decided about one request to the audit log."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._lines = 0
+
+    def _note(self, level: int, verdict: str, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        if level > logging.DEBUG:
+            self._lines += 1
+            if self._lines > MOST_LINES:
+                return
+        context = self._context
+        line: dict[str, str | bool | None] = {
+            "decision": verdict,
+            "principal": shortened(str(context.principal)),
+            "host": context.client_host.removeprefix("/"),
+            "listener": context.listener,
+            "operation": operation.name,
+            "resource_type": resource_type.name,
+            "resource": shortened(name),
+            "request": context.api_key.name,
+            "client_id": shortened(context.client_id),
+        }
+        if self._lines == MOST_LINES:
+            line["is_truncated"] = True
+        audit.log(level, "%s", json.dumps(line))
 
 
-class _Granted:
+class _Granted(_Audited):
     """The rights of a super user, with an audit log of administrative operations."""
 
     are_unlimited = True
     of_topics = None
 
     def __init__(self, context: RequestContext) -> None:
-        self._context = context
+        super().__init__(context)
         self.watches: dict[Watch, None] = {}
 
     def allows(
@@ -215,7 +230,7 @@ class _Granted:
     ) -> bool:
         if is_asked_for and (operation in _ADMINISTRATIVE or audit.isEnabledFor(logging.DEBUG)):
             level = logging.INFO if operation in _ADMINISTRATIVE else logging.DEBUG
-            _note(level, "ALLOWED", self._context, operation, resource_type, name)
+            self._note(level, "ALLOWED", operation, resource_type, name)
         return True
 
     def allows_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
@@ -225,14 +240,14 @@ class _Granted:
         return ALL_RIGHTS.operations(resource_type, name)
 
 
-class _Limited:
+class _Limited(_Audited):
     """The rights of a principal, by the current ACLs."""
 
     are_unlimited = False
 
     def __init__(self, authorizer: Authorizer, context: RequestContext) -> None:
+        super().__init__(context)
         self._authorizer = authorizer
-        self._context = context
         self._principal = context.principal
         self._host = address_of(context.client_host.removeprefix("/"))
         self.watches = authorizer.watches
@@ -247,17 +262,17 @@ class _Limited:
         allowed = self._authorizer.is_allowed(self._principal, self._host, operation, resource_type, name)
         if is_asked_for:
             if not allowed:
-                _note(logging.INFO, "DENIED", self._context, operation, resource_type, name)
+                self._note(logging.INFO, "DENIED", operation, resource_type, name)
             elif operation in _ADMINISTRATIVE:
-                _note(logging.INFO, "ALLOWED", self._context, operation, resource_type, name)
+                self._note(logging.INFO, "ALLOWED", operation, resource_type, name)
             elif audit.isEnabledFor(logging.DEBUG):
-                _note(logging.DEBUG, "ALLOWED", self._context, operation, resource_type, name)
+                self._note(logging.DEBUG, "ALLOWED", operation, resource_type, name)
         return allowed
 
     def allows_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         allowed = self._authorizer.is_allowed_on_any(self._principal, self._host, operation, resource_type)
         if not allowed:
-            _note(logging.INFO, "DENIED", self._context, operation, resource_type, "*")
+            self._note(logging.INFO, "DENIED", operation, resource_type, "*")
         return allowed
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
