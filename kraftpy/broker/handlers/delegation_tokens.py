@@ -208,6 +208,8 @@ async def _change(
     command: Any
     try:
         secret, digest = _secret(broker), hmac_digest(hmac)
+        if broker.image.delegation_tokens.of_digest(digest) is None:
+            await broker.metadata.catch_up()  # another broker may have created it just now
         token = broker.image.delegation_tokens.of_digest(digest)
         if token is None or not is_hmac_of(hmac, secret, token.token_id):
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
