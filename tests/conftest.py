@@ -251,7 +251,8 @@ def incidents(_watched_logs: None) -> Iterator[list[str]]:
 @pytest.fixture(scope="session")
 def kraftpy_server() -> Iterator[EmbeddedBroker]:
     """One broker for the whole session; tests share it and take topic and group names of their own."""
-    with EmbeddedBroker(settings={"offsets.topic.num.partitions": "8"}) as broker:
+    settings = {"offsets.topic.num.partitions": "8", "group.share.min.heartbeat.interval.ms": "100"}
+    with EmbeddedBroker(settings=settings) as broker:
         yield broker
         assert "Traceback" not in broker.log_text, broker.log_text
 

@@ -92,7 +92,11 @@ def test_a_share_group_that_has_read_all_has_no_lag(
 ) -> None:
     bootstrap, where, values = written
     group = f"{where.topic}-sharing"
-    settings = {"share.auto.offset.reset": "earliest", "share.isolation.level": isolation_level}
+    settings = {
+        "share.auto.offset.reset": "earliest",
+        "share.heartbeat.interval.ms": "200",  # so that assignments do not take their time
+        "share.isolation.level": isolation_level,
+    }
 
     async def read() -> None:
         found: list[str] = []

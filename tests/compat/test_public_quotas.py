@@ -130,7 +130,7 @@ def test_librdkafka_produces_and_consumes_within_its_quota(
 def test_topics_beyond_the_quota_are_refused_or_made_and_waited_for(
     server: EmbeddedBroker, client_id: str, limit: Callable[..., None]
 ) -> None:
-    limit(controller_mutation_rate=10)
+    limit(controller_mutation_rate=1)
     librdkafka = AdminClient({"bootstrap.servers": server.bootstrap, "client.id": client_id})
     name = f"{client_id}-a"  # by a version that cannot be refused
     assert librdkafka.create_topics([NewTopic(name, 31, 1)])[name].result(BOUND_SECONDS) is None

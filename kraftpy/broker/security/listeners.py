@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 2.0
 _REFUSED = "Validation of dynamic config update of SSLFactory failed: the log of the broker says why."
 _FAILED = "Failed authentication with %s (%s)"
 
