@@ -42,7 +42,7 @@ tests-side-by-side:
 # A simulation has a clock of its own, so it may take the time that is left over.
 chaos-sim-beside:
 	@mkdir -p build
-	@nice -n 19 $(MAKE) --no-print-directory chaos-sim >build/chaos-sim.txt 2>&1
+	@sh tests/leftover_time.sh $(MAKE) --no-print-directory chaos-sim >build/chaos-sim.txt 2>&1
 
 check: $(VENV)/.dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

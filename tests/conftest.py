@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -68,9 +69,22 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _collected() -> Iterator[None]:
-    """Collect what a file leaves behind: a resource that it left open is an error of this file, and of no later one."""
+    """Collect what a file leaves behind: a resource that it left open is an error of this file, and of no later one.
+
+    The process's umask is such a resource too.
+    """
+    before = _umask()
     yield
     _freeze()
+    after = _umask()
+    os.umask(before)
+    assert after == before, f"the umask is {after:#o} now, and not {before:#o}"
+
+
+def _umask() -> int:
+    now = os.umask(0o022)
+    os.umask(now)
+    return now
 
 
 def _freeze() -> None:

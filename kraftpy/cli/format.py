@@ -18,6 +18,7 @@ from pathlib import Path
 import click
 
 from kraftpy.cli.output import Failure, tell
+from kraftpy.cli.private_files import private_files
 from kraftpy.cli.server import read_text
 from kraftpy.config import ConfigError, load
 from kraftpy.metadata.credentials import ScramChange
@@ -65,9 +66,9 @@ def format_command(properties: Path, cluster_id: str, scram: tuple[str, ...], ig
     credentials = tuple(parse_scram(argument) for argument in scram)
     if credentials and not config.is_controller:
         tell("--add-scram has no effect: this node is not a controller")
-    os.umask(0o077)
     try:
-        formatted = format_directories(config, cluster_id, credentials, must_be_new=not ignore_formatted)
+        with private_files():
+            formatted = format_directories(config, cluster_id, credentials, must_be_new=not ignore_formatted)
     except DirectoryError as error:
         raise Failure(str(error)) from None
     for path in formatted:

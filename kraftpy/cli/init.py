@@ -25,6 +25,7 @@ import click
 
 from kraftpy.cli.format import parse_scram
 from kraftpy.cli.output import Failure, tell
+from kraftpy.cli.private_files import private_files
 from kraftpy.config import BrokerConfig
 from kraftpy.config.sources import parse_properties
 
@@ -89,11 +90,8 @@ def init(directory: Path, nodes: int, secure: bool, port: int) -> None:
     first = [port + _PORTS_OF_NODE * n for n in range(nodes)]
     made = [_Node(number=n, clients=at, brokers=at + 1, controllers=at + 2) for n, at in enumerate(first, 1)]
     files = _files(directory.absolute(), made, is_secure=secure)
-    before = os.umask(0o077)
-    try:
+    with private_files():
         _write(directory.absolute(), files, made, is_secure=secure)
-    finally:
-        os.umask(before)
     for path in files:
         tell(f"wrote {directory / path.relative_to(directory.absolute())}")
     tell("Start each node, in a terminal of its own:")
