@@ -7,5 +7,5 @@ set -eu
 command -v setsid >/dev/null 2>&1 || exec nice -n 19 "$@"
 nice -n 19 setsid sh -c 'echo 19 2>/dev/null >/proc/self/autogroup || :; exec "$@"' sh "$@" &
 command=$!
-trap 'kill -INT -- -$command' INT TERM HUP
+trap 'kill -TERM "-$command"' INT TERM HUP
 wait $command
