@@ -302,7 +302,7 @@ def idle_connections(sides: tuple[Peer, Peer], arguments: argparse.Namespace) ->
             opened = json.loads(load.stdout.readline() or "{}").get("count")
             if opened != IDLE:
                 raise RuntimeError(f"{opened} connections of {IDLE}")
-            time.sleep(2)
+            time.sleep(2)  # for what handshakes leave behind to be freed
             cells.append((process.memory_info().rss - before) / IDLE / 1e3)
             load.communicate()
         protocol = LISTENERS.get(listener, listener)
@@ -360,7 +360,7 @@ def quotas_held(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Line
             peer.measured("handshakes", "TLS", "--seconds", str(SETTLE_S))
             found = peer.measured("handshakes", "TLS", "--seconds", str(HELD_S))
         finally:
-            time.sleep(2)
+            time.sleep(2)  # longer than a refused connection is held
             peer.set_quota(address, connection_creation_rate=None)
         return float(found["per_s"])
 
@@ -391,7 +391,7 @@ def polite_tenant(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Li
                 load = peer.secure_load(
                     "greedy", "SECURE", "--topic", "greedy", "--size", "1000", "--seconds", "25", user="greedy"
                 )
-                time.sleep(5)
+                time.sleep(5)  # beyond the greedy one's first burst
             found = peer.measured("paced", "SECURE", *polite)
             if load is not None:
                 ended(load)
@@ -440,7 +440,7 @@ def main() -> int:
                 lines += ["", *section(sides, arguments)]
                 print("\n".join(lines[-12:]), file=sys.stderr, flush=True)
     head = [
-        "# What security costs, beside Apache Kafka 4.3.1",
+        "# The cost of security, beside Apache Kafka 4.3.1",
         "",
         "Written by `make bench-security` (`python -m bench.security`); do not edit.",
         "",

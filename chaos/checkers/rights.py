@@ -86,7 +86,7 @@ class _Binding:
         return False
 
     def must_be_there(self, index: int) -> bool:
-        """Return whether the binding exists at this place of the history, whatever became of unanswered requests."""
+        """Return whether the binding exists at this point of the history, however unanswered requests ended."""
         if any(asked <= index and not is_sure for asked, _, is_sure in self.revokes):
             return False
         granted = max((asked for asked, answered, is_sure in self.grants if is_sure and answered <= index), default=-1)

@@ -421,7 +421,7 @@ class ProducerStates:
         self._open.clear()
 
     def describe(self) -> Iterator[ProducerDescription]:
-        """Yield the producers in the order of their ids; whoever pauses in between misses those forgotten meanwhile."""
+        """Yield the producers in the order of their ids; a caller that pauses misses those forgotten meanwhile."""
         for producer_id in sorted(self._producers):
             producer = self._producers.get(producer_id)
             if producer is None:

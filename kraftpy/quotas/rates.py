@@ -18,13 +18,18 @@ MOST_WAIT_MS: Final = 2**31 - 1
 """The longest wait that a response can carry."""
 
 
+def burst_seconds(samples: int, sample_ms: float) -> float:
+    """Return how many seconds' worth of its rate a client may use at once."""
+    return max(1, samples - 1) * sample_ms / 1000
+
+
 class Rate:
     """One client's usage. The limit per second is an argument, since it may change at any time."""
 
     __slots__ = ("_at", "_limit", "_used", "_window_s")
 
     def __init__(self, samples: int, sample_ms: float) -> None:
-        self._window_s = max(1, samples - 1) * sample_ms / 1000
+        self._window_s = burst_seconds(samples, sample_ms)
         self._used = self._at = self._limit = 0.0
 
     def record(self, amount: float, limit: float, now: float, *, forgives: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Requests of administrators with thousands of items are served in slices, whatever the items are."""
+"""Administrative requests with thousands of items are served in slices, for every kind of item."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from kraftpy.types import Millis
 
 MANY = 4 * UNITS_PER_ITERATION
 MOST = 2 * UNITS_PER_ITERATION
-"""What two iterations of the loop have room for, where they meet."""
+"""The room of two iterations of the loop: a piece of work may begin in one and end in the next."""
 NAMES = [f"name-{number}" for number in range(MANY)]
 
 

@@ -52,7 +52,7 @@ from kraftpy.types import Millis, TopicId
 
 MANY = 4 * UNITS_PER_ITERATION // ASK_UNITS
 MOST = 2 * UNITS_PER_ITERATION // ASK_UNITS
-"""What two iterations of the loop have room for, where they meet."""
+"""The room of two iterations of the loop: a piece of work may begin in one and end in the next."""
 NAMES = [f"name-{number}" for number in range(MANY)]
 
 

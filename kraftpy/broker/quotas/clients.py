@@ -42,7 +42,7 @@ from kraftpy.quotas.entities import (
     REQUEST_PERCENTAGE,
 )
 from kraftpy.quotas.limits import Limit, Limits
-from kraftpy.quotas.rates import Rate
+from kraftpy.quotas.rates import Rate, burst_seconds
 
 MOST_COUNTERS: Final = 10_000
 """The most counters of each kind, which take some 4 MB."""
@@ -110,7 +110,7 @@ class ClientQuotaManager:
         self._limits = limits
         self._clock = clock
         self._samples, self._sample_ms = config.quota_window_num, config.quota_window_size_seconds * 1000
-        self._window_s = max(1, self._samples - 1) * config.quota_window_size_seconds
+        self._window_s = burst_seconds(self._samples, self._sample_ms)
         bucket_samples, bucket_ms = (
             config.controller_quota_window_num,
             config.controller_quota_window_size_seconds * 1000,

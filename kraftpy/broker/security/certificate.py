@@ -22,6 +22,8 @@ from kraftpy.tls import TlsError, files_of, own_certificate, server_context
 
 logger = logging.getLogger(__name__)
 
+_Seen = tuple[tuple[int, int, int] | None, ...]
+
 
 class Certificate:
     """The certificate of one listener. Raises TlsError if it cannot be used."""
@@ -31,6 +33,8 @@ class Certificate:
         self._listener = listener
         self._lock = threading.Lock()
         self._seen = self._look(tls)
+        self._refused: tuple[TlsSettings, _Seen] | None = None
+        """The settings that could not be used last, and the state of their files then."""
         self.context: ssl.SSLContext = server_context(tls)
         """The context for new connections."""
         self._subject, self._names = _names(own_certificate(tls))
@@ -44,13 +48,20 @@ class Certificate:
                 self._take_over(self.tls)
 
     def change(self, tls: TlsSettings) -> None:
-        """Make the context by other settings, if they can be used."""
+        """Make the context by other settings, if they can be used.
+
+        Settings that cannot be used are tried again, and the log has another line, only after their files have changed.
+        """
         with self._lock:
             if tls == self.tls:
                 return
             seen = self._look(tls)
+            if (tls, seen) == self._refused:
+                return
             if self._take_over(tls):
-                self.tls, self._seen = tls, seen
+                self.tls, self._seen, self._refused = tls, seen, None
+            else:
+                self._refused = tls, seen
 
     def check(self, tls: TlsSettings) -> None:
         """Check that a context can be made by other settings. Raises TlsError."""
@@ -79,7 +90,7 @@ class Certificate:
             raise TlsError("subject alternative names would be lost, and ssl.allow.san.changes is false")
         return context, subject, names
 
-    def _look(self, tls: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
+    def _look(self, tls: TlsSettings) -> _Seen:
         """Return the state of the files: a difference shows that one has changed."""
         found: list[tuple[int, int, int] | None] = []
         for path in files_of(tls):

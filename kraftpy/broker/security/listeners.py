@@ -116,9 +116,9 @@ class SecureListeners:
         """Settings of certificates have, and were not looked at since."""
         self._wanted = _tls_of(config)
         self._served = {
-            security.listener: _certificate(security, self._wanted.get(security.listener))
-            for security in broker.settings.static.secured
-            if security.tls is not None and not security.is_elsewhere
+            each.listener: _certificate(each, each.tls)
+            for each in broker.settings.static.secured
+            if each.tls is not None and not each.is_elsewhere
         }
         broker.settings.then(self.configure)
         if broker.links is not None:
@@ -279,19 +279,10 @@ def _tls_of(config: BrokerConfig) -> dict[str, TlsSettings]:
     return {each.listener: each.tls for each in config.secured if each.tls is not None and not each.is_elsewhere}
 
 
-def _certificate(security: ListenerSecurity, wanted: TlsSettings | None) -> Certificate:
-    """Return the certificate in the settings in force; if it cannot be used, the one in the file.
-
-    Raises StartupError.
-    """
-    assert security.tls is not None
-    if wanted is not None and wanted != security.tls:
-        try:
-            return Certificate(security.listener, wanted)
-        except TlsError as error:
-            logger.error("%s starts with the certificate of its file: %s", security.listener, error)
+def _certificate(security: ListenerSecurity, tls: TlsSettings) -> Certificate:
+    """Return the certificate with which a listener starts. Raises StartupError."""
     try:
-        return Certificate(security.listener, security.tls)
+        return Certificate(security.listener, tls)
     except TlsError as error:
         raise StartupError(f"listeners: {security.listener} is {security.protocol}: {error}") from None
 
