@@ -320,6 +320,7 @@ class Broker:
             assert self.links is not None
             self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
         if self.secured is not None:
+            await self.secured.renew()
             self._background += [
                 self.tasks.keep_running(make, name=each) for each, make in self.secured.loops().items()
             ]
@@ -455,8 +456,8 @@ class Broker:
         return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
 
     async def _start_partitions(self) -> None:
-        self.settings.follow()
         await self.lifecycle.register(self.advertised, self.directories)
+        self.settings.follow()  # by now everything is applied that was committed before the registration
         await self.replica_manager.start(self.metadata.follow_changes())
         self._may_change.set()
         await self.reports.report()  # before the controller lets this broker lead anything

@@ -261,10 +261,14 @@ class SecureListeners:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._have_changed.wait(), _LOOK_SECONDS)
-            self._have_changed.clear()
-            for listener, served in self._served.items():
-                await asyncio.to_thread(served.change, self._wanted[listener])
-                await asyncio.to_thread(served.renew)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Use the certificates of the current settings and files for new connections."""
+        self._have_changed.clear()
+        for listener, served in self._served.items():
+            await asyncio.to_thread(served.change, self._wanted[listener])
+            await asyncio.to_thread(served.renew)
 
     def _failed(self, connection: Connection, reason: str) -> None:
         self.failed_from(connection.client_host, reason)
