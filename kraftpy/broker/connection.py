@@ -30,6 +30,7 @@ from struct import Struct
 from typing import cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
+from kraftpy.broker.prompt_wait import PromptWait
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.response_writer import Response, ResponseWriter, SendFailed
 from kraftpy.log.timestamps import Trust
@@ -115,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_memory_since: float | None = None
         self._frames: deque[bytearray] = deque()
         self._queued_bytes = 0
-        self._frame_arrived: asyncio.Future[None] | None = None
+        self._next_arrival: PromptWait
         self.responses: ResponseWriter
         """The sending half, from `connection_made` on."""
         self._queue_is_full = False
@@ -149,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
         self._loop = asyncio.get_running_loop()
+        self._next_arrival = PromptWait(self._loop)
         self.responses = ResponseWriter(self._transport, self._loop, self._memory, self._frames)
         self.last_active_at = self._loop.time()
         if not self._opened(self):
@@ -183,7 +185,12 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_at = now = self._loop.time()
         if self._partial is not None:
             self._partial_arrived(self._partial, nbytes, now)
-            return
+        else:
+            self._whole_frames_arrived(nbytes, now)
+        if self._frames and self._next_arrival.is_awaited:
+            self._next_arrival.wake()
+
+    def _whole_frames_arrived(self, nbytes: int, now: float) -> None:
         rest_bytes = len(self._rest)
         try:
             has_begun = self._cut_frames(self._receive_buffer[: rest_bytes + nbytes])
@@ -210,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._task is not None:
             self._task.cancel()
             # Task, future and connection refer to each other: without this, only the garbage collector frees them.
-            self._task = self._frame_arrived = None
+            self._task = None
         self.responses.resume()
         self._closed(self)
 
@@ -311,9 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         """Queue a frame, which is already charged, to be served."""
         self._frames.append(frame)
         self._queued_bytes += len(frame)
-        if self._frame_arrived is not None and not self._frame_arrived.done():
-            self._frame_arrived.set_result(None)
-        elif self.on_next_request is not None:
+        if self.on_next_request is not None:
             self.on_next_request()
         if len(self._frames) >= _QUEUED_FRAMES or self._queued_bytes >= _QUEUED_BYTES:
             self._queue_is_full = True
@@ -330,8 +335,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _next_frame(self) -> bytearray:
         while not self._frames:
-            self._frame_arrived = self._loop.create_future()
-            await self._frame_arrived
+            await self._next_arrival
         frame = self._frames.popleft()
         self._queued_bytes -= len(frame)
         if self._queue_is_full and len(self._frames) < _QUEUED_FRAMES // 2 and self._queued_bytes < _QUEUED_BYTES:
