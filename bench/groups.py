@@ -10,36 +10,31 @@ same machine.
 from __future__ import annotations
 
 import argparse
-import socket
 import statistics
-import struct
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import machine
-from kraftpy.protocol.apis import APIS, ApiKey
+from bench.wire import Wire
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.frames import decode_response_header, encode_request
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupTopicPartitions,
 )
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kraftpy.protocol.schema import decode
 from kraftpy.testing import Cluster
 
 RESULTS = Path(__file__).with_name("GROUPS.md")
 PARTITIONS = 20
 _BOUND_S = 300.0
-_ANSWER_S = 30.0
 _AGAIN_S = 0.02
 _AWAY = (
     ErrorCode.NOT_COORDINATOR,
@@ -52,30 +47,6 @@ SETTINGS = {
     "group.consumer.session.timeout.ms": "300000",
     "group.consumer.max.session.timeout.ms": "300000",
 }
-
-
-class Wire:
-    """One connection to one node: a request, then its response."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=_ANSWER_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._answers = self._socket.makefile("rb")
-
-    def ask(self, key: ApiKey, version: int, message: object) -> Any:
-        """Send a request and return its response. Raises OSError if the node is gone."""
-        self._socket.sendall(encode_request(key, version, 1, "bench", message))
-        head = self._answers.read(4)
-        if len(head) < 4:
-            raise ConnectionError("the node has hung up")
-        (size,) = struct.unpack(">i", head)
-        _, body = decode_response_header(key, version, self._answers.read(size))
-        return decode(APIS[key].response, body, version)
-
-    def close(self) -> None:
-        self._answers.close()
-        self._socket.close()
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import psutil
 
 from bench import machine
 from bench.brokers import Running
+from bench.pairs import Runs, ended, in_turn, median, met, options, ratio_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "compat")]
@@ -86,14 +86,14 @@ class Peer:
 
     def load(self, what: str, listener: str, *arguments: str, more: Sequence[str] = ()) -> dict[str, Any]:
         """Run `bench.load`, which measures rates."""
-        return self.running(listener).load(what, *arguments, *_options([*self.settings(listener), *more]))
+        return self.running(listener).load(what, *arguments, *options([*self.settings(listener), *more]))
 
     def secure_load(
         self, what: str, listener: str, *arguments: str, user: str = "polite", more: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
         """Start `bench.security_load`."""
         command = [sys.executable, "-m", "bench.security_load", what, "--bootstrap", self.running(listener).bootstrap]
-        command += [*arguments, *_options([*self.settings(listener, user), *more])]
+        command += [*arguments, *options([*self.settings(listener, user), *more])]
         if LISTENERS.get(listener) == "SSL":
             command += ["--authority", str(self.authority)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -111,19 +111,6 @@ class Peer:
         """Set quotas of an entity."""
         with BlockingAdmin(bootstrap_servers=self.running("PLAINTEXT").bootstrap) as admin:
             admin.alter_client_quotas(entity, values)
-
-
-def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for a load; return its figures."""
-    output, _ = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{process.args} failed")
-    figures: dict[str, Any] = json.loads(output)
-    return figures
-
-
-def _options(settings: Sequence[str]) -> list[str]:
-    return [part for setting in settings for part in ("--setting", setting)]
 
 
 @contextlib.contextmanager
@@ -160,29 +147,10 @@ def peers(under: Path) -> Iterator[tuple[Peer, Peer]]:
         yield found[0], found[1]
 
 
-def in_turn(pairs: int, sides: tuple[Peer, Peer], run: Callable[[Peer], dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Run on both, `pairs` times; the first of a pair is ours in every other pair."""
-    runs: list[list[dict[str, Any]]] = [[], []]
-    for pair in range(pairs):
-        for side in (0, 1) if pair % 2 == 0 else (1, 0):
-            runs[side].append(run(sides[side]))
-    return runs
-
-
-def ratio_of(runs: list[list[dict[str, Any]]], key: str) -> float:
-    """Return the median of the pairs' ratios."""
-    return statistics.median(ours[key] / theirs[key] for ours, theirs in zip(*runs, strict=True))
-
-
-def median(runs: list[dict[str, Any]], key: str) -> float:
-    """Return the median of one side."""
-    return statistics.median(run[key] for run in runs)
-
-
-def _row(name: str, runs: list[list[dict[str, Any]]], key: str, form: str, target: Callable[[float], bool]) -> str:
+def _row(name: str, runs: Runs, key: str, form: str, target: Callable[[float], bool]) -> str:
     ratio = ratio_of(runs, key)
     values = " | ".join(format(median(side, key), form) for side in runs)
-    return f"| {name} | {values} | **{ratio:.2f}** | {'met' if target(ratio) else 'missed'} |"
+    return f"| {name} | {values} | **{ratio:.2f}** | {met(target(ratio))} |"
 
 
 def rates(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Lines:
@@ -211,7 +179,7 @@ def rates(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Lines:
             for what, run in (("produce", produced), ("consume", consumed)):
                 runs = in_turn(arguments.pairs, sides, run)
                 ratio, cpu = ratio_of(runs, "rate"), ratio_of(runs, "cpu_per_gb")
-                target = "" if listener == "PLAINTEXT" else "met" if ratio >= 1.0 else "missed"
+                target = "" if listener == "PLAINTEXT" else met(ratio >= 1.0)
                 rows.append(
                     f"| {what}, {name} | {median(runs[0], 'rate'):,.0f} | {median(runs[1], 'rate'):,.0f} | "
                     f"**{ratio:.2f}** | {target} | {median(runs[0], 'cpu_per_gb'):.1f} | "
@@ -306,9 +274,7 @@ def idle_connections(sides: tuple[Peer, Peer], arguments: argparse.Namespace) ->
             cells.append((process.memory_info().rss - before) / IDLE / 1e3)
             load.communicate()
         protocol = LISTENERS.get(listener, listener)
-        rows.append(
-            f"| {protocol} | {cells[0]:.1f} KB | {cells[1]:.1f} KB | < {target} KB: {_met(cells[0] < target)} |"
-        )
+        rows.append(f"| {protocol} | {cells[0]:.1f} KB | {cells[1]:.1f} KB | < {target} KB: {met(cells[0] < target)} |")
         print(rows[-1], file=sys.stderr, flush=True)
     return [
         f"## {IDLE:,} idle connections",
@@ -330,7 +296,7 @@ def quotas_held(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Line
 
     def row(name: str, quota: float, unit: str, run: Callable[[Peer], float]) -> None:
         cells = [run(peer) / quota for peer in sides]
-        target = f"within 5 %: {_met(abs(cells[0] - 1) <= 0.05)}"
+        target = f"within 5 %: {met(abs(cells[0] - 1) <= 0.05)}"
         rows.append(f"| {name} | {quota:,.0f} {unit} | {cells[0]:.3f} | {cells[1]:.3f} | {target} |")
         print(rows[-1], file=sys.stderr, flush=True)
 
@@ -407,10 +373,6 @@ def polite_tenant(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Li
         "|---|--:|--:|--:|--:|",
         *(f"| {name} | {' | '.join(cells)} |" for name, cells in peer_rows.items()),
     ]
-
-
-def _met(yes: bool) -> str:
-    return "met" if yes else "missed"
 
 
 SECTIONS: dict[str, Callable[[tuple[Peer, Peer], argparse.Namespace], Lines]] = {

@@ -43,7 +43,8 @@ def _acknowledged(producer: Producer, topic: str, value: bytes) -> float:
     return time.perf_counter() - started
 
 
-def _percentiles(seconds: list[float]) -> dict[str, float]:
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Return the median and the 99th percentile, in microseconds, and the number of requests."""
     ordered = sorted(seconds)
     return {
         "p50_us": ordered[len(ordered) // 2] * 1e6,
@@ -64,7 +65,7 @@ def latency(settings: Settings, topic: str, size: int, seconds: float, pause_s: 
             took.append(one)
         if pause_s:
             time.sleep(pause_s)
-    return _percentiles(took)
+    return percentiles(took)
 
 
 def greedy(settings: Settings, topic: str, size: int, settle_s: float, seconds: float) -> dict[str, float]:

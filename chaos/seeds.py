@@ -42,6 +42,8 @@ from chaos.terminal import show
 
 KNOWN_SEEDS = Path(__file__).parent / "known_seeds.jsonl"
 _MOST_DETAILS = 6
+_PRELOADED = "chaos.preloaded"
+"""The module that processes for simulations have imported before they are forked."""
 MOST_SHRUNK = 3
 """The most failed seeds to shrink."""
 _UNDECIDED = "undecided: "
@@ -141,7 +143,7 @@ def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_f
     bad: list[Finished] = []
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([__name__])
+    processes.set_forkserver_preload([_PRELOADED])
     with processes.Pool(jobs, _begin, maxtasksperchild=1) as pool, Progress(*columns, console=_console) as progress:
         bar = progress.add_task("seeds", total=len(tasks))
         for finished in pool.imap_unordered(_run, [(task, version) for task in tasks]):

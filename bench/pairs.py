@@ -1,0 +1,53 @@
+"""Runs in pairs: the same load on ours and on a peer, in turn, so that what disturbs the machine disturbs both."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+Figures = dict[str, Any]
+Runs = list[list[Figures]]
+"""The figures of each run, of ours and then of the peer's."""
+
+Side = TypeVar("Side")
+
+
+def in_turn(pairs: int, sides: tuple[Side, Side], run: Callable[[Side], Figures]) -> Runs:
+    """Run on both, `pairs` times; the first of a pair is ours in every other pair."""
+    runs: Runs = [[], []]
+    for pair in range(pairs):
+        for side in (0, 1) if pair % 2 == 0 else (1, 0):
+            runs[side].append(run(sides[side]))
+    return runs
+
+
+def ratio_of(runs: Runs, key: str) -> float:
+    """Return the median of the pairs' ratios, ours divided by the peer's."""
+    return statistics.median(ours[key] / theirs[key] for ours, theirs in zip(*runs, strict=True))
+
+
+def median(runs: list[Figures], key: str) -> float:
+    """Return the median of one side."""
+    return statistics.median(run[key] for run in runs)
+
+
+def ended(process: subprocess.Popen[str]) -> Figures:
+    """Wait for a load that prints a line of JSON; return its figures. Raises RuntimeError if it fails."""
+    output, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{process.args} failed")
+    figures: Figures = json.loads(output)
+    return figures
+
+
+def options(settings: Sequence[str]) -> list[str]:
+    """Return the arguments of a load for settings, each name=value."""
+    return [part for setting in settings for part in ("--setting", setting)]
+
+
+def met(yes: bool) -> str:
+    """Say whether a target was reached."""
+    return "met" if yes else "missed"
