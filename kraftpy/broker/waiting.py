@@ -33,10 +33,11 @@ class Watchable(Protocol):
 class Waiter:
     """A flag that one task can wait for."""
 
-    __slots__ = ("_future", "_woken")
+    __slots__ = ("_future", "_timer", "_woken")
 
     def __init__(self) -> None:
         self._future: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle
         self._woken = False
 
     def wake(self) -> None:
@@ -44,6 +45,16 @@ class Waiter:
         self._woken = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+
+    def hasten(self, seconds: float) -> None:
+        """Let the present wait end in so many seconds at the latest, as if that had been its deadline."""
+        future = self._future
+        if future is not None and not future.done():
+            loop = future.get_loop()
+            deadline = loop.time() + seconds
+            if deadline < self._timer.when():
+                self._timer.cancel()
+                self._timer = loop.call_at(deadline, _expire, future)
 
     def clear(self) -> None:
         """Forget changes reported so far: the waiter knows of them."""
@@ -54,11 +65,11 @@ class Waiter:
         loop = asyncio.get_running_loop()
         if not self._woken:
             self._future = loop.create_future()
-            timer = loop.call_at(deadline, _expire, self._future)
+            self._timer = loop.call_at(deadline, _expire, self._future)
             try:
                 await self._future
             finally:
-                timer.cancel()
+                self._timer.cancel()
                 self._future = None
         woken, self._woken = self._woken, False
         return woken
@@ -111,6 +122,11 @@ class ChangedKeys(Waiter, Generic[K]):
         """Report that a key changed."""
         self._changed[key] = None
         self.wake()
+
+    def add_for_later(self, key: K, seconds: float) -> None:
+        """Report that a key changed, which the reader should know of in so many seconds at the latest."""
+        self._changed[key] = None
+        self.hasten(seconds)
 
     def put_back(self, key: K) -> None:
         """Return a key that was taken but not processed, for the next `take`. Wakes no one."""

@@ -24,6 +24,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.broker_proof import who_asks
+from kraftpy.broker.replication.change_reports import NEWS_WAITS_S
 from kraftpy.broker.replication.fetch_responses import name_leaders, respond
 from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.waiting import ChangedKeys
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 
 _FIRST_VERSION = 15
-_NEWS_WAITS_S = 0.01
 _MOST_ANSWERED = MOST_NAMED
 _SWEPT_AT_ONCE = 1_000
 _SWEEP_S = 1.0
@@ -137,13 +137,16 @@ class _Reading:
             self._connection.on_next_request = self._changed_keys.wake
         while not self._must_answer and self._total_bytes < self._enough and not self._is_hurried():
             if self._has_news:
-                deadline = min(deadline, loop.time() + _NEWS_WAITS_S)
+                deadline = min(deadline, loop.time() + NEWS_WAITS_S)
             held_until = loop.time() + self._held_ms / 1000 if self._held_ms else deadline
             is_woken = await self._changed_keys.wait_until(min(deadline, held_until))
-            if self._fetched.is_overtaken or not (is_woken or held_until < deadline):
+            if self._fetched.is_overtaken:
                 return
+            is_over = not is_woken and held_until >= deadline
             self._held_ms = 0
             self._read(self._changed_keys.take())
+            if is_over:
+                return
 
     async def _sweep(self, now: float) -> None:
         """Note what the follower still has of partitions without changes."""

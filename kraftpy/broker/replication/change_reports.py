@@ -6,8 +6,13 @@ the next change.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kraftpy.broker.replication.fetch_sessions import PartitionKey
 from kraftpy.broker.waiting import ChangedKeys
+
+NEWS_WAITS_S: Final = 0.01
+"""How long an answer that has no records waits for some to travel with."""
 
 
 class ChangeReports:
@@ -30,7 +35,16 @@ class ChangeReports:
 
     def send(self) -> None:
         """Make all sessions look at this partition."""
-        for each in [each for each in self.sessions if each.is_over]:
-            del self.sessions[each]
+        self._drop_those_over()
         for each in self.sessions:
             each.add(self._key)
+
+    def send_news(self) -> None:
+        """Let all sessions know within `NEWS_WAITS_S`: only the high watermark has moved, and records may follow."""
+        self._drop_those_over()
+        for each in self.sessions:
+            each.add_for_later(self._key, NEWS_WAITS_S)
+
+    def _drop_those_over(self) -> None:
+        for each in [each for each in self.sessions if each.is_over]:
+            del self.sessions[each]

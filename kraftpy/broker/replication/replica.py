@@ -287,7 +287,7 @@ class Replica:
                 case HighWatermarkAdvanced():
                     self.high_watermark = Offset(effect.offset)
                     wake_all(self.watches)
-                    self.change_reports.send()
+                    self.change_reports.send_news()
                 case ProposeIsr():
                     self._host.propose(self, effect)
                 case _:
