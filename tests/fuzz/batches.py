@@ -179,6 +179,9 @@ def small(chance: Random) -> bytes:
 
 EMPTY_HEADERS = 8_000_000
 TINY_RECORDS = 1_000_000
+_ALIKE = 64
+_NOTHING_ELSE = b"\1\1\0"
+"""The rest of a record behind its offset: no key, no value, no headers."""
 MEMBERS_BYTES = 1_000_000
 
 
@@ -190,8 +193,20 @@ def _empty_headers(codec: Compression) -> bytes:
 
 def _tiny_records(codec: Compression) -> bytes:
     """A million records of seven to nine bytes each: legal unless their batch is too large."""
-    payload = b"".join(record(number, value=None) for number in range(TINY_RECORDS))
-    return batch(compress(codec, payload), TINY_RECORDS, codec=int(codec))
+    return batch(compress(codec, tiny_records(TINY_RECORDS)), TINY_RECORDS, codec=int(codec))
+
+
+@functools.cache
+def tiny_records(count: int) -> bytes:
+    """Return so many records without key and value, 64 at a time: their offsets differ in the lowest bits only."""
+    made = [record(number, value=None) for number in range(min(count, _ALIKE))]
+    for block in range(1, -(-count // _ALIKE)):
+        first = block * _ALIKE
+        upper = encode_varint(first)[1:]
+        before = bytes([2 * (6 + len(upper))]) + b"\0\0"
+        within = [before + bytes([0x80 | 2 * number]) for number in range(min(count - first, _ALIKE))]
+        made += [upper.join([within[0], *(_NOTHING_ELSE + each for each in within[1:]), _NOTHING_ELSE])]
+    return b"".join(made)
 
 
 def _same_records(codec: Compression) -> bytes:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import batches
 import fuzz
 import hostile
 import plots
@@ -81,6 +82,11 @@ def test_what_an_attack_is_made_of_is_among_the_words() -> None:
         f"\n{hostile.FORGED}".encode(),
     ):
         assert words in frames, words
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8193, 20_000])
+def test_tiny_records_are_those_made_one_by_one(count: int) -> None:
+    assert batches.tiny_records(count) == b"".join(batches.record(each, value=None) for each in range(count))
 
 
 def test_what_is_wrong_in_a_log_is_found() -> None:
