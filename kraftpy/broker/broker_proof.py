@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 SOFTWARE = "kraftpy-broker"
 _HASH_BYTES = 32
 _MAX_CLAIM = 150
+_CLAIMS_KEPT = 64
 _METADATA_WAIT_MS = 500
 
 
@@ -125,8 +127,13 @@ async def who_asks(broker: Broker, context: RequestContext) -> Identity | None:
 
 
 def claim_of(connection: Connection) -> tuple[Identity, str] | None:
-    """Parse the identity that the other end claims, and its proof. Neither is checked yet."""
-    parts = connection.broker_claim[:_MAX_CLAIM].split(".")
+    """Return the identity that the other end claims, and its proof. Neither is checked yet."""
+    return _parsed(connection.broker_claim[:_MAX_CLAIM])
+
+
+@lru_cache(maxsize=_CLAIMS_KEPT)
+def _parsed(claim: str) -> tuple[Identity, str] | None:
+    parts = claim.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:2]):
         return None
     return Identity(int(parts[0]), int(parts[1])), parts[2]

@@ -216,14 +216,13 @@ class _Reading:
             replica.check_leader_epoch(partition.current_leader_epoch)
             assert replica.leading is not None
             replica.leading.check_follower(self._follower, self._follower_epoch)
-            answer.log_start_offset = replica.log.log_start_offset
-            answer.high_watermark = replica.high_watermark
-            answer.last_stable_offset = replica.last_stable_offset
+            answer.log_start_offset = replica.log.log_start_offset  # a follower that is behind it starts over there
             offset = Offset(partition.fetch_offset)
             if partition.last_fetched_epoch >= 0:
                 diverging = replica.diverging_epoch(LeaderEpoch(partition.last_fetched_epoch), offset)
                 if diverging is not None:
                     answer.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+                    _set_limits(answer, replica)
                     return answer
             throttled_ms = self._throttles.leader_wait_ms(replica, self._follower)
             records: bytes | memoryview = b""
@@ -241,11 +240,15 @@ class _Reading:
                     self._throttles.leading.spend(len(records))
             self._note(replica, partition)
             partition.is_accepted = True
-            answer.high_watermark = replica.high_watermark
-            answer.last_stable_offset = replica.last_stable_offset
+            _set_limits(answer, replica)
             answer.records = records
             if not records and offset < replica.log_end_offset:
                 self._changed_keys.put_back(partition.key)  # there was no room, or the throttle holds it back
         except KafkaError as error:
             answer.error_code = error.code
         return answer
+
+
+def _set_limits(answer: PartitionData, replica: Replica) -> None:
+    answer.high_watermark = replica.high_watermark
+    answer.last_stable_offset = replica.last_stable_offset
