@@ -31,6 +31,7 @@ LONG_FUNCTIONS = {
 
 PUBLIC = {
     "chaos.__main__": "the command of the source tree",
+    "chaos.preloaded": "imported by the process from which simulations are forked",
     "kraftpy.audit.interceptor": "for users' producers and consumers",
     "kraftpy.__main__": "the command",
     "kraftpy.cli.container": "docker/run and docker/Dockerfile",

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from replicating import BOUND_SECONDS, Cluster, running, until
 
-from kraftpy.broker.handlers import replica_fetch
-from kraftpy.broker.replication import change_reports
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
 from kraftpy.metadata.commands import RegisterBroker
 from kraftpy.protocol.apis import ApiKey
@@ -27,8 +25,6 @@ from kraftpy.protocol.messages.offset_commit import (
 )
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from kraftpy.types import BrokerId, Millis
-
-RECORDS = 20
 
 
 async def test_what_is_acknowledged_by_all_is_in_every_log_byte_for_byte(tmp_path: Path) -> None:
@@ -582,33 +578,3 @@ async def test_a_leader_is_fetched_from_on_several_connections(tmp_path: Path, s
         await cluster.stop(1)
         await cluster.change("wide", leader=2, isr=(2,))
         await until(lambda: sum(len(each.replicas) for each in fetchers._fetchers.values()) == 3)
-
-
-async def test_a_follower_is_not_read_for_again_when_only_the_high_watermark_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each record is looked for twice for each follower: when it asks, and when the record is there."""
-    reads = 0
-    known = replica_fetch._Reading._read_partition
-
-    def counted(reading: Any, partition: Any) -> Any:
-        nonlocal reads
-        reads += 1
-        return known(reading, partition)
-
-    async with running(tmp_path, 1, 2, 3) as cluster:
-        await cluster.create("t", (1, 2, 3))
-        assert (await cluster.nodes[1].produce("t", b"first")).error_code == ErrorCode.NONE
-        await cluster.caught_up("t")
-        monkeypatch.setattr(replica_fetch._Reading, "_read_partition", counted)
-        for module in (replica_fetch, change_reports):
-            monkeypatch.setattr(module, "NEWS_WAITS_S", BOUND_SECONDS)  # no answer without records on a slow machine
-        for number in range(RECORDS):
-            assert (await cluster.nodes[1].produce("t", b"%d" % number)).error_code == ErrorCode.NONE
-        during = reads
-        await cluster.caught_up("t")
-        leader = cluster.replica(1, "t")
-        for node in (2, 3):
-            follower = cluster.replica(node, "t")
-            await until(lambda: follower.high_watermark == leader.high_watermark)  # noqa: B023
-    assert during <= 5 * RECORDS, "it was six"
