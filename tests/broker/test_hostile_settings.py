@@ -93,7 +93,7 @@ HOSTILE = [
     "by_duration:PT0.999999999S",
 ]
 BUSY = {
-    "log.retention.check.interval.ms": "1",
+    "log.retention.check.interval.ms": "10",
     "log.initial.task.delay.ms": "1",
     "log.flush.scheduler.interval.ms": "10",
     "log.cleaner.backoff.ms": "10",
