@@ -118,6 +118,41 @@ def test_what_cannot_be_is_refused_in_kafka_s_words(start_broker: StartBroker) -
             "1",
             "Invalid value 1 for configuration log.segment.bytes: Value must be at least 1048576",
         ),
+        "log.roll.ms": ("0", "log.roll.ms must be greater than or equal to 1"),
+        "log.roll.jitter.ms": ("-1", "log.roll.jitter.ms must be greater than or equal to 0"),
+        "log.retention.ms": ("0", "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
+        "log.local.retention.ms": (
+            "-1",
+            "Invalid value -1 for configuration log.local.retention.ms: Value must not be -1 as log.retention.ms value "
+            "is set as 604800000.",
+        ),
+        "log.cleaner.min.cleanable.ratio": (
+            "2",
+            "Invalid value 2.0 for configuration log.cleaner.min.cleanable.ratio: Value must be no more than 1",
+        ),
+        "max.connections": ("0", "Invalid max.connections 0"),
+        "max.connections.per.ip": (
+            "0",
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
+        ),
+        "max.connections.per.ip.overrides": (
+            "a b:1",
+            "max.connections.per.ip.overrides contains invalid addresses : a b",
+        ),
+        "group.consumer.assignment.interval.ms": (
+            "15001",
+            "group.consumer.assignment.interval.ms must be less than or equal to "
+            "group.consumer.max.assignment.interval.ms",
+        ),
+        "ssl.keystore.location": (
+            "/keys",
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            "[ssl.keystore.location]",
+        ),
+        "listener.name.plaintext.max.connections": (
+            "few",
+            "Invalid value few for configuration max.connections: Not a number of type INT",
+        ),
     }
     with connect(broker.bootstrap) as connection:
         for resource in ("", "1"):
