@@ -213,6 +213,15 @@ def test_levels_of_loggers(start_broker: StartBroker) -> None:
         assert after["root"].value == before["root"].value
         assert change(connection, LOGGERS, "1", name, None, DELETE)[0] == ErrorCode.NONE
         assert described(connection, LOGGERS, "1")[name].value == before[name].value
+        assert change(connection, LOGGERS, "1", "kraftpy", "TRACE") == (ErrorCode.NONE, None)
+        assert change(connection, LOGGERS, "1", "kraftpy.broker", "FATAL") == (ErrorCode.NONE, None)
+        levels = {each: config.value for each, config in described(connection, LOGGERS, "1").items()}
+        of_package = {level for each, level in levels.items() if each.startswith("kraftpy.broker")}
+        assert (levels["kraftpy"], of_package, levels["asyncio"]) == ("TRACE", {"FATAL"}, before["asyncio"].value)
+        for package in ("kraftpy", "kraftpy.broker"):
+            assert change(connection, LOGGERS, "1", package, None, DELETE)[0] == ErrorCode.NONE
+        restored = {each: config.value for each, config in described(connection, LOGGERS, "1").items()}
+        assert {each: restored[each] for each in before} == {each: config.value for each, config in before.items()}
         for resource, logger, level, operation, error in (
             ("2", name, "INFO", SET, ErrorCode.INVALID_REQUEST),
             ("x", name, "INFO", SET, ErrorCode.INVALID_REQUEST),

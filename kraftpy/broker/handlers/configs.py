@@ -324,7 +324,7 @@ def _of_loggers(broker: HasNodeId, change: ConfigChange, *, validate_only: bool)
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MOST_DIGITS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {shortened(name)}")
     if int(name) != broker.node_id:
-        problem = f"Unexpected node id. Expected {broker.node_id}, but received {name}"
+        problem = f"Unexpected node id. Expected {broker.node_id}, but received {int(name)}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     change_levels(change.operations, validate_only=validate_only)
     return ConfigResult(resource_type=change.resource_type, resource_name=name)
