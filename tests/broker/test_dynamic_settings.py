@@ -295,6 +295,13 @@ def test_settings_that_nobody_knows_are_kept_and_never_shown(start_broker: Start
         found = described(connection, BROKER, "1")
         assert (found[listeners].value, found[listeners].is_sensitive) == (None, True)
         assert (found[location].value, found[location].is_sensitive) == ("/keys", False)
+        kind, jaas = "listener.name.internal.ssl.keystore.type", "listener.name.internal.plain.sasl.jaas.config"
+        for name, value in ((kind, "PEM"), (jaas, "secret")):
+            assert change(connection, BROKER, "1", name, value)[0] == ErrorCode.NONE
+        found = described(connection, BROKER, "1")
+        synonyms = [(each.name, each.value, each.source) for each in found[kind].synonyms]
+        assert synonyms == [(kind, "PEM", 2), ("ssl.keystore.type", "JKS", 5)]
+        assert (found[jaas].value, found[jaas].config_type) == (None, 9)
         assert change(connection, BROKER, "", listeners, "secret") == (
             ErrorCode.INVALID_REQUEST,
             f"Cannot update these configs at default cluster level, broker id must be specified: [{listeners}]",
