@@ -94,6 +94,7 @@ _OTHERS = frozenset(
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",
         "num.recovery.threads.per.data.dir",
+        "num.replica.fetchers",
         "producer.id.expiration.ms",
         "transaction.partition.verification.enable",
     }
@@ -108,7 +109,6 @@ WITHOUT_EFFECT = frozenset(
         "log.local.retention.ms",
         "num.io.threads",
         "num.network.threads",
-        "num.replica.fetchers",
         "remote.fetch.max.wait.ms",
         "remote.list.offsets.request.timeout.ms",
         "remote.log.index.file.cache.total.size.bytes",

@@ -96,6 +96,31 @@ async def test_open_logs_follow_the_defaults_of_brokers(tmp_path: Path) -> None:
         assert connections <= set(broker.connections)
 
 
+async def test_parts_of_the_broker_have_what_is_in_force(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, administering(broker) as admin:
+        cleaner = broker.maintenance._cleaner
+        for name, value, used in (
+            ("num.replica.fetchers", "2", lambda: broker.fetchers.config.num_replica_fetchers == 2),
+            ("num.recovery.threads.per.data.dir", "4", lambda: broker.config.num_recovery_threads_per_data_dir == 4),
+            ("log.cleaner.threads", "2", lambda: cleaner._threads == 2),
+            ("log.cleaner.backoff.ms", "2000", lambda: cleaner._backoff_seconds == 2.0),
+            ("log.cleaner.io.max.bytes.per.second", "1e6", lambda: cleaner._bytes_per_second == 5e5),
+            (
+                "producer.id.expiration.ms",
+                "60000",
+                lambda: broker.maintenance._config.producer_id_expiration_ms == 60000,
+            ),
+            ("max.connections", "77", lambda: broker.connection_limits.most == 77),
+            (
+                "group.share.assignment.interval.ms",
+                "77",
+                lambda: broker.config.group_share_assignment_interval_ms == 77,
+            ),
+        ):
+            await admin.alter_configs({(BROKER, ""): {name: value}})
+            await until(used)
+
+
 async def test_what_is_only_validated_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, administering(broker) as admin:
         before = broker.config
