@@ -227,7 +227,7 @@ def with_certificates(config: BrokerConfig, own: Mapping[str, str], *, strictly:
     """
     if not config.secured:
         return config
-    from kraftpy.config.security import PREFIX, base_name, resolve
+    from kraftpy.config.security import base_name, resolve
 
     names = [name for name in own if base_name(name) in CERTIFICATES]
     if not names:

@@ -163,7 +163,8 @@ def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
             if operation is ConfigOperationType.APPEND:
                 after[name] = ",".join((*known, *value.rstrip(",").split(",")))
             elif change.resource_type == ConfigResourceType.BROKER:
-                after[name] = ",".join(each for each in known if each not in value.split(","))
+                subtracted = set(value.split(","))
+                after[name] = ",".join(each for each in known if each not in subtracted)
     return after
 
 
