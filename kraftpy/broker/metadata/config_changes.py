@@ -212,7 +212,7 @@ def _check_lengths(change: ConfigChange) -> None:
 def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerConfig, static: BrokerConfig) -> None:
     """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka).
 
-    Any setting may be deleted, as in Kafka, even one that can no longer be set.
+    As in Kafka, a setting may be deleted even if it can no longer be set.
     """
     is_own = bool(change.resource_name)
     written = [each for each in change.operations if each.operation is not ConfigOperationType.DELETE]
@@ -227,8 +227,8 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
     try:
         for operation in written:
             check_value(operation.name, after.get(operation.name, ""))
-        for operation in written:
-            _check_level(operation.name, image, is_own=is_own)
+        for operation in change.operations:
+            _check_level(operation, image, is_own=is_own)
         check_settings(before, before._replace(**{"own" if is_own else "cluster": after}), static)
         if is_own:
             with_certificates(static, after, strictly=True)
@@ -246,12 +246,15 @@ def _check_can_change(name: str) -> None:
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}: [{shortened(name)}]")
 
 
-def _check_level(name: str, image: Image, *, is_own: bool) -> None:
-    """Check that a setting can be set for one broker (`is_own`), or for all. Raises KafkaError."""
+def _check_level(operation: ConfigOperation, image: Image, *, is_own: bool) -> None:
+    """Check that a setting can be altered for one broker (`is_own`), or for all. Raises KafkaError."""
+    name = operation.name
+    if is_own and name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
+        problem = f"Broker-level {name} cannot be altered while ELR is enabled."
+        raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+    if operation.operation is ConfigOperationType.DELETE:
+        return
     if is_own and name in CLUSTER_SETTINGS:
-        if name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
-            problem = f"Broker-level {name} cannot be altered while ELR is enabled."
-            raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
         problem = f"{name} can only be set for all brokers, not for a single one"
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     if not is_own and name.startswith(PREFIX) and name.removeprefix(PREFIX).partition(".")[2] not in _OF_ALL_BROKERS:
