@@ -196,7 +196,21 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ({"log.dirs": "", "log.dir": ""}, "log.dirs='' is not allowed: expected at least one directory"),
         (
             {"log.retention.ms": "0"},
-            "log.retention.ms=0 is not allowed: expected an integer of at least 1, or -1 for no limit",
+            "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
+        ),
+        ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
+        (
+            {"max.connections.per.ip": "0"},
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
+        ),
+        (
+            {"group.share.assignment.interval.ms": "5", "group.share.min.assignment.interval.ms": "6"},
+            "group.share.assignment.interval.ms must be greater than or equal to "
+            "group.share.min.assignment.interval.ms",
+        ),
+        (
+            {"listener.name.plaintext.max.connections": "few"},
+            "Invalid value few for configuration max.connections: Not a number of type INT",
         ),
         ({"node.id": "1", "broker.id": "2"}, "You must set `node.id` to the same value as `broker.id`."),
         (
@@ -395,3 +409,11 @@ def test_older_names_still_work() -> None:
     assert (config.node_id, config.broker_id, config.log_dirs) == (4, 4, ("/a", "/b"))
     assert BrokerConfig.of({"node.id": "5"}).broker_id == 5
     assert BrokerConfig.of({"log.dir": "/a", "log.dirs": "/b"}).log_dirs == ("/b",)
+
+
+def test_the_limits_of_a_listener_are_not_called_ignored() -> None:
+    name = "listener.name.plaintext.max.connections"
+    assert load(f"{name}=5\n").notes == []
+    assert load("", {}, [f"{name}.other=5"]).notes == [
+        f"{name}.other is ignored: Kafka has it, but this broker does not use it"
+    ]

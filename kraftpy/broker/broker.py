@@ -54,7 +54,7 @@ from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
-from kraftpy.broker.startup import StartupError, opening, reason
+from kraftpy.broker.startup import StartupError, let_many_wait, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
@@ -226,10 +226,11 @@ class Broker:
         self.secured: SecureListeners | None = None
         """The listeners with TLS or SASL; None until they are bound, and if there are none."""
         self._connections: dict[Connection, None] = {}
-        self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
+        most_of = self.settings.connections_of
+        self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints, most_of)
         self.connection_quotas = ConnectionQuotas(self.settings, clock, lambda: self.image, tasks, self.complaints)
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
-        self.settings.then(self.group_settings.configure, self.coordinators.settings.configure)
+        self.settings.then(self.group_settings.configure, self.coordinators.settings.configure, self.fetchers.configure)
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
@@ -308,6 +309,10 @@ class Broker:
             await self._join()
             if self.config.is_broker:
                 await self._start_partitions()
+            else:  # a controller acts only on settings and ACLs
+                self.metadata.follow_changes()
+                self.settings.follow()
+                self._may_change.set()
         except DirectoryError as error:
             raise StartupError(str(error)) from error
         except RegistrationError as error:
@@ -337,7 +342,7 @@ class Broker:
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):
                 await server.start_serving()
-                self._let_many_wait(server)
+                let_many_wait(server, self.config.socket_listen_backlog_size)
         await self.lifecycle.start()
 
     async def stop(self, *, is_ready: bool = True) -> bool:
@@ -419,12 +424,6 @@ class Broker:
             await self.links.stop()
             raise StartupError(problem)
 
-    def _let_many_wait(self, server: asyncio.Server) -> None:
-        """Set the backlog here, because asyncio also uses it as the number of connections to accept in one go."""
-        for each in server.sockets:
-            with each.dup() as listening:
-                listening.listen(self.config.socket_listen_backlog_size)
-
     async def _link(self) -> None:
         if self.links is not None:
             voters = {voter.node_id: voter.address for voter in self.config.controller_quorum_voters}
@@ -490,6 +489,8 @@ class Broker:
         self.settings.follow(records)
         if self.authorizer is not None:
             self.authorizer.follow(records)
+        if not self.config.is_broker:
+            return
         if records is None:
             await self.replica_manager.reconcile(self.image)
             for shards in self.shards:
@@ -541,7 +542,8 @@ class Broker:
     def _connection_opened(self, listener: str, connection: Connection) -> bool:
         if self._is_stopping:
             return False
-        if not (self.connection_quotas.opened(listener, connection) and self.connection_limits.opened(connection)):
+        quotas, limits = self.connection_quotas, self.connection_limits
+        if not (quotas.opened(listener, connection) and limits.opened(connection, listener)):
             return False
         self._connections[connection] = None
         return True

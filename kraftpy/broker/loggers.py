@@ -1,7 +1,8 @@
 """The loggers of this process and their levels, as the resource BROKER_LOGGER of one node (KIP-412).
 
-Names are those of Python's loggers (`root`, `kraftpy.broker.server`), levels are Kafka's words. A change applies to
-this process at once, and is lost when it ends. Only loggers of this program's modules exist; clients cannot create any.
+Names are those of Python's loggers: `root`, `kraftpy.broker.server`, and the packages above them, such as `kraftpy`,
+whose level holds for all their modules without one of their own. Levels are Kafka's words. A change applies to this
+process at once, and is lost when it ends. Clients cannot create loggers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from kraftpy.metadata.commands import ConfigOperation, ConfigOperationType
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
+
+logger = logging.getLogger(__name__)
 
 ROOT = "root"
 _TRACE = 5
@@ -25,11 +28,10 @@ _LEVELS = {
 
 
 def levels() -> Mapping[str, str]:
-    """Return the effective level of every logger."""
+    """Return the effective level of every logger, and of every package that has loggers."""
     found = {ROOT: _word(logging.getLogger().level)}
-    for name, logger in sorted(logging.root.manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger):
-            found[name] = _word(logger.getEffectiveLevel())
+    for name in sorted(logging.root.manager.loggerDict):
+        found[name] = _word(logging.getLogger(name).getEffectiveLevel())
     return found
 
 
@@ -43,6 +45,10 @@ def change_levels(operations: Sequence[ConfigOperation], *, validate_only: bool)
         is_set = operation.operation is ConfigOperationType.SET
         level = _LEVELS[str(operation.value)] if is_set else logging.NOTSET
         _logger(operation.name).setLevel(level)
+        if is_set:
+            logger.warning("the log level of %s is now %s", operation.name, operation.value)
+        else:
+            logger.warning("the log level of %s is no longer set", operation.name)
 
 
 def _check(operation: ConfigOperation) -> None:
@@ -66,8 +72,7 @@ def _check(operation: ConfigOperation) -> None:
 
 
 def _check_exists(name: str) -> None:
-    known = logging.root.manager.loggerDict.get(name)
-    if name != ROOT and not isinstance(known, logging.Logger):
+    if name != ROOT and name not in logging.root.manager.loggerDict:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {shortened(name)} does not exist!")
 
 

@@ -1,7 +1,8 @@
-"""Failures of a node's start: one-line errors that name the setting or the directory."""
+"""Listeners of a node that starts, and its failures: one-line errors that name the setting or the directory."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,13 @@ def opening(listener: Listener) -> Iterator[None]:
         yield
     except OSError as error:
         raise StartupError(f"listeners: cannot listen on {listener}: {reason(error)}") from error
+
+
+def let_many_wait(server: asyncio.Server, backlog: int) -> None:
+    """Set the backlog here, because asyncio also uses it as the number of connections to accept in one go."""
+    for each in server.sockets:
+        with each.dup() as listening:
+            listening.listen(backlog)
 
 
 def reason(error: OSError) -> str:

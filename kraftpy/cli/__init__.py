@@ -1,5 +1,5 @@
 """The command line: `kraftpy server | init | format | topic | produce | consume | group | txn | user | acl | token |
-quota | cluster | ping | log | load | audit | pipeline | demo`.
+quota | config | cluster | ping | log | load | audit | pipeline | demo`.
 
 Each command lives in a module of its own that is imported on demand: `kraftpy server` must not pay for the others.
 Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
@@ -33,6 +33,7 @@ COMMANDS = {
     "acl": "kraftpy.cli.acl:acl",
     "token": "kraftpy.cli.token:token",
     "quota": "kraftpy.cli.quota:quota",
+    "config": "kraftpy.cli.config:config",
     "cluster": "kraftpy.cli.cluster:cluster",
     "ping": "kraftpy.cli.ping:ping",
     "log": "kraftpy.cli.log:log",

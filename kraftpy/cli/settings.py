@@ -1,4 +1,4 @@
-"""The option that gives commands a topic's or a group's settings."""
+"""The options that give commands the settings of a topic, a group or another resource."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 Settings = dict[str, str]
 
 
-def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Settings:
+def settings_of(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Settings:
     """Parse NAME=VALUE options into a mapping. Only the broker judges them: it may know other settings than we do."""
     settings = {}
     for value in values:
@@ -24,6 +24,6 @@ config_option = click.option(
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=_settings,
+    callback=settings_of,
     help="Setting under Kafka's own name; repeatable.",
 )

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kraftpy.config import listeners as listening
 from kraftpy.config import quorum
 from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.config.consistency import check_together
+from kraftpy.config.listener_limits import limit_name, parse_limit
 from kraftpy.config.listeners import Listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
@@ -37,10 +39,6 @@ AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REPLICA_SELECTORS = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
 """Kafka's class names for the built-in selectors; other classes cannot be loaded."""
-
-_NEVER_ZERO = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
-_CLEANER_BYTES = 1 << 20
-_MOST_DIGITS = 10
 
 
 class Origin(IntEnum):
@@ -336,6 +334,8 @@ class BrokerConfig:
         for name, (text, _) in given.items():
             if name in BROKER_SETTINGS:
                 values[name] = BROKER_SETTINGS[name].parse(text)
+            elif limit_name(name) is not None:
+                parse_limit(name, text)
         _resolve(values)
         secured = _secured(given, values)
         attributes = {name.replace(".", "_"): value for name, value in values.items()}
@@ -423,14 +423,6 @@ class BrokerConfig:
         return protocol if protocol in names or not names else names[0]
 
 
-def check_cleaner(threads: int, buffer_bytes: int, bytes_per_second: float) -> None:
-    """Check that the cleaner's settings fit together. Raises ConfigError."""
-    if threads > 0 and buffer_bytes // threads <= _CLEANER_BYTES:
-        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")
-    if not bytes_per_second > 0:
-        raise ConfigError("log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0")
-
-
 def _resolve(values: dict[str, Any]) -> None:
     """Resolve settings that depend on each other, in place, and validate combinations."""
 
@@ -443,9 +435,6 @@ def _resolve(values: dict[str, Any]) -> None:
         raise ConfigError("log.dirs='' is not allowed: expected at least one directory")
     if not value("process.roles"):
         raise ConfigError("process.roles='' is not allowed: expected a list of broker, controller")
-    for name in _NEVER_ZERO:
-        if value(name) == 0:
-            raise ConfigError(f"{name}=0 is not allowed: expected an integer of at least 1, or -1 for no limit")
     if value("group.min.session.timeout.ms") > value("group.max.session.timeout.ms"):
         raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
     for longer in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
@@ -463,29 +452,10 @@ def _resolve(values: dict[str, Any]) -> None:
         raise ConfigError(f"super.users: {error}") from None
     if value("broker.session.timeout.ms") < 2 * value("broker.heartbeat.interval.ms"):
         raise ConfigError("broker.session.timeout.ms is below twice broker.heartbeat.interval.ms")
-    check_cleaner(
-        value("log.cleaner.threads"),
-        value("log.cleaner.dedupe.buffer.size"),
-        value("log.cleaner.io.max.bytes.per.second"),
-    )
+    check_together(value)
     _resolve_request_memory(values, value)
     _resolve_listeners(values, value)
-    parse_overrides(value("max.connections.per.ip.overrides"))
     _resolve_quorum(values, value)
-
-
-def parse_overrides(text: str) -> dict[str, int]:
-    """Parse `max.connections.per.ip.overrides` into connection counts by host or address. Raises ConfigError.
-
-    The form is "10.0.0.1:100,db:200"; the last colon precedes the count, since an IPv6 address contains colons.
-    """
-    overrides: dict[str, int] = {}
-    for each in filter(None, (part.strip() for part in text.split(","))):
-        host, _, count = each.rpartition(":")
-        if not host or not (count.isascii() and count.isdigit() and len(count) <= _MOST_DIGITS):
-            raise ConfigError(f"max.connections.per.ip.overrides={each} is not allowed: expected address:count")
-        overrides[host] = int(count)
-    return overrides
 
 
 def _resolve_request_memory(values: dict[str, Any], value: Callable[[str], Any]) -> None:

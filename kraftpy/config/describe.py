@@ -48,6 +48,16 @@ _DYNAMIC = (
 )
 
 
+_OF_MECHANISMS = (
+    "connections.max.reauth.ms",
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.server.callback.handler.class",
+)
+"""Settings that can belong to one mechanism of a listener, whose name precedes them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSynonym:
     """A setting that supplies the value, or would if others were not set."""
@@ -262,10 +272,19 @@ def _unknown(name: str) -> Setting:
 
     A setting of one listener, like `listener.name.internal.ssl.keystore.location`, has the type of the plain setting.
     """
-    prefix, _, rest = name.removeprefix("listener.name.").partition(".")
-    if name.startswith("listener.name.") and prefix and rest in every_setting():
-        return replace(every_setting()[rest], name=name, kafka_default=None, default=None)
+    if (plain := _plain_name(name)) is not None:
+        return replace(every_setting()[plain], name=name, kafka_default=None, default=None)
     return Setting(name, ConfigType.UNKNOWN, None, None, "", "")
+
+
+def _plain_name(name: str) -> str | None:
+    """Return the name of a setting of one listener, or of its mechanism, without that; None if it has another form."""
+    prefix, _, rest = name.removeprefix("listener.name.").partition(".")
+    if not name.startswith("listener.name.") or not prefix:
+        return None
+    if rest in every_setting():
+        return rest
+    return next((plain for plain in _OF_MECHANISMS if rest.endswith(f".{plain}")), None)
 
 
 def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
@@ -275,7 +294,10 @@ def _synonyms(name: str, sources: _Sources) -> list[ConfigSynonym]:
     left out, as in Kafka: the synonyms of `log.retention.minutes` do not include `log.retention.ms`.
     """
     chain = [setting for each in CHAINS.get(name, (name,)) if (setting := every_setting().get(each)) is not None]
-    chain = chain or [_unknown(name)]
+    if not chain:
+        chain = [_unknown(name)]
+        if (plain := _plain_name(name)) is not None:
+            chain.append(every_setting()[plain])
     found = [
         ConfigSynonym(name=each.name, value=values[each.name], source=source)
         for values, source in (

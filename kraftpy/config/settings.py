@@ -153,10 +153,12 @@ class Setting:
 
     def _check_range(self, text: str, value: float) -> None:
         low, high = _range(self.allowed, self.type)
+        if low <= value <= high:
+            return
+        shown = render(value) or text
         if value < low:
-            raise self.refusal(text, f"Value must be at least {_plain(low)}")
-        if value > high:
-            raise self.refusal(text, f"Value must be no more than {_plain(high)}")
+            raise self.refusal(shown, f"Value must be at least {_plain(low)}")
+        raise self.refusal(shown, f"Value must be no more than {_plain(high)}")
 
     def _string(self, text: str) -> str:
         value = text.strip()

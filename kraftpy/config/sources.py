@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
+from kraftpy.config.listener_limits import limit_name
 from kraftpy.config.listeners import is_reachable
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
@@ -233,7 +234,7 @@ def _tell_ignored(name: str, origin: Origin, warnings: list[str], notes: list[st
     from kraftpy.config.security import base_name
     from kraftpy.config.security_settings import SECURITY_SETTINGS
 
-    if name in SECURITY_SETTINGS or base_name(name) is not None:
+    if name in SECURITY_SETTINGS or base_name(name) is not None or limit_name(name) is not None:
         return
     if reason := why_ignored(name):
         notes.append(f"{name} is ignored: {reason}")

@@ -208,7 +208,8 @@ def _after(operation: ConfigOperation, resource_type: ConfigResourceType, curren
     given = _items(operation.value)
     if operation.operation is ConfigOperationType.APPEND:
         return ",".join(dict.fromkeys(items + given))
-    return ",".join(item for item in items if item not in given)
+    subtracted = set(given)
+    return ",".join(item for item in items if item not in subtracted)
 
 
 def _items(text: str | None) -> list[str]:

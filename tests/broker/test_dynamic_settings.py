@@ -118,6 +118,41 @@ def test_what_cannot_be_is_refused_in_kafka_s_words(start_broker: StartBroker) -
             "1",
             "Invalid value 1 for configuration log.segment.bytes: Value must be at least 1048576",
         ),
+        "log.roll.ms": ("0", "log.roll.ms must be greater than or equal to 1"),
+        "log.roll.jitter.ms": ("-1", "log.roll.jitter.ms must be greater than or equal to 0"),
+        "log.retention.ms": ("0", "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
+        "log.local.retention.ms": (
+            "-1",
+            "Invalid value -1 for configuration log.local.retention.ms: Value must not be -1 as log.retention.ms value "
+            "is set as 604800000.",
+        ),
+        "log.cleaner.min.cleanable.ratio": (
+            "2",
+            "Invalid value 2.0 for configuration log.cleaner.min.cleanable.ratio: Value must be no more than 1",
+        ),
+        "max.connections": ("0", "Invalid max.connections 0"),
+        "max.connections.per.ip": (
+            "0",
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
+        ),
+        "max.connections.per.ip.overrides": (
+            "a b:1",
+            "max.connections.per.ip.overrides contains invalid addresses : a b",
+        ),
+        "group.consumer.assignment.interval.ms": (
+            "15001",
+            "group.consumer.assignment.interval.ms must be less than or equal to "
+            "group.consumer.max.assignment.interval.ms",
+        ),
+        "ssl.keystore.location": (
+            "/keys",
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            "[ssl.keystore.location]",
+        ),
+        "listener.name.plaintext.max.connections": (
+            "few",
+            "Invalid value few for configuration max.connections: Not a number of type INT",
+        ),
     }
     with connect(broker.bootstrap) as connection:
         for resource in ("", "1"):
@@ -178,6 +213,15 @@ def test_levels_of_loggers(start_broker: StartBroker) -> None:
         assert after["root"].value == before["root"].value
         assert change(connection, LOGGERS, "1", name, None, DELETE)[0] == ErrorCode.NONE
         assert described(connection, LOGGERS, "1")[name].value == before[name].value
+        assert change(connection, LOGGERS, "1", "kraftpy", "TRACE") == (ErrorCode.NONE, None)
+        assert change(connection, LOGGERS, "1", "kraftpy.broker", "FATAL") == (ErrorCode.NONE, None)
+        levels = {each: config.value for each, config in described(connection, LOGGERS, "1").items()}
+        of_package = {level for each, level in levels.items() if each.startswith("kraftpy.broker")}
+        assert (levels["kraftpy"], of_package, levels["asyncio"]) == ("TRACE", {"FATAL"}, before["asyncio"].value)
+        for package in ("kraftpy", "kraftpy.broker"):
+            assert change(connection, LOGGERS, "1", package, None, DELETE)[0] == ErrorCode.NONE
+        restored = {each: config.value for each, config in described(connection, LOGGERS, "1").items()}
+        assert {each: restored[each] for each in before} == {each: config.value for each, config in before.items()}
         for resource, logger, level, operation, error in (
             ("2", name, "INFO", SET, ErrorCode.INVALID_REQUEST),
             ("x", name, "INFO", SET, ErrorCode.INVALID_REQUEST),
@@ -251,6 +295,13 @@ def test_settings_that_nobody_knows_are_kept_and_never_shown(start_broker: Start
         found = described(connection, BROKER, "1")
         assert (found[listeners].value, found[listeners].is_sensitive) == (None, True)
         assert (found[location].value, found[location].is_sensitive) == ("/keys", False)
+        kind, jaas = "listener.name.internal.ssl.keystore.type", "listener.name.internal.plain.sasl.jaas.config"
+        for name, value in ((kind, "PEM"), (jaas, "secret")):
+            assert change(connection, BROKER, "1", name, value)[0] == ErrorCode.NONE
+        found = described(connection, BROKER, "1")
+        synonyms = [(each.name, each.value, each.source) for each in found[kind].synonyms]
+        assert synonyms == [(kind, "PEM", 2), ("ssl.keystore.type", "JKS", 5)]
+        assert (found[jaas].value, found[jaas].config_type) == (None, 9)
         assert change(connection, BROKER, "", listeners, "secret") == (
             ErrorCode.INVALID_REQUEST,
             f"Cannot update these configs at default cluster level, broker id must be specified: [{listeners}]",

@@ -30,7 +30,7 @@ from kraftpy.broker.metadata.config_changes import (
 )
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.slicing import PIECE
-from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting
+from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting
 from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS
 from kraftpy.config.describe import (
     ConfigEntry,
@@ -40,8 +40,9 @@ from kraftpy.config.describe import (
     describe_group,
     describe_loggers,
     describe_topic,
+    every_setting,
 )
-from kraftpy.config.dynamic import with_certificates
+from kraftpy.config.dynamic import DYNAMIC_ONLY, with_certificates
 from kraftpy.config.group import GROUP_SETTINGS
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
@@ -301,12 +302,15 @@ def _incremental_change(
     for each in resource.configs:
         operation = _operation(each.config_operation)
         found = None
-        if operation in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT) and each.value is not None:
-            _check_list(resource.resource_type, each.name, operation)
-        if operation in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT) and each.name in TOPIC_SETTINGS:
-            if each.name not in inherited:
-                inherited[each.name] = _inherited(each.name, config)
-            found = inherited[each.name]
+        if operation in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT):
+            if each.value is not None:
+                _check_list(resource.resource_type, each.name, operation)
+            if resource.resource_type == ConfigResourceType.BROKER:
+                found = BROKER_SETTINGS[each.name].default if each.name in BROKER_SETTINGS else None
+            elif each.name in TOPIC_SETTINGS:
+                if each.name not in inherited:
+                    inherited[each.name] = _inherited(each.name, config)
+                found = inherited[each.name]
         operations.append(ConfigOperation(name=each.name, value=each.value, operation=operation, inherited=found))
     return ConfigChange(
         resource_type=resource.resource_type, resource_name=resource.resource_name, operations=tuple(operations)
@@ -320,7 +324,7 @@ def _of_loggers(broker: HasNodeId, change: ConfigChange, *, validate_only: bool)
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MOST_DIGITS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {shortened(name)}")
     if int(name) != broker.node_id:
-        problem = f"Unexpected node id. Expected {broker.node_id}, but received {name}"
+        problem = f"Unexpected node id. Expected {broker.node_id}, but received {int(name)}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     change_levels(change.operations, validate_only=validate_only)
     return ConfigResult(resource_type=change.resource_type, resource_name=name)
@@ -341,6 +345,14 @@ _SETTINGS: dict[int, Mapping[str, Setting]] = {
 
 def _check_list(resource_type: int, name: str, operation: ConfigOperationType) -> None:
     """Check that a setting is a list, which values can be appended to; unknown settings are not. Raises KafkaError."""
+    if resource_type == ConfigResourceType.BROKER:
+        setting = None if name in DYNAMIC_ONLY else every_setting().get(name)
+        if setting is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {shortened(name)}")
+        if setting.type is not ConfigType.LIST:
+            problem = f"Config value {operation.name.lower()} is not allowed for config key: {name}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+        return
     settings = _SETTINGS.get(resource_type)
     if settings is None or (name in settings and settings[name].type is ConfigType.LIST):
         return

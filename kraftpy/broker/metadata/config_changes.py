@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
+from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting
 from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS, UnknownOrOutOfRange, check_client_metrics
 from kraftpy.config.dynamic import (
     CERTIFICATES,
     CLUSTER_SETTINGS,
     DYNAMIC_SETTINGS,
+    Levels,
     check_settings,
+    check_value,
     with_certificates,
 )
 from kraftpy.config.group import check_group_settings
+from kraftpy.config.listener_limits import LISTENER_LIMITS, PREFIX
 from kraftpy.config.settings import check_length, shortened, whole_number
 from kraftpy.config.topic import check_topic_config
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType
@@ -33,9 +36,13 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import BrokerId
 
 _LONGEST_NAME: Final = 249
-_OF_A_LISTENER: Final = "listener.name."
-_CREATION_RATE: Final = "max.connection.creation.rate"
-_MOST_RATE: Final = 2**31 - 1
+_LISTS: Final[Mapping[int, Mapping[str, Setting]]] = {
+    ConfigResourceType.BROKER: BROKER_SETTINGS,
+    ConfigResourceType.CLIENT_METRICS: CLIENT_METRICS_SETTINGS,
+}
+"""The settings of resources that are not topics, to whose lists values can be appended."""
+_OF_ALL_BROKERS: Final = {*LISTENER_LIMITS, "num.network.threads"}
+"""Settings of a single listener that can be set for all brokers together."""
 MAX_SETTINGS_PER_RESOURCE: Final = 1_000
 """More than any resource has: a request with more settings contains unknown or duplicate names."""
 
@@ -143,21 +150,26 @@ def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
     """Return a resource's settings after `change`. A list contains at least the values appended to it, joined as Kafka
     does: an empty value leaves an empty entry, which not every list allows."""
     after = {} if change.replace else dict(_before(change, image))
-    for operation in change.operations:
-        if operation.operation is ConfigOperationType.DELETE:
-            after.pop(operation.name, None)
-        elif operation.operation is ConfigOperationType.APPEND and operation.value is not None:
-            is_of_client_metrics = change.resource_type == ConfigResourceType.CLIENT_METRICS
-            settings = CLIENT_METRICS_SETTINGS if is_of_client_metrics else TOPIC_SETTINGS
-            setting = settings.get(operation.name)
-            if setting is None or setting.type is not ConfigType.LIST:
-                continue  # refused by the metadata log
-            known = filter(None, (after.get(operation.name) or operation.inherited or "").split(","))
-            appended = operation.value.rstrip(",").split(",")
-            after[operation.name] = ",".join((*known, *appended))
-        elif operation.operation is ConfigOperationType.SET and operation.value is not None:
-            after[operation.name] = operation.value
+    settings = _LISTS.get(change.resource_type, TOPIC_SETTINGS)
+    for name, value, operation, inherited in map(_parts, change.operations):
+        if operation is ConfigOperationType.DELETE:
+            after.pop(name, None)
+        elif value is None:
+            continue  # refused by the metadata log
+        elif operation is ConfigOperationType.SET:
+            after[name] = value
+        elif name in settings and settings[name].type is ConfigType.LIST:  # others are refused by the metadata log
+            known = list(filter(None, (after.get(name) or inherited or "").split(",")))
+            if operation is ConfigOperationType.APPEND:
+                after[name] = ",".join((*known, *value.rstrip(",").split(",")))
+            elif change.resource_type == ConfigResourceType.BROKER:
+                subtracted = set(value.split(","))
+                after[name] = ",".join(each for each in known if each not in subtracted)
     return after
+
+
+def _parts(operation: ConfigOperation) -> tuple[str, str | None, ConfigOperationType, str | None]:
+    return operation.name, operation.value, operation.operation, operation.inherited
 
 
 def added_bytes(change: ConfigChange, image: Image) -> int:
@@ -197,48 +209,54 @@ def _check_lengths(change: ConfigChange) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
-def _rate_problem(operation: ConfigOperation) -> str | None:
-    """Return an error message if a change gives a listener a connection rate that is not a positive number."""
-    is_rate = operation.name.startswith(_OF_A_LISTENER) and operation.name.endswith(f".{_CREATION_RATE}")
-    if not is_rate or operation.operation is not ConfigOperationType.SET or operation.value is None:
-        return None
-    is_sound = 0 < whole_number(operation.value, 0) <= _MOST_RATE
-    return None if is_sound else f"Invalid {_CREATION_RATE} {shortened(operation.value)}"
-
-
 def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerConfig, static: BrokerConfig) -> None:
-    """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka)."""
-    allowed = DYNAMIC_SETTINGS - CLUSTER_SETTINGS if change.resource_name else DYNAMIC_SETTINGS
-    for operation in change.operations:
-        if operation.name not in allowed and not _is_unknown(operation.name):
-            name = shortened(operation.name)
-            if name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
-                problem = f"Broker-level {name} cannot be altered while ELR is enabled."
-                raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
-            if operation.name in CERTIFICATES:
-                problem = (
-                    "These security configs can be dynamically updated only per-listener using the listener prefix: "
-                )
-                problem += f"[{name}]"
-            elif operation.name in CLUSTER_SETTINGS:
-                problem = f"{name} can only be set for all brokers, not for a single one"
-            else:
-                problem = f"Cannot update these configs dynamically: [{name}]"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
-        try:
-            check_length(operation.value or "")
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        if (rate_problem := _rate_problem(operation)) is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, rate_problem)
-        if not change.resource_name and operation.name.startswith(_OF_A_LISTENER):
-            problem = "Cannot update these configs at default cluster level, broker id must be specified: "
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}[{shortened(operation.name)}]")
-    every = settings_after(change, image)
-    after = {name: value for name, value in every.items() if name in allowed}
+    """Check that brokers' settings can be changed, and their values. Raises KafkaError (INVALID_REQUEST, as Kafka).
+
+    As in Kafka, a setting may be deleted even if it can no longer be set.
+    """
+    is_own = bool(change.resource_name)
+    written = [each for each in change.operations if each.operation is not ConfigOperationType.DELETE]
+    for operation in written:
+        _check_can_change(operation.name)
+    _check_lengths(change)
+    before = Levels(
+        image.configs(ConfigResourceType.BROKER, change.resource_name if is_own else str(config.node_id)),
+        image.cluster_configs(),
+    )
+    after = settings_after(change, image)
     try:
-        check_settings(after, config, static)
-        if change.resource_name:
-            with_certificates(static, every, strictly=True)
+        for operation in written:
+            check_value(operation.name, after.get(operation.name, ""))
+        for operation in change.operations:
+            _check_level(operation, image, is_own=is_own)
+        check_settings(before, before._replace(**{"own" if is_own else "cluster": after}), static)
+        if is_own:
+            with_certificates(static, after, strictly=True)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+
+
+def _check_can_change(name: str) -> None:
+    """Check that a setting can change while brokers run. Raises KafkaError."""
+    if name in DYNAMIC_SETTINGS or _is_unknown(name):
+        return
+    problem = "Cannot update these configs dynamically"
+    if name in CERTIFICATES:
+        problem = "These security configs can be dynamically updated only per-listener using the listener prefix"
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}: [{shortened(name)}]")
+
+
+def _check_level(operation: ConfigOperation, image: Image, *, is_own: bool) -> None:
+    """Check that a setting can be altered for one broker (`is_own`), or for all. Raises KafkaError."""
+    name = operation.name
+    if is_own and name == MIN_INSYNC_REPLICAS and image.has_eligible_leader_replicas:
+        problem = f"Broker-level {name} cannot be altered while ELR is enabled."
+        raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+    if operation.operation is ConfigOperationType.DELETE:
+        return
+    if is_own and name in CLUSTER_SETTINGS:
+        problem = f"{name} can only be set for all brokers, not for a single one"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+    if not is_own and name.startswith(PREFIX) and name.removeprefix(PREFIX).partition(".")[2] not in _OF_ALL_BROKERS:
+        problem = "Cannot update these configs at default cluster level, broker id must be specified"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}: [{shortened(name)}]")

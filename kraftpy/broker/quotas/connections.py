@@ -5,7 +5,8 @@ at most `socket.listen.backlog.size` connections wait to be served, as many as a
 and at most as many again wait to be closed because of their address's rate. Any more are closed at once.
 
 With several listeners, the one for other brokers is exempt from the broker's rate, as in Kafka. A listener's own rate
-is `listener.name.<name>.max.connection.creation.rate`, from the file or the metadata. Without any rate, a new
+is `listener.name.<name>.max.connection.creation.rate`, from the file or the metadata, for this broker or all. Without
+any rate, a new
 connection costs a few comparisons.
 
 Host names are resolved when their quota is set or when the broker starts. Addresses are compared in one form.
@@ -23,9 +24,6 @@ from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.quotas.hosts import addresses_of, normal_address
 from kraftpy.broker.slicing import in_slices
-from kraftpy.config import BrokerConfig
-from kraftpy.config.settings import whole_number
-from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.metadata.image import Image
 from kraftpy.ports import Clock
 from kraftpy.quotas.connections import ConnectionRates
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RATE: Final = "max.connection.creation.rate"
 NO_LIMIT: Final = 2**31 - 1
 _LOOKED_UP_AT_ONCE: Final = 1_000
 """How many addresses are brought into their one form in one go: some 5 ms."""
@@ -76,11 +73,6 @@ class ConnectionQuotas:
         self._rates = ConnectionRates(first.quota_window_num, first.quota_window_size_seconds * 1000)
         self._waiting: Counter[tuple[str, bool]] = Counter()
         self._most_waiting = max(1, first.socket_listen_backlog_size)
-        self._given = {
-            listener.name: whole_number(first.given[name].text, NO_LIMIT)
-            for listener in first.client_listeners
-            if (name := setting_of(listener.name)) in first.given
-        }
         self._protected = first.inter_broker_listener if len(first.client_listeners) > 1 else None
         self._by_address: dict[str, float] = {}
         self._default: float | None = None
@@ -92,7 +84,8 @@ class ConnectionQuotas:
         config, image = self._settings.config, self._image()
         limits = image.quotas.limits
         of_broker = None if listener == self._protected else _limited(config.max_connection_creation_rate)
-        of_listener = self._of_listener(listener, config, image)
+        own_rate = self._settings.limits_of(listener).creation_rate
+        of_listener = None if own_rate is None else _limited(own_rate)
         of_address, address = None, ""
         if limits.of_ips:
             if self._found_in != (limits, limits.changes):
@@ -128,12 +121,6 @@ class ConnectionQuotas:
                 connection.abort()
 
         asyncio.get_running_loop().call_later(seconds, end)
-
-    def _of_listener(self, listener: str, config: BrokerConfig, image: Image) -> float | None:
-        of_node = image.configs(ConfigResourceType.BROKER, str(config.node_id))
-        text = of_node.get(setting_of(listener)) if of_node else None
-        rate = whole_number(text, NO_LIMIT) if text else self._given.get(listener, NO_LIMIT)
-        return _limited(rate)
 
     def _look_up(self, limits: Limits) -> None:
         """Take over changed quotas of addresses, many of them in slices; until then the earlier ones hold.
@@ -186,11 +173,6 @@ class ConnectionQuotas:
     def _complain(self, kind: str, connection: Connection, why: str) -> None:
         host = connection.client_host
         self._complaints.write(logger, logging.WARNING, kind, host, "connection %s refused: %s", host, why)
-
-
-def setting_of(listener: str) -> str:
-    """Return the name of the setting with a listener's own rate."""
-    return f"listener.name.{listener.lower()}.{RATE}"
 
 
 def _limited(rate: int) -> float | None:

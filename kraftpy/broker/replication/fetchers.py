@@ -67,6 +67,10 @@ _POSITIONS_AT_ONCE = 500
 """Partitions that get a position, or are looked up for a response, before others get the event loop."""
 
 
+_SHARED_AT_ONCE = 500
+"""Partitions that get another fetcher before others get the event loop."""
+
+
 class Fetchers:
     """Every fetcher of this broker."""
 
@@ -113,6 +117,17 @@ class Fetchers:
         self._is_started = False
         if self._ending:
             await asyncio.wait(self._ending)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over settings that changed while the broker runs; another number of fetchers shares the partitions."""
+        before, self.config = self.config, config
+        if config.num_replica_fetchers != before.num_replica_fetchers:
+            self._tasks.create_task(self._share_again(), name="partitions for another number of fetchers")
+
+    async def _share_again(self) -> None:
+        async for keys in in_slices(list(self._fetcher_of), _SHARED_AT_ONCE):
+            held = [(key, fetcher) for key in keys if (fetcher := self._fetcher_of.get(key)) is not None]
+            self.assign([(fetcher.replicas[key], fetcher.leader) for key, fetcher in held if key in fetcher.replicas])
 
     def assign(self, changes: Iterable[tuple[Replica, BrokerId]]) -> None:
         """Fetch these partitions from these leaders from now on; `NO_LEADER` means not to fetch it."""

@@ -7,7 +7,7 @@ of their own: `cluster` (the cluster as a whole), `transactions`, `share` (share
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kraftpy.client.admin.acls import AclAdmin
@@ -25,10 +25,12 @@ from kraftpy.client.admin.messages import (
     read_log_dir,
     read_member,
     read_streams_group,
+    resource_errors,
 )
 from kraftpy.client.admin.model import (
     ConfigEntry,
     ConfigSource,
+    ConfigSynonym,
     GroupDescription,
     GroupListing,
     LogDir,
@@ -62,6 +64,7 @@ from kraftpy.protocol.messages import (
     describe_groups,
     describe_log_dirs,
     incremental_alter_configs,
+    list_config_resources,
     list_groups,
     offset_delete,
     streams_group_describe,
@@ -167,9 +170,14 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, Tok
     # --- settings -------------------------------------------------------------------------------------------------
 
     async def describe_configs(
-        self, resources: Iterable[Resource], *, names: Sequence[str] | None = None, documentation: bool = False
+        self,
+        resources: Iterable[Resource],
+        *,
+        names: Sequence[str] | None = None,
+        documentation: bool = False,
+        synonyms: bool = False,
     ) -> dict[Resource, dict[str, ConfigEntry]]:
-        """Return the settings of topics and brokers, by name; with `names`, only those."""
+        """Return the settings of resources, by name; with `names`, only those. The broker "" stands for all brokers."""
         found: dict[Resource, dict[str, ConfigEntry]] = {}
         for node_id, listed in by_broker(resources).items():
             request = describe_configs.DescribeConfigsRequest(
@@ -181,6 +189,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, Tok
                     )
                     for kind, name in listed
                 ],
+                include_synonyms=synonyms,
                 include_documentation=documentation,
             )
             answer = await self._ask(node_id, ApiKey.DESCRIBE_CONFIGS, request, config_errors)
@@ -193,10 +202,21 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin, UserAdmin, AclAdmin, Tok
                         is_read_only=entry.read_only,
                         is_sensitive=entry.is_sensitive,
                         documentation=entry.documentation,
+                        synonyms=tuple(
+                            ConfigSynonym(name=each.name, value=each.value, source=ConfigSource(each.source))
+                            for each in entry.synonyms
+                        ),
                     )
                     for entry in result.configs
                 }
         return found
+
+    async def list_config_resources(self, kinds: Collection[ResourceType] = ()) -> list[Resource]:
+        """List the resources that have settings, or may have: all, or those of some kinds (KIP-1142)."""
+        request = list_config_resources.ListConfigResourcesRequest(resource_types=[int(kind) for kind in kinds])
+        low = 0 if set(kinds) == {ResourceType.CLIENT_METRICS} else 1
+        answer = await self._ask(None, ApiKey.LIST_CONFIG_RESOURCES, request, resource_errors, low=low)
+        return [(ResourceType(each.resource_type), each.resource_name) for each in answer.config_resources]
 
     async def alter_configs(
         self,

@@ -31,6 +31,7 @@ from kraftpy.protocol.messages import (
     describe_quorum,
     describe_topic_partitions,
     incremental_alter_configs,
+    list_config_resources,
     share_group_describe,
     streams_group_describe,
 )
@@ -91,6 +92,11 @@ def config_errors(answer: describe_configs.DescribeConfigsResponse) -> None:
     """Raise the first error in the answer."""
     for result in answer.results:
         check(result.error_code, f"settings of {result.resource_name!r}", result.error_message)
+
+
+def resource_errors(answer: list_config_resources.ListConfigResourcesResponse) -> None:
+    """Raise KafkaError if resources could not be listed."""
+    check(answer.error_code, "resources with settings not listed")
 
 
 def alter_errors(

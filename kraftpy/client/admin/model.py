@@ -38,6 +38,15 @@ class ClientQuota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    """A setting that gives the value, or would if others were not set. `value` is None if it is sensitive."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
     """One setting. `value` is None if it is sensitive."""
 
@@ -47,6 +56,8 @@ class ConfigEntry:
     is_read_only: bool = False
     is_sensitive: bool = False
     documentation: str | None = None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """What gives the value, in order of precedence; empty unless asked for."""
 
     @property
     def is_default(self) -> bool:

@@ -8,7 +8,7 @@ Left out: concurrent use (call from one thread at a time).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -357,9 +357,16 @@ class BlockingAdmin:
         *,
         names: Sequence[str] | None = None,
         documentation: bool = False,
+        synonyms: bool = False,
     ) -> dict[tuple[ResourceType, str], dict[str, ConfigEntry]]:
-        """Return the settings of topics and brokers, by name; with `names`, only those."""
-        return self._loop.run(self._admin.describe_configs(resources, names=names, documentation=documentation))
+        """Return the settings of resources, by name; with `names`, only those. The broker "" stands for all brokers."""
+        return self._loop.run(
+            self._admin.describe_configs(resources, names=names, documentation=documentation, synonyms=synonyms)
+        )
+
+    def list_config_resources(self, kinds: Collection[ResourceType] = ()) -> list[tuple[ResourceType, str]]:
+        """List the resources that have settings, or may have: all, or those of some kinds (KIP-1142)."""
+        return self._loop.run(self._admin.list_config_resources(kinds))
 
     def alter_configs(
         self,

@@ -57,7 +57,10 @@ BROKER_NAMES = """
     remote.log.manager.copy.max.bytes.per.second transaction.partition.verification.enable
     producer.id.expiration.ms transaction.two.phase.commit.enable log.message.timestamp.type cordoned.log.dirs
     log.roll.ms log.roll.hours log.flush.interval.messages log.index.size.max.bytes log.preallocate
-    group.coordinator.rebalance.protocols share.fetch.purgatory.purge.interval.requests
+    group.coordinator.rebalance.protocols share.fetch.purgatory.purge.interval.requests log.roll.jitter.ms
+    log.local.retention.ms log.cleaner.min.cleanable.ratio group.share.assignment.interval.ms
+    listener.name.plaintext.max.connections listener.name.plaintext.max.connection.creation.rate
+    listener.name.other.max.connections
 """
 
 
@@ -288,11 +291,25 @@ def values_of_client_metrics(differ: Differ) -> None:
 def values_of_broker_settings(differ: Differ) -> None:
     for node in ("", "1"):
         for name in BROKER_NAMES.split():
-            for value in ("1", "10000", "abc", "true", "delete", "gzip", ""):
+            for value in ("1", "10000", "0", "-1", "100000", "abc", "true", "delete", "gzip", ""):
                 body = altered(BROKER, node, (name, SET, value))
                 differ.ask("incremental_alter_configs", body, 1, note=f"{node!r} {name}={value}")
             body = altered(BROKER, node, (name, DELETE, None))
             differ.ask("incremental_alter_configs", body, 1, note=f"{node!r} {name} deleted")
+
+
+@scenario
+def lists_of_broker_settings(differ: Differ) -> None:
+    for name in ("log.cleanup.policy", "log.retention.ms", "background.threads", "no.such", "ssl.cipher.suites"):
+        for operation in (APPEND, SUBTRACT):
+            for value in ("compact", "delete", "burn", "compact,delete"):
+                body = altered(BROKER, "", (name, operation, value))
+                differ.ask("incremental_alter_configs", body, 1, note=f"{name} operation {operation} {value}")
+    for operation, value in ((APPEND, "compact"), (SUBTRACT, "delete"), (APPEND, "compact"), (DELETE, None)):
+        body = altered(BROKER, "", ("log.cleanup.policy", operation, value), validate=False)
+        differ.ask("incremental_alter_configs", body, 1, note=f"operation {operation} {value}")
+        body = described(BROKER, "", ["log.cleanup.policy"], include_synonyms=True)
+        differ.ask("describe_configs", body, 4, note=f"after operation {operation} {value}", eventually=True)
 
 
 @scenario

@@ -2,10 +2,11 @@ import java.lang.reflect.AccessibleObject;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.server.config.DynamicBrokerConfig;
 
 /**
- * Prints every setting of the Apache Kafka in the class path, one a line: kind, name, type, default, and whether it is
- * internal, with tabs in between. Kept as kafka_settings.tsv, against which the tests hold kraftpy's tables:
+ * Prints every setting of the Apache Kafka in the class path, one a line: kind, name, type, default, whether it is
+ * internal, and for one of brokers, how it can change while they run, with tabs in between. Kept as kafka_settings.tsv, against which the tests hold kraftpy's tables:
  *
  *     javac -cp "LIB/*" -d OUT PrintSettings.java && java -cp "LIB/*:OUT" PrintSettings
  *
@@ -24,13 +25,15 @@ public class PrintSettings {
     };
 
     public static void main(String[] arguments) throws Exception {
+        Map<String, String> modes = DynamicBrokerConfig.dynamicConfigUpdateModes();
         for (String[] kind : KINDS) {
             for (Map.Entry<String, ConfigDef.ConfigKey> entry : new TreeMap<>(settings(kind[1], kind[2]).configKeys()).entrySet()) {
                 ConfigDef.ConfigKey key = entry.getValue();
                 String text = key.hasDefault() ? ConfigDef.convertToString(key.defaultValue, key.type) : null;
                 String shown = text == null ? "null" : '"' + text + '"';
                 String visible = key.internalConfig ? "internal" : "public";
-                System.out.println(String.join("\t", kind[0], entry.getKey(), key.type.name(), shown, visible));
+                String change = kind[0].equals("broker") ? "\t" + modes.getOrDefault(entry.getKey(), "read-only") : "";
+                System.out.println(String.join("\t", kind[0], entry.getKey(), key.type.name(), shown, visible) + change);
             }
         }
     }
