@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-failover bench-groups bench-kafka bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-failover bench-groups bench-kafka bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -34,6 +34,12 @@ test: $(VENV)/.dev   ## the tests, and chaos-sim beside them: its output follows
 	@sh tests/system-packages.sh $(BIN)/python
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going tests-side-by-side chaos-sim-beside; \
 		status=$$?; cat build/chaos-sim.txt; exit $$status
+
+# The environment is one of its own, named after the interpreter; `make test-python PYTHON=python3.13 TESTS=tests/log`.
+test-python:  ## the tests with another Python: make test-python PYTHON=python3.13
+	$(PYTHON) -m venv .venv-$(notdir $(PYTHON))
+	.venv-$(notdir $(PYTHON))/bin/python -m pip install --quiet --editable '.[dev]'
+	.venv-$(notdir $(PYTHON))/bin/python -m pytest --numprocesses 4 --dist loadfile $(TESTS)
 
 # Nodes and clients wait for one another much of the time: four processes keep two cores busy.
 tests-side-by-side:

@@ -64,10 +64,10 @@ async def broker(answer: Answer) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        await server.wait_closed()
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        await server.wait_closed()  # from Python 3.12 on, connections are waited for too
 
 
 async def old_broker(key: int, version: int, correlation_id: int) -> bytes | None:
