@@ -6,8 +6,7 @@ and at most as many again wait to be closed because of their address's rate. Any
 
 With several listeners, the one for other brokers is exempt from the broker's rate, as in Kafka. A listener's own rate
 is `listener.name.<name>.max.connection.creation.rate`, from the file or the metadata, for this broker or all. Without
-any rate, a new
-connection costs a few comparisons.
+any rate, a new connection costs a few comparisons.
 
 Host names are resolved when their quota is set or when the broker starts. Addresses are compared in one form.
 """
