@@ -29,7 +29,8 @@ final class KeyStores {
                 if (!type.equals("PEM")) {
                     String prefix = name.substring(0, name.indexOf("ssl."));
                     String password = settings.remove(store + "password");
-                    String keyPassword = settings.getOrDefault(prefix + "ssl.key.password", password);
+                    String given = settings.remove(prefix + "ssl.key.password");
+                    String keyPassword = given == null ? password : given;
                     Path pem = Files.createTempFile(directory, "store", ".pem");
                     Files.writeString(pem, pem(Path.of(settings.get(name)), type, password, keyPassword));
                     settings.put(name, pem.toString());
@@ -37,7 +38,6 @@ final class KeyStores {
                 }
             }
         }
-        settings.keySet().removeIf(name -> name.endsWith("ssl.key.password"));
     }
 
     private static String pem(Path path, String type, String password, String keyPassword) {
