@@ -49,6 +49,7 @@ def fetch(
     try:
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=trusted)
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=MOST_SECONDS, context=context)
         else:
             connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=MOST_SECONDS)

@@ -6,6 +6,9 @@ decrypted with `ssl.key.password`.
 
 Cipher suites have IANA's names, as in Java. The standard library cannot choose among those of TLS 1.3: a list without
 any of them turns TLS 1.3 off, a list of exactly these turns TLS 1.2 off, and a list with only some of them is refused.
+
+Every certificate in a trust store is trusted by itself, as in Java: it may be of an intermediate authority or of a
+single peer, and several may have the same name.
 """
 
 from __future__ import annotations
@@ -102,6 +105,7 @@ def _text_of_keys(store: Store) -> tuple[str, str]:
 
 
 def _trust(context: ssl.SSLContext, store: Store | None, purpose: ssl.Purpose) -> None:
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if store is None:
         context.load_default_certs(purpose)
         return

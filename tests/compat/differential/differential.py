@@ -42,6 +42,8 @@ from worlds import OPEN, SETTINGS  # noqa: E402
 
 RECORDED_SECONDS = 2.0
 """A scenario that takes kraftpy alone longer than this is not recorded: the tests have to be quick."""
+PATIENCE = ("broker.session.timeout.ms", "60000")
+"""On a machine that stalls, Kafka's controller would fence its only broker: all epochs of leaders would differ then."""
 
 
 def load_scenarios() -> None:
@@ -62,6 +64,8 @@ def compare(options: argparse.Namespace, scenarios: list[Scenario]) -> tuple[Out
     outcomes = Outcomes(KnownDifferences(known_differences.read()))
     kept: dict[str, list[recording.Kept]] = {}
     extra = {**SETTINGS[options.world], **dict(setting.split("=", 1) for setting in options.extra)}
+    if options.nodes == 1 and not options.record:
+        extra.setdefault(*PATIENCE)
     kinds: tuple[Kind, ...] = ("kafka", "kraftpy")
     with ExitStack() as stack:
         clusters = [stack.enter_context(running(kind, options.nodes, extra)) for kind in kinds]

@@ -57,7 +57,8 @@ CLUSTER = (
     Line("features upgrade --feature group.version=9", masks=_LOCAL_CONTROLLER),
     Line("features upgrade --feature nonsense.version=1", masks=_LOCAL_CONTROLLER),
     Line("features upgrade --feature share.version=1"),
-    Line("features upgrade --release-version 4.3"),
+    # kraft.version 1 has to wait until every voter has told Kafka's controller which versions it supports.
+    Line("features upgrade --release-version 4.3", until=r"(?s)\A(?!.*not all of the voters support it)"),
     Line("features downgrade --feature transaction.version=1 --dry-run"),
     Line("features downgrade --feature metadata.version=1", masks=_LOCAL_CONTROLLER),
     Line("features downgrade --metadata 3.2"),

@@ -29,15 +29,18 @@ final class KeyStores {
                 if (!type.equals("PEM")) {
                     String prefix = name.substring(0, name.indexOf("ssl."));
                     String password = settings.remove(store + "password");
-                    String keyPassword = settings.getOrDefault(prefix + "ssl.key.password", password);
-                    Path pem = Files.createTempFile(directory, "store", ".pem");
-                    Files.writeString(pem, pem(Path.of(settings.get(name)), type, password, keyPassword));
-                    settings.put(name, pem.toString());
+                    String own = settings.remove(prefix + "ssl.key.password");
+                    String keyPassword = own == null ? password : own;
                     settings.put(store + "type", "PEM");
+                    Path given = Path.of(settings.get(name));
+                    if (Files.exists(given)) { // one that does not is for a listener that has its own
+                        Path pem = Files.createTempFile(directory, "store", ".pem");
+                        Files.writeString(pem, pem(given, type, password, keyPassword));
+                        settings.put(name, pem.toString());
+                    }
                 }
             }
         }
-        settings.keySet().removeIf(name -> name.endsWith("ssl.key.password"));
     }
 
     private static String pem(Path path, String type, String password, String keyPassword) {

@@ -43,6 +43,7 @@ final class Relay {
         this.builder = instance(builder);
         this.listener = listener;
         this.target = target;
+        name(); // one that cannot be had is told before anything is opened
         server.bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), port));
         start(this::acceptAll);
     }
