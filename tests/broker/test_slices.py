@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -254,6 +255,16 @@ async def test_a_crowd_that_asks_for_all_topics_costs_one_answer_in_slices(monke
     assert len(decode(MetadataResponse, only.body, 12).topics) == topics
 
 
+@pytest.fixture
+def _frozen_again() -> Iterator[None]:
+    """Leave frozen what the other tests have frozen: no collection looks at it while this test thaws it."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_frozen_again")
 def test_a_full_collection_that_takes_long_sets_aside_what_there_is() -> None:
     usual = gc.get_threshold()
     collections = Collections()

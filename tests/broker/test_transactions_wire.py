@@ -49,6 +49,7 @@ from kraftpy.protocol.messages.write_txn_markers import (
 )
 from kraftpy.protocol.record_batch import split_batches
 from kraftpy.testing.cluster import EmbeddedBroker
+from tests.waiting import eventually
 
 FEW_PARTITIONS = {"offsets.topic.num.partitions": "4", "transaction.state.log.num.partitions": "4"}
 both = pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
@@ -167,7 +168,7 @@ def test_rule_30_v2_adds_partitions_by_writing_and_v1_may_not_write_to_what_was_
         found = described(connection, producer.transactional_id)
         assert [(each.topic, list(each.partitions)) for each in found.topics] == [(topic, partitions)]
         assert producer.end(commit=True) is ErrorCode.NONE
-    assert [latest(connection, topic, 1), latest(connection, topic, 0)] == [2, 2]
+    eventually(lambda: latest(connection, topic, 1) == latest(connection, topic, 0) == 2, "the markers are written")
 
 
 def test_rule_30_a_batch_after_the_end_opens_nothing_that_would_hang(connection: socket.socket, topic: str) -> None:

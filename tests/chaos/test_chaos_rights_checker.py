@@ -96,6 +96,14 @@ WRONG: dict[str, tuple[str, Parts]] = {
         "unrefused",
         [attempt(needs=READ, errors=("UNKNOWN_TOPIC_OR_PARTITION",))],
     ),
+    "a group is told by a broker that does not coordinate it": (
+        "unrefused",
+        [attempt(needs=("READ", "GROUP", "g"), errors=("NOT_COORDINATOR",))],
+    ),
+    "one error of several is another broker's": (
+        "unrefused",
+        [attempt(needs=READ, errors=("NOT_COORDINATOR", "UNKNOWN_TOPIC_OR_PARTITION"))],
+    ),
     "another right is there": ("unrefused", [change("grant", binding("DESCRIBE")), attempt(needs=READ)]),
     "a right on topics for the cluster": (
         "unrefused",
@@ -142,6 +150,9 @@ WRONG: dict[str, tuple[str, Parts]] = {
 }
 
 RIGHT: dict[str, Parts] = {
+    "a broker that does not coordinate the group looks at no topics": [
+        attempt(needs=READ, errors=("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"))
+    ],
     "a topic is told after the right": [change("grant", ALLOW), attempt(("topic", "t"), ("record", "t"), needs=READ)],
     "the right has no answer": [change("grant", ALLOW, "info"), attempt(("record", "t"), needs=READ)],
     "the right was taken back, and the broker lags": [
