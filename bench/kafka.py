@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import machine
 from bench.brokers import Running
-from bench.pairs import Figures, Runs, ended, in_turn, median, met, options, ratio_of
+from bench.pairs import Figures, Runs, ended, in_turn, median, met, options, ratio_of, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "compat")]
@@ -283,15 +283,15 @@ def main() -> int:
         if arguments.only is None or "start" in arguments.only:
             lines += ["", *start_and_memory(nodes)]
             print("\n".join(lines[-3:]), file=sys.stderr, flush=True)
-    head = [
-        "# Beside Apache Kafka 4.3.1",
-        "",
-        "Written by `make bench-kafka` (`python -m bench.kafka`); do not edit.",
-        "",
-        *(f"- {line}" for line in machine.describe(Path(tempfile.gettempdir()))),
-        f"- load average {load_before:.1f} before; medians of {arguments.pairs} pairs",
-    ]
-    arguments.output.write_text("\n".join([*head, *lines]) + "\n")
+    write_results(
+        arguments.output,
+        "Speed",
+        "bench-kafka",
+        lines,
+        directory=Path(tempfile.gettempdir()),
+        load_before=load_before,
+        pairs=arguments.pairs,
+    )
     return 0
 
 

@@ -6,7 +6,10 @@ import json
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
+
+from bench import machine
 
 Figures = dict[str, Any]
 Runs = list[list[Figures]]
@@ -51,3 +54,18 @@ def options(settings: Sequence[str]) -> list[str]:
 def met(yes: bool) -> str:
     """Say whether a target was reached."""
     return "met" if yes else "missed"
+
+
+def write_results(
+    output: Path, title: str, target: str, lines: Sequence[str], *, directory: Path, load_before: float, pairs: int
+) -> None:
+    """Write the file of results that `make` with this target keeps: the machine, the number of pairs, the lines."""
+    head = [
+        f"# {title}, beside Apache Kafka 4.3.1",
+        "",
+        f"Written by `make {target}` (`python -m {target.replace('-', '.')}`); do not edit.",
+        "",
+        *(f"- {line}" for line in machine.describe(directory)),
+        f"- load average {load_before:.1f} before; medians of {pairs} pairs",
+    ]
+    output.write_text("\n".join([*head, *lines]) + "\n")

@@ -25,7 +25,7 @@ import psutil
 
 from bench import machine
 from bench.brokers import Running
-from bench.pairs import Runs, ended, in_turn, median, met, options, ratio_of
+from bench.pairs import Runs, ended, in_turn, median, met, options, ratio_of, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "compat")]
@@ -401,15 +401,15 @@ def main() -> int:
                 print(f"{name} ...", file=sys.stderr, flush=True)
                 lines += ["", *section(sides, arguments)]
                 print("\n".join(lines[-12:]), file=sys.stderr, flush=True)
-    head = [
-        "# The cost of security, beside Apache Kafka 4.3.1",
-        "",
-        "Written by `make bench-security` (`python -m bench.security`); do not edit.",
-        "",
-        *(f"- {line}" for line in machine.describe(arguments.directory)),
-        f"- load average {load_before:.1f} before; medians of {arguments.pairs} pairs",
-    ]
-    arguments.output.write_text("\n".join([*head, *lines]) + "\n")
+    write_results(
+        arguments.output,
+        "The cost of security",
+        "bench-security",
+        lines,
+        directory=arguments.directory,
+        load_before=load_before,
+        pairs=arguments.pairs,
+    )
     return 0
 
 
