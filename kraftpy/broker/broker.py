@@ -232,6 +232,9 @@ class Broker:
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
         self.settings.then(self.group_settings.configure, self.coordinators.settings.configure, self.fetchers.configure)
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
+        self.settings.then(self.peers.configure, self.own_requests.configure, self.share_states.configure)
+        if self.links is not None:
+            self.settings.then(self.links.configure)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self._is_stopping = False

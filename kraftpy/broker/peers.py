@@ -83,6 +83,10 @@ class Peers:
         """Each with the identity that this broker has claimed on it."""
         self._opening: dict[BrokerId, asyncio.Lock] = {}
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Use changed settings for connections opened from now on."""
+        self._config = config
+
     async def ask(self, broker_id: BrokerId, key: ApiKey, request: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
         """Send in the highest version both support, and return the response. Raises KafkaError (NETWORK_EXCEPTION)."""
         connection = await self._connection(broker_id)

@@ -39,6 +39,7 @@ class OwnRequests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._peers = Peers(broker.config, lambda: broker.image, broker.proof)
+        self.configure = self._peers.configure
 
     async def produce(self, broker_id: BrokerId, request: ProduceRequest) -> ProduceResponse:
         """Produce to a partition's leader, with acknowledgement. Raises KafkaError (NETWORK_EXCEPTION)."""

@@ -154,14 +154,18 @@ class Links:
 
     def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
         """Use the TLS and SASL settings of the controller listeners. Call it before `listen`."""
-        if config.controller_security is not None:
-            self._own_security = functools.partial(security_to_controllers, config)
+        self.configure(config)
         controllers = [each for each in config.secured if each.listener in config.controller_listener_names]
         if controllers:
             self.security = listeners
             self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
             self._proving = frozenset(each.listener for each in controllers if each.proves_clients)
             self._named = frozenset(each.listener for each in controllers)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Use changed settings for links that this node opens from now on."""
+        if config.controller_security is not None:
+            self._own_security = functools.partial(security_to_controllers, config)
 
     async def own_security(self) -> Security | None:
         """Return the security of this node's connections to controllers, reading files; None if they are PLAINTEXT.
