@@ -8,6 +8,7 @@ error and decide what to do; nothing is retried here. On each connection this br
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from kraftpy.client.connection import Connection, ResponseLimit
     from kraftpy.client.security import Login, Security
     from kraftpy.config.security import ListenerSecurity, SaslSettings
+
+logger = logging.getLogger(__name__)
 
 
 def security_between(config: BrokerConfig) -> Security:
@@ -72,6 +75,42 @@ def response_limit(config: BrokerConfig) -> ResponseLimit:
     return ResponseLimit(max(config.socket_request_max_bytes, ResponseLimit().bytes), "socket.request.max.bytes")
 
 
+class OwnSecurity:
+    """The security of the connections that a node opens to a listener: the last one that could be used.
+
+    Keys and certificates are read for each connection, by `make`. If they cannot be used, because a file is just being
+    replaced or a changed setting is wrong, the previous ones are, as on this node's own listeners. The log says so once
+    for each reason. `read` reads files, and may be called from any thread.
+    """
+
+    def __init__(self, make: Callable[[BrokerConfig], Security], config: BrokerConfig | None = None) -> None:
+        self._make = make
+        self._config = config
+        self._last: Security | None = None
+        self._complaint = ""
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Use changed settings for connections opened from now on."""
+        self._config = config
+
+    def read(self) -> Security:
+        """Return the security of the next connection. Raises BrokerUnreachable if none has been usable yet."""
+        from kraftpy.client.connection import BrokerUnreachable
+
+        assert self._config is not None
+        try:
+            self._last = self._make(self._config)
+        except BrokerUnreachable as error:
+            if self._last is None:
+                raise
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                logger.error("Connections to other nodes keep their keys and certificates: %s", error)
+        else:
+            self._complaint = ""
+        return self._last
+
+
 class Peers:
     """The connections to other brokers, opened on demand."""
 
@@ -79,6 +118,7 @@ class Peers:
         self._config = config
         self._image = image
         self._proof = proof
+        self._security = OwnSecurity(security_between, config)
         self._connections: dict[BrokerId, tuple[Connection, tuple[str, str]]] = {}
         """Each with the identity that this broker has claimed on it."""
         self._opening: dict[BrokerId, asyncio.Lock] = {}
@@ -86,6 +126,7 @@ class Peers:
     def configure(self, config: BrokerConfig) -> None:
         """Use changed settings for connections opened from now on."""
         self._config = config
+        self._security.configure(config)
 
     async def ask(self, broker_id: BrokerId, key: ApiKey, request: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
         """Send in the highest version both support, and return the response. Raises KafkaError (NETWORK_EXCEPTION)."""
@@ -122,7 +163,7 @@ class Peers:
                 setup_timeout_ms=self._config.replica_socket_timeout_ms,
                 software=software,
                 limit=response_limit(self._config),
-                security=security_between(self._config),
+                security=self._security.read(),
             )
             self._connections[broker_id] = connection, software
             return connection

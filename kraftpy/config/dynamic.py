@@ -236,10 +236,11 @@ def with_certificates(config: BrokerConfig, own: Mapping[str, str], *, strictly:
     secured = list(config.secured)
     for place, each in enumerate(secured):
         prefix = f"{PREFIX}{each.listener.lower()}."
-        if each.tls is None or each.is_elsewhere or not any(name.startswith(prefix) for name in names):
+        if each.tls is None or not any(name.startswith(prefix) for name in names):
             continue
         try:
-            (found,) = resolve(given, [each.listener], {each.listener: each.protocol})
+            elsewhere = [each.listener] if each.is_elsewhere else []
+            (found,) = resolve(given, [each.listener], {each.listener: each.protocol}, elsewhere)
         except ConfigError:
             if strictly:
                 raise

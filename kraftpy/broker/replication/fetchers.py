@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
-from kraftpy.broker.peers import response_limit, security_between
+from kraftpy.broker.peers import OwnSecurity, response_limit, security_between
 from kraftpy.broker.replication.replica import NO_LEADER, Replica
 from kraftpy.broker.replication.throttle import Throttles
 from kraftpy.broker.slicing import in_slices
@@ -91,6 +91,7 @@ class Fetchers:
         self.broker_epoch = broker_epoch
         self.checkpoint = checkpoint
         self.proof = proof
+        self.security = OwnSecurity(security_between, config)
         self._tasks = tasks
         self.incidents = tasks.incidents
         self._is_started = False
@@ -121,6 +122,7 @@ class Fetchers:
     def configure(self, config: BrokerConfig) -> None:
         """Take over settings that changed while the broker runs; another number of fetchers shares the partitions."""
         before, self.config = self.config, config
+        self.security.configure(config)
         if config.num_replica_fetchers != before.num_replica_fetchers:
             self._tasks.create_task(self._share_again(), name="partitions for another number of fetchers")
 
@@ -317,7 +319,7 @@ class _Fetcher:
             setup_timeout_ms=config.replica_socket_timeout_ms,
             software=self._fetchers.proof.software_for(self.leader),
             limit=response_limit(config),
-            security=security_between(config),
+            security=self._fetchers.security.read(),
         )
 
     async def _pause(self, seconds: float) -> None:

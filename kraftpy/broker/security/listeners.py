@@ -38,7 +38,7 @@ from kraftpy.security.oauthbearer import OauthBearerExchange
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange
 from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramCredential
-from kraftpy.tls import TlsError
+from kraftpy.tls import TlsError, client_context
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
@@ -114,7 +114,7 @@ class SecureListeners:
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._have_changed = asyncio.Event()
         """Settings of certificates have, and were not looked at since."""
-        self._wanted = _tls_of(config)
+        self._wanted, self._elsewhere = _tls_of(config), _elsewhere_of(config)
         self._served = {
             each.listener: _certificate(each, each.tls)
             for each in broker.settings.static.secured
@@ -238,7 +238,7 @@ class SecureListeners:
 
     def configure(self, config: BrokerConfig) -> None:
         """Use changed settings of certificates for new connections, soon."""
-        self._wanted = _tls_of(config)
+        self._wanted, self._elsewhere = _tls_of(config), _elsewhere_of(config)
         self._have_changed.set()
 
     async def check(self, config: BrokerConfig) -> None:
@@ -246,15 +246,24 @@ class SecureListeners:
 
         Only the log says what is wrong with a file: a client must not find out which files this machine has.
         """
-        for listener, tls in _tls_of(config).items():
-            if listener in self._served and tls != self._served[listener].tls:
-                try:
-                    await asyncio.to_thread(self._served[listener].check, tls)
-                except TlsError as error:
-                    why = shortened(str(error))  # as the peer: each reason gets its own line
-                    text = "%s refuses a new certificate: %s"
-                    self._complaints.write(logger, logging.ERROR, "certificates", why, text, listener, why)
-                    raise ConfigError(_REFUSED) from None
+        changed: list[tuple[str, TlsSettings, Callable[[TlsSettings], object]]] = [
+            (listener, tls, self._served[listener].check)
+            for listener, tls in _tls_of(config).items()
+            if listener in self._served and tls != self._served[listener].tls
+        ]
+        changed += [
+            (listener, tls, client_context)
+            for listener, tls in _elsewhere_of(config).items()
+            if tls != self._elsewhere.get(listener)
+        ]
+        for listener, tls, make in changed:
+            try:
+                await asyncio.to_thread(make, tls)
+            except TlsError as error:
+                why = shortened(str(error))  # as the peer: each reason gets its own line
+                text = "%s refuses a new certificate: %s"
+                self._complaints.write(logger, logging.ERROR, "certificates", why, text, listener, why)
+                raise ConfigError(_REFUSED) from None
 
     async def renew_certificates(self) -> None:
         """Look for changed settings and files of certificates every few seconds, and use them for new connections."""
@@ -281,6 +290,11 @@ class SecureListeners:
 def _tls_of(config: BrokerConfig) -> dict[str, TlsSettings]:
     """Return the settings of TLS of this node's own listeners, by name."""
     return {each.listener: each.tls for each in config.secured if each.tls is not None and not each.is_elsewhere}
+
+
+def _elsewhere_of(config: BrokerConfig) -> dict[str, TlsSettings]:
+    """Return the settings of TLS of listeners that only other nodes have, by name."""
+    return {each.listener: each.tls for each in config.secured if each.tls is not None and each.is_elsewhere}
 
 
 def _certificate(security: ListenerSecurity, tls: TlsSettings) -> Certificate:
