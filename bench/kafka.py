@@ -1,6 +1,6 @@
 """Speed beside Apache Kafka: single requests, batches, consumers, many connections, groups, transactions, the start.
 
-    python -m bench.kafka [--pairs N] [--nodes 1 3] [--only NAME ...] [--directory DIR] [--output FILE]
+    python -m bench.kafka [--pairs N] [--nodes 1 3] [--only NAME ...] [--output FILE]
 
 Writes bench/KAFKA.md. Needs a JDK, Maven and a repository that has Apache Kafka. Both clusters run at once with the
 same settings, and take turns: a pair is one run on each, and its ratio is ours divided by Kafka's. Kafka's JVMs are
@@ -44,6 +44,7 @@ BATCHES = ((100, 800_000), (200, 800_000), (1000, 200_000))
 READ = 400_000
 WARM_UP_S = 15.0
 _START_PAIRS = 5
+_BOUND_S = 60.0
 
 Lines = list[str]
 
@@ -66,19 +67,30 @@ class Peer:
         return 1 if self.cluster.count == 1 else -1
 
     def topic(self, name: str, partitions: int) -> str:
-        """Create a topic, replicated to all nodes, unless it is there; return its name."""
+        """Create a topic, replicated to all nodes, unless it is there; return its name once all partitions are led."""
         if name not in self.topics:
             admin = AdminClient({"bootstrap.servers": self.bootstrap})
             admin.create_topics([NewTopic(name, partitions, self.cluster.count)])[name].result(30)
+            self._wait(lambda: _is_led(admin, name, partitions), f"{name} is not led")
             self.topics.add(name)
-            time.sleep(1)
         return name
 
+    def wait_for_nodes(self) -> None:
+        """Wait until all nodes are part of the cluster."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self._wait(lambda: len(admin.list_topics(timeout=10).brokers) == self.cluster.count, "nodes are missing")
+
+    def _wait(self, is_so: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + _BOUND_S
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{self.cluster.kind}: {otherwise}")
+            time.sleep(0.1)
+
     def rate(self, what: str, *arguments: str, more: tuple[str, ...] = ()) -> Figures:
-        """Run `bench.load`; return its figures, and the brokers' processor time."""
-        pids = [self.cluster.process_id(node) for node in range(1, self.cluster.count + 1)]
-        processes = [psutil.Process(pid) for pid in pids]
-        running = Running(name=self.cluster.kind, bootstrap=self.bootstrap, process=processes[0])
+        """Run `bench.load`; return its figures."""
+        first = psutil.Process(self.cluster.process_id(1))
+        running = Running(name=self.cluster.kind, bootstrap=self.bootstrap, process=first)
         return running.load(what, *arguments, *options([f"acks={self.acks}", *more] if what == "produce" else more))
 
     def load(self, what: str, topic: str, seconds: float = 5.0, **given: object) -> Figures:
@@ -89,6 +101,11 @@ class Peer:
         command += ["--seconds", str(seconds), "--pids", pids, "--acks", str(self.acks)]
         command += [part for name, value in given.items() for part in (f"--{name}", str(value))]
         return ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+
+
+def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
+    known = admin.list_topics(topic, timeout=10).topics[topic].partitions
+    return len(known) == partitions and all(each.leader >= 0 for each in known.values())
 
 
 Sides = tuple[Peer, Peer]
@@ -122,12 +139,7 @@ def peers(nodes: int) -> Iterator[Sides]:
             cluster.start()
             found.append(Peer(cluster))
         for peer in found:
-            deadline = time.monotonic() + 60
-            admin = AdminClient({"bootstrap.servers": peer.bootstrap})
-            while len(admin.list_topics(timeout=10).brokers) < nodes:
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"{peer.cluster.kind}: nodes are missing")
-                time.sleep(0.1)
+            peer.wait_for_nodes()
             _warm_up(peer)
         yield found[0], found[1]
 

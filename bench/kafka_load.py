@@ -157,7 +157,7 @@ def end_to_end(bootstrap: str, topic: str, size: int, acks: int, seconds: float)
         took.append(time.perf_counter() - started)
         producer.poll(0)
     consumer.close()
-    return {**percentiles(took[len(took) // 10 :])}
+    return percentiles(took[len(took) // 10 :])
 
 
 def transactions(bootstrap: str, topic: str, size: int, seconds: float, cpu: Processor) -> Figures:
@@ -203,20 +203,24 @@ def members(bootstrap: str, topic: str, seconds: float, count: int, cpu: Process
     """Have `count` members send heartbeats, and commit every fifth time, one after the other."""
     wires: dict[str, Wire] = {}
 
-    def wire_of(group: str) -> Wire:
+    def wire(address: str) -> Wire:
+        if address not in wires:
+            wires[address] = Wire(address)
+        return wires[address]
+
+    def coordinator_of(group: str) -> Wire:
         deadline = time.monotonic() + _BOUND_S
         while True:
-            asked = wires.setdefault(bootstrap, Wire(bootstrap))
-            answer = asked.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group))
+            answer = wire(bootstrap).ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group))
             if not answer.error_code:
-                address = f"{answer.host}:{answer.port}"
-                return wires.setdefault(address, Wire(address))
+                return wire(f"{answer.host}:{answer.port}")
             if time.monotonic() > deadline:
                 raise SystemExit(f"{group} has no coordinator")
             time.sleep(0.05)
 
     stamp, epochs = time.time_ns(), {}
-    groups = {f"g-{stamp}-{number}": wire_of(f"g-{stamp}-{number}") for number in range(count // _MEMBERS_A_GROUP)}
+    names = [f"g-{stamp}-{number}" for number in range(count // _MEMBERS_A_GROUP)]
+    groups = {name: coordinator_of(name) for name in names}
     everybody = [(group, f"{group}-{place}") for group in groups for place in range(_MEMBERS_A_GROUP)]
     for _ in range(5):  # until each has its share
         for group, member in everybody:

@@ -1,7 +1,7 @@
-"""What every simulation needs, loaded and compiled once: imported by the process from which simulations are forked.
+"""Loads and compiles, once, all that simulations need. The process from which they are forked imports this module.
 
 A short run imports the handlers that nodes load when they are first needed, and compiles the codecs of their messages.
-What exists then is set aside (`gc.freeze`), so that a simulation's collections look only at its own objects.
+The objects that exist then are set aside (`gc.freeze`), so that a simulation's collections look only at its own.
 """
 
 from __future__ import annotations

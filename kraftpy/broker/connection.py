@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_buffers()
         if self._task is not None:
             self._task.cancel()
-            # Task, future and connection refer to each other: without this, only the garbage collector frees them.
+            # Task and connection refer to each other: without this, only the garbage collector frees them.
             self._task = None
         self.responses.resume()
         self._closed(self)

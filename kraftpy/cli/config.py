@@ -91,8 +91,8 @@ def list_resources(kinds: tuple[str, ...], bootstrap: str, form: str) -> None:
 @click.argument("resources", nargs=-1, required=True, callback=_all_named, metavar="RESOURCE...")
 @click.option("--all", "every", is_flag=True, help="Show defaults as well.")
 @click.option("--setting", "-s", "names", multiple=True, metavar="NAME", help="Show only this setting; repeatable.")
-@click.option("--synonyms", is_flag=True, help="Show what the value comes from, and what stands behind it.")
-@click.option("--documentation", is_flag=True, help="Show what each setting means.")
+@click.option("--synonyms", is_flag=True, help="Show where each value comes from, and the values behind it.")
+@click.option("--documentation", is_flag=True, help="Show the meaning of each setting.")
 @bootstrap_option
 @format_option
 def describe(

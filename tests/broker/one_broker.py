@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,3 +40,10 @@ async def create(broker: Broker, names: Sequence[str], partitions: int = 1, **mo
     wanted = [CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names]
     request = CreateTopicsRequest(topics=wanted, timeout_ms=int(BOUND_SECONDS * 1000), **more)
     return await topics.create_topics(broker, request, context(ApiKey.CREATE_TOPICS, 7))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that will come about."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not condition():  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.005)

@@ -6,13 +6,13 @@ The clock of quotas moves only when a test moves it, so that every wait is known
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from one_broker import BOUND_SECONDS, running
+from one_broker import BOUND_SECONDS, running, until
 
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.connection import Connection
@@ -119,12 +119,6 @@ def fetch_request(offset: int = 0, session_id: int = 0, session_epoch: int = -1)
 
 def muted(broker: Broker) -> list[Connection]:
     return [connection for connection in broker.connections if connection._is_muted]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(BOUND_SECONDS):
-        while not condition():  # noqa: ASYNC110 - nothing signals this condition
-            await asyncio.sleep(0.005)
 
 
 async def test_a_producer_above_its_quota_is_answered_and_muted_and_nobody_else_waits(tmp_path: Path) -> None:

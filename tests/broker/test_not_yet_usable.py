@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from one_broker import BOUND_SECONDS, context, create, running
+from one_broker import BOUND_SECONDS, context, create, running, until
 
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.handlers.fetch import fetch
@@ -46,12 +46,6 @@ from kraftpy.protocol.messages.offset_for_leader_epoch import (
 )
 from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kraftpy.protocol.record_batch import encode_batch
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(BOUND_SECONDS):
-        while not condition():  # noqa: ASYNC110 - it has no event
-            await asyncio.sleep(0.005)
 
 
 async def told(broker: Broker, directory: Path, topic_id: bytes) -> dict[str, ErrorCode]:

@@ -6,12 +6,11 @@ Each test has its own broker, within its own event loop, so that it can look at 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from one_broker import BOUND_SECONDS, create, running
+from one_broker import create, running, until
 
 from kraftpy.broker.broker import Broker
 from kraftpy.client import Admin, AlterOperation, ResourceType
@@ -54,12 +53,6 @@ SYNONYM = {broker: topic.replace(".", "_") for topic, names in SYNONYMS.items() 
 def administering(broker: Broker) -> Admin:
     address = broker.advertised[0]
     return Admin(bootstrap_servers=f"{address.host}:{address.port}")
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(BOUND_SECONDS):
-        while not condition():  # noqa: ASYNC110 - no signal
-            await asyncio.sleep(0.005)
 
 
 def in_log(broker: Broker, topic: str, attribute: str) -> Any:

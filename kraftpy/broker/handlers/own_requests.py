@@ -40,6 +40,7 @@ class OwnRequests:
         self._broker = broker
         self._peers = Peers(broker.config, lambda: broker.image, broker.proof)
         self.configure = self._peers.configure
+        """Takes over changed settings for connections opened from then on."""
 
     async def produce(self, broker_id: BrokerId, request: ProduceRequest) -> ProduceResponse:
         """Produce to a partition's leader, with acknowledgement. Raises KafkaError (NETWORK_EXCEPTION)."""

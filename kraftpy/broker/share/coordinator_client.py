@@ -78,6 +78,7 @@ class ShareStates:
         self._coordinators = coordinators
         self._peers = Peers(config, lambda: metadata.image, proof)
         self.configure = self._peers.configure
+        """Takes over changed settings for connections opened from then on."""
         self._try_s = config.share_coordinator_write_timeout_ms / 1000
         self._is_closed = False
 

@@ -57,7 +57,7 @@ class ConfigEntry:
     is_sensitive: bool = False
     documentation: str | None = None
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """What gives the value, in order of precedence; empty unless asked for."""
+    """The settings that can give the value, in order of precedence; empty unless asked for."""
 
     @property
     def is_default(self) -> bool:
