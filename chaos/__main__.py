@@ -31,6 +31,7 @@ from chaos.checkers.verdict import MOST_STEPS, Options, status
 from chaos.history import BadHistory, History, Op, read, to_line
 from chaos.reference.samples import SAMPLES
 from chaos.running import cost_command, run_command
+from chaos.worlds import replacing
 
 
 def load(file: Path) -> list[Op]:
@@ -168,6 +169,9 @@ def _with_fixed_hashes() -> None:
 )
 @click.option("--trace", is_flag=True, help="Print the run of --seed as a timeline.")
 @click.option("--log-lines", is_flag=True, help="Add every line that a node logs to the timeline.")
+@click.option(
+    "--replace-nothing", is_flag=True, help="Leave out what replaces methods of the product: for compiled modules."
+)
 @click.option("--minutes", default=5.0, show_default=True, help="Virtual minutes of faults and load.")
 @click.option("--jobs", default=2, show_default=True, help="Parallel processes.")
 @click.option(
@@ -187,6 +191,7 @@ def sim_command(
     faults: Path | None,
     trace: bool,
     log_lines: bool,
+    replace_nothing: bool,
     minutes: float,
     jobs: int,
     shrink: int,
@@ -206,6 +211,8 @@ def sim_command(
     if (having or brokers) and (known or fresh is not None or seed is not None):
         raise click.UsageError("--having and --brokers are for --first and --seeds")
     _with_fixed_hashes()
+    if replace_nothing:
+        os.environ[replacing.NOTHING] = "1"
     from chaos.ledger import read as read_ledger
     from chaos.ledger import version
     from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, seeds_having, simulate, simulate_one

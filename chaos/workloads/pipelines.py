@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
-from unittest import mock
 
 from chaos.checkers.versions import PRODUCER, SENT
 from chaos.generator import Call
 from chaos.history import Key, Op, Recorder, Type
 from chaos.workloads.clients import SURELY_NOT, Client, Setting, partition_of
 from chaos.worlds.loop import current
+from chaos.worlds.replacing import replaced
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.client.producer.delivery import Delivery
 from kraftpy.log.results import AppendResult, Origin
@@ -156,5 +156,5 @@ def refusals() -> Iterator[None]:
                 raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "refused by the workload")
         return append(self, records, origin, now, batch, header)
 
-    with mock.patch.object(Replica, "append", refused):
+    with replaced(Replica, "append", refused):
         yield

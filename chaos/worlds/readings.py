@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +59,7 @@ class Readings:
         self._images: dict[int, tuple[int, int]] = {}
         self._in_sync_at: tuple[int, ...] = ()
         self._in_sync: dict[Key, tuple[Any, ...]] = {}
-        self._numbers: weakref.WeakKeyDictionary[Replica, int] = weakref.WeakKeyDictionary()
+        self._numbers: dict[Replica, int] = {}
         self._next_number = itertools.count(1)
         self._is_over = False
 

@@ -13,11 +13,11 @@ import ssl
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
-from unittest import mock
 
 from chaos.worlds.cleaning import cleaning_on_the_loop
 from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
+from chaos.worlds.replacing import replaced
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Fatal, Incidents
 from kraftpy.broker.server import start
@@ -391,7 +391,7 @@ def simulated_cluster(seed: int, **options: Any) -> Iterator[SimulatedCluster]:
     with (
         seeded_world(cluster.loop, seed, lambda: EPOCH_MS / 1000 + cluster.loop.time()),
         cleaning_on_the_loop(cluster.directory_here),
-        mock.patch.object(Fetcher, "_take", _noticing(cluster)),
+        replaced(Fetcher, "_take", _noticing(cluster)),
     ):
         try:
             yield cluster

@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.connection import Connection
 from kraftpy.broker.encoded_answers import Encoded
+from kraftpy.broker.handlers.services import HasMetadata, HasProof
 from kraftpy.broker.handlers.table import HANDLERS
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.response_writer import LONG_BYTES, Part, Response
 from kraftpy.broker.rights import ALL_RIGHTS
+from kraftpy.broker.services import HasConfig, HasSlices
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
 from kraftpy.protocol.frames import (
@@ -44,25 +46,24 @@ from kraftpy.protocol.schema import Array, Struct, decode, fields
 if TYPE_CHECKING:
     from kraftpy.broker.authorization.guards import Guard
     from kraftpy.broker.containment import Tasks
-    from kraftpy.broker.handlers.services import HasMetadata, HasProof
     from kraftpy.broker.quotas.clients import ClientQuotaManager, Meter
     from kraftpy.broker.security.authorizer import Authorizer
-    from kraftpy.broker.services import HasConfig, HasSlices
 
-    class Broker(HasConfig, HasMetadata, HasProof, HasSlices, Protocol):
-        """The part of a broker needed here; each handler's module declares its own."""
 
-        @property
-        def tasks(self) -> Tasks:
-            """Counts unexpected errors as incidents."""
+class Broker(HasConfig, HasMetadata, HasProof, HasSlices, Protocol):
+    """The part of a broker needed here; each handler's module declares its own."""
 
-        @property
-        def authorizer(self) -> Authorizer | None:
-            """The authorizer; None if every client may do everything."""
+    @property
+    def tasks(self) -> Tasks:
+        """Counts unexpected errors as incidents."""
 
-        @property
-        def client_quotas(self) -> ClientQuotaManager:
-            """The enforcement of client quotas."""
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """The authorizer; None if every client may do everything."""
+
+    @property
+    def client_quotas(self) -> ClientQuotaManager:
+        """The enforcement of client quotas."""
 
 
 MAX_REQUEST_ELEMENTS = 50_000

@@ -237,7 +237,8 @@ class OsDirectory:
             try:
                 rest = memoryview(data)
                 while rest:
-                    rest = rest[os.write(descriptor, rest) :]
+                    written = os.write(descriptor, rest)
+                    rest = rest[written:]
                 os.fsync(descriptor)
             finally:
                 _spares.close(descriptor)

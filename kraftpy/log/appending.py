@@ -16,7 +16,7 @@ from kraftpy.log.segment import Segment
 from kraftpy.log.timestamps import Trust, are_doubtful, check_times, check_timestamps, refuse_type, stamps_append_time
 from kraftpy.log.work import INLINE_BYTES, Work, expanded, finish
 from kraftpy.ports import Buffer, Directory
-from kraftpy.protocol.compression import Compression, ExpandsTooFar
+from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
     HEADER_BYTES,
@@ -33,7 +33,7 @@ from kraftpy.protocol.record_batch import (
     validate_batch,
     with_max_timestamp,
 )
-from kraftpy.protocol.records import check_records
+from kraftpy.protocol.records import ExpandedTooFar, check_records
 from kraftpy.types import Millis
 
 _MAX_TIMESTAMP: Final = (1 << 63) - 1
@@ -65,12 +65,15 @@ TIMES: Final = Demand(needs_keys=False, codec=None, level=None)
 """The demand on a batch whose header is not trusted, if the topic has no demands."""
 
 
-class Prepared(NamedTuple):
+class Prepared:
     """A batch in its stored form, and the demand that its records were checked against."""
 
-    demand: Demand
-    header: BatchHeader
-    batch: memoryview
+    __slots__ = ("batch", "demand", "header")
+
+    def __init__(self, demand: Demand, header: BatchHeader, batch: memoryview) -> None:
+        self.demand = demand
+        self.header = header
+        self.batch = batch
 
 
 def only_batch(records: Buffer, header: BatchHeader | None = None) -> tuple[BatchHeader, memoryview]:
@@ -191,9 +194,7 @@ def prepared(
         return Prepared(demand, header, batch)
     try:
         payload = yield from expanded(header, batch, limits.max_expanded_bytes)
-    except CorruptBatch as error:
-        if not isinstance(error.__cause__, ExpandsTooFar):
-            raise
+    except ExpandedTooFar as error:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the records expand beyond kraftpy.batch.max.expanded.bytes={limits.max_expanded_bytes}",

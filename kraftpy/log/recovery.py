@@ -354,8 +354,8 @@ class _Loader:
             self.report.notes.append(f"index dropped: {error}")
         try:
             self._rebuild(segment, end_offset)
-        except _OutOfOrder as error:
-            self.report.notes.append(f"damaged: {error}")
+        except _OutOfOrder as disorder:
+            self.report.notes.append(f"damaged: {disorder}")
         except CorruptSegment as error:
             if _offset_after(segment, error.position) == end_offset:  # a failed write's remains after the last batch
                 self.report.truncated_bytes += size - error.position

@@ -72,7 +72,8 @@ class LogSlice:
         if handle is not None:
             handle.unpin(self.file)
 
-    __del__ = release
+    def __del__(self) -> None:
+        self.release()
 
 
 class TimestampAndOffset(NamedTuple):

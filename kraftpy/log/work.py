@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
 from kraftpy.ports import Buffer
-from kraftpy.protocol.compression import ExpandsTooFar, copied
-from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, record_payload
+from kraftpy.protocol.compression import copied
+from kraftpy.protocol.record_batch import BatchHeader, record_payload
+from kraftpy.protocol.records import ExpandedTooFar
 
 T = TypeVar("T")
 Work = Generator[Callable[[], Any] | None, Any, T]
@@ -45,13 +46,13 @@ def finish(work: Work[T]) -> T:
 def expanded(header: BatchHeader, batch: Buffer, max_bytes: int) -> Work[bytes]:
     """Return the uncompressed bytes of a batch's records, without a pause if they are few.
 
-    Raises CorruptBatch if they are malformed or exceed `max_bytes`; in the latter case its cause is `ExpandsTooFar`.
+    Raises CorruptBatch if they are malformed or exceed `max_bytes`; in the latter case it is `ExpandedTooFar`.
     """
     if len(batch) <= INLINE_BYTES:
         try:
             return copied(record_payload(header, batch, min(max_bytes, INLINE_BYTES)))
-        except CorruptBatch as error:
-            if max_bytes <= INLINE_BYTES or not isinstance(error.__cause__, ExpandsTooFar):
+        except ExpandedTooFar:
+            if max_bytes <= INLINE_BYTES:
                 raise
     payload: bytes = yield lambda: copied(record_payload(header, batch, max_bytes))
     return payload

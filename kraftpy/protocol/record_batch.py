@@ -29,11 +29,12 @@ from typing import Final, NamedTuple, NoReturn
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.checksum import crc32c
-from kraftpy.protocol.compression import Compression, compress, copied, decompress
+from kraftpy.protocol.compression import Compression, ExpandsTooFar, compress, copied, decompress
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.records import (
     MIN_RECORD_BYTES,
     CorruptBatch,
+    ExpandedTooFar,
     Headers,
     NewRecord,
     Record,
@@ -543,6 +544,8 @@ def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECO
         codec = header.compression
         try:
             payload = decompress(codec, view, max_bytes)
+        except ExpandsTooFar as expansion:
+            raise ExpandedTooFar(expansion.message) from expansion
         except KafkaError as error:
             raise CorruptBatch(error.message, error.code) from error
     if records_count < 0 or records_count * MIN_RECORD_BYTES > len(payload):

@@ -52,6 +52,10 @@ class CorruptBatch(KafkaError):
         super().__init__(code, reason)
 
 
+class ExpandedTooFar(CorruptBatch):
+    """The records of a batch expand to more bytes than allowed. The code is CORRUPT_MESSAGE."""
+
+
 class RecordError(NamedTuple):
     """The problem with one record of a refused batch (KIP-467)."""
 

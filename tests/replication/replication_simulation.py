@@ -72,6 +72,7 @@ class Simulation:
         self.seed = seed
         self.rng = Random(seed)
         self.rules = RULES - without
+        self.breaks_rules = bool(without)
         self.now = 1_000_000
         self.chaos_ends_at = self.now + chaos_ms
         self.is_healing = False

@@ -255,7 +255,8 @@ class Node:
             self.simulation.check_leader(self)
             self.log.assign_epoch(state.leader_epoch)
         if self.leader is None:
-            self.leader = leader_class(self.simulation.rules)(
+            kind = leader_class(self.simulation.rules) if self.simulation.breaks_rules else Leader
+            self.leader = kind(
                 broker_id=self.id,
                 state=state,
                 log_end_offset=self.log.log_end_offset,

@@ -24,11 +24,13 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
+from kraftpy.broker.handlers import replica_fetch as followers
 from kraftpy.broker.handlers.offsets import committed_only
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
 from kraftpy.broker.replication.fetch_sessions import FIRST_TOPIC_ID_VERSION, asked_for
 from kraftpy.broker.rights import ASK_UNITS
+from kraftpy.broker.services import HasImage, HasNodeId, HasSlices
 from kraftpy.broker.waiting import Watch
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -44,20 +46,19 @@ from kraftpy.security.acls import Operation, ResourceType
 from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.broker.handlers import replica_fetch as followers
     from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.request_memory import RequestMemory
     from kraftpy.broker.rights import Rights
-    from kraftpy.broker.services import HasImage, HasNodeId, HasSlices
 
-    class Broker(followers.Broker, HasImage, HasNodeId, HasSlices, Protocol):
-        """The part of a broker that these handlers need."""
 
-        @property
-        def request_memory(self) -> RequestMemory:
-            """The memory budget of requests and answers."""
+class Broker(followers.Broker, HasImage, HasNodeId, HasSlices, Protocol):
+    """The part of a broker that these handlers need."""
+
+    @property
+    def request_memory(self) -> RequestMemory:
+        """The memory budget of requests and answers."""
 
 
 _FIRST_FROM_FOLLOWERS_VERSION = 11

@@ -29,8 +29,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
 from kraftpy.log.appending import Prepared
 from kraftpy.log.producer_states import ProducerStates, Verification
 from kraftpy.log.results import Origin
@@ -54,12 +56,11 @@ from kraftpy.protocol.records import BadRecords
 from kraftpy.types import Millis, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
-    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
 
-    class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, HasTransactions, Protocol):
-        """The part of a broker that these handlers need."""
+
+class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, HasTransactions, Protocol):
+    """The part of a broker that these handlers need."""
 
 
 ALL_IN_SYNC = -1

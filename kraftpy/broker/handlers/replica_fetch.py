@@ -24,8 +24,10 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.broker_proof import who_asks
+from kraftpy.broker.handlers.services import HasFetchSessions, HasMetadata, HasProof, HasReplicas
 from kraftpy.broker.replication.change_reports import NEWS_WAITS_S
 from kraftpy.broker.replication.fetch_responses import name_leaders, respond
+from kraftpy.broker.services import HasClock, HasConfig, HasImage
 from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.waiting import ChangedKeys
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -37,19 +39,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kraftpy.broker.connection import Connection
-    from kraftpy.broker.handlers.services import HasFetchSessions, HasMetadata, HasProof, HasReplicas
     from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
     from kraftpy.broker.replication.fetchers import Fetchers
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
-    from kraftpy.broker.services import HasClock, HasConfig, HasImage
 
-    class Broker(HasClock, HasConfig, HasFetchSessions, HasImage, HasMetadata, HasProof, HasReplicas, Protocol):
-        """The part of a broker that these handlers need."""
 
-        @property
-        def fetchers(self) -> Fetchers:
-            """The fetchers for partitions this node follows."""
+class Broker(HasClock, HasConfig, HasFetchSessions, HasImage, HasMetadata, HasProof, HasReplicas, Protocol):
+    """The part of a broker that these handlers need."""
+
+    @property
+    def fetchers(self) -> Fetchers:
+        """The fetchers for partitions this node follows."""
 
 
 _FIRST_VERSION = 15

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition
+from kraftpy.broker.services import HasImage, HasSlices
 from kraftpy.broker.slicing import PIECE
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint, PartitionData
 
 if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
-    from kraftpy.broker.services import HasImage, HasSlices
 
-    class Broker(HasImage, HasSlices, Protocol):
-        """The part of a broker that fetch responses need."""
+
+class Broker(HasImage, HasSlices, Protocol):
+    """The part of a broker that fetch responses need."""
 
 
 _FIRST_LEADER_VERSION = 16
