@@ -31,6 +31,13 @@ def compiled() -> list[Path]:
 
 
 MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in compiled()}
+COMPILED = {
+    f"{name[:-3].replace('/', '.')}.{each.name}"
+    for name, tree in MODULES.items()
+    for each in tree.body
+    if isinstance(each, ast.ClassDef)
+}
+"""The full names of compiled classes."""
 CLASSES = {each.name for tree in MODULES.values() for each in ast.walk(tree) if isinstance(each, ast.ClassDef)}
 
 
@@ -109,3 +116,29 @@ def test_no_generator_is_asynchronous(name: str) -> None:
     for function in functions(MODULES[name]):
         if isinstance(function, ast.AsyncFunctionDef):
             assert not any(isinstance(each, ast.Yield) for each in ast.walk(function)), function.name
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+    """It cannot; and where it can, as with exceptions, compiled code does not take its objects for the base's."""
+    found = []
+    for path in sorted((ROOT / "kraftpy").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        tree = ast.parse(path.read_text())
+        if name in MODULES:
+            continue
+        origins = {
+            alias.asname or alias.name: f"{each.module}.{alias.name}"
+            for each in ast.walk(tree)
+            if isinstance(each, ast.ImportFrom)
+            for alias in each.names
+        }
+        for each in ast.walk(tree):
+            if isinstance(each, ast.ClassDef) and "Protocol" not in map(ast.unparse, each.bases):
+                found += [f"{name}: {each.name}" for base in each.bases if origin(base, origins) in COMPILED]
+    assert found == []
+
+
+def origin(base: ast.expr, origins: dict[str, str]) -> str:
+    """Return the full name of a base class."""
+    first, _, rest = ast.unparse(base).partition("[")[0].partition(".")
+    return origins.get(first, first) + (f".{rest}" if rest else "")

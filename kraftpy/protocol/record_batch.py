@@ -541,9 +541,8 @@ def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECO
     records_count = header.records_count
     payload: Buffer = view
     if header.attributes & _CODEC_MASK and (records_count or len(view)):
-        codec = header.compression
         try:
-            payload = decompress(codec, view, max_bytes)
+            payload = decompress(header.compression, view, max_bytes)
         except ExpandsTooFar as expansion:
             raise ExpandedTooFar(expansion.message) from expansion
         except KafkaError as error:
@@ -571,14 +570,13 @@ def iter_records(
 
 def iter_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
     """Iterate, as `iter_records` does, over records whose uncompressed bytes (`record_payload`) are at hand."""
-    append_time = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
     return decode_records(
         payload,
         records_count=header.records_count,
         base_offset=header.base_offset,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
-        append_time=append_time,
+        append_time=header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None,
     )
 
 

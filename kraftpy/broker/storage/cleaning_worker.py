@@ -75,8 +75,8 @@ def carry_out(order: Order, say: Callable[[Message], None]) -> None:
     try:
         for message in clean(order.plan, PartitionDirectory(order.path), throttle.spend):
             say(message)
-    except CorruptBatch as error:
-        say(Failure(error.message))
+    except CorruptBatch as damage:
+        say(Failure(damage.message))
     except OSError as error:
         say(Failure(error.strerror or str(error), error.errno or 0, error.filename))
     except MemoryError:
