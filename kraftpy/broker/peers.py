@@ -64,6 +64,10 @@ def _login(sasl: SaslSettings, mechanism: str) -> Login:
 
         contexts = contexts_with(sasl.gssapi.service, sasl.gssapi.principal, sasl.gssapi.keytab)
         return Login(mechanism=mechanism, context=contexts)
+    if sasl.tokens is not None and mechanism == "OAUTHBEARER":
+        from kraftpy.client.oauthbearer import tokens_from
+
+        return Login(mechanism=mechanism, token=tokens_from(sasl.tokens).token)
     own = sasl.logins[mechanism]
     return Login(mechanism=mechanism, username=own.username or "", password=own.password or "")
 

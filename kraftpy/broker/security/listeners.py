@@ -194,9 +194,9 @@ class SecureListeners:
         return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
 
     def sasl_of_node(self, listener: str, sasl: SaslSettings) -> SaslServer:
-        """Return the server's side of SASL for a link. Nodes log in with passwords, never with tokens or tickets."""
-        mechanisms = [each for each in sasl.mechanisms if each not in (OAUTHBEARER, GSSAPI)]
-        return SaslServer(mechanisms, functools.partial(self._exchange, listener, sasl, None), {})
+        """Return the server's side of SASL for a link, which takes no delegation tokens: these stand for users."""
+        exchange = functools.partial(self._exchange, listener, sasl, None)
+        return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
 
     def _exchange(
         self, listener: str, sasl: SaslSettings, tokens: TokenCredentials | None, mechanism: str
