@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from kraftpy.broker.containment import Complaints, Tasks
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata import dialing
 from kraftpy.broker.metadata.link import LOGIN, Link
 from kraftpy.broker.metadata.link_login import prove
 from kraftpy.broker.metadata.transport import Links
-from kraftpy.broker.security.listeners import SecureListeners
 from kraftpy.client.security import Login
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
 from kraftpy.security.plain import plain_message
+from tests.security.listeners import secure_listeners
 
 HOST = "127.0.0.1"
 BOUND_SECONDS = 20.0
@@ -79,16 +78,7 @@ async def pair(session_ms: int = SESSION_MS) -> AsyncIterator[Pair]:
         for node in (1, 2):
             settings = config(node, session_ms=session_ms)
             links = Links(node, is_voter=True, tasks=cast("Tasks", group), silence_ms=600)
-            broker: Any = SimpleNamespace(
-                config=settings,
-                metadata=None,
-                clock=None,
-                authorizer=None,
-                complaints=Complaints(),
-                settings=SimpleNamespace(static=settings, then=lambda listener: None),
-                links=links,
-            )
-            SecureListeners(broker)
+            secure_listeners(settings, links=links)
             made.append(links)
         called, caller = made
         port = await called.listen(Listener(name="CONTROLLER", host=HOST, port=0))

@@ -84,7 +84,7 @@ class Dialer:
         if links.forbids_links_to(address.host) and is_remote_address(address.host):
             return  # a name is checked once it is resolved
         try:
-            if (security := await links.own_security()) is not None:
+            if (security := links.own_security()) is not None:
                 login = security.login
                 if security.tls is not None:
                     options = {"ssl": security.tls, "server_hostname": address.host}
@@ -123,7 +123,7 @@ class Dialer:
 
     async def _renew(self, link: Link) -> None:
         """Log in again on a link, as this node does now: its keys and certificates may have changed."""
-        security = await self._links.own_security()
+        security = self._links.own_security()
         assert security is not None
         assert security.login is not None
         await self._log_in(link, security.login)

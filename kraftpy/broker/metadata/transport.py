@@ -43,7 +43,7 @@ from kraftpy.broker.metadata.dialing import Dialer
 from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
 from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.metadata.secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
-from kraftpy.broker.peers import OwnSecurity, security_to_controllers
+from kraftpy.broker.peers import security_to
 from kraftpy.broker.startup import opening
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
@@ -104,10 +104,8 @@ class Links:
         """The id of another cluster whose node was last found at a configured address of the quorum."""
         self.security: SecureListeners | None = None
         """The TLS and SASL of the controller listeners; None if all of them are PLAINTEXT."""
-        self._own_security = OwnSecurity(security_to_controllers)
-        self.configure = self._own_security.configure
-        self._has_own_security = False
-        """True unless this node's connections to controllers are PLAINTEXT."""
+        self._own_security: Callable[[], Security] | None = None
+        """Returns the security of this node's connections to controllers; None if they are PLAINTEXT."""
         self._proving: frozenset[str] = frozenset()
         """The controller listeners on which every caller has to prove a name."""
         self._named: frozenset[str] = frozenset()
@@ -152,8 +150,9 @@ class Links:
 
     def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
         """Use the TLS and SASL settings of the controller listeners. Call it before `listen`."""
-        self.configure(config)
-        self._has_own_security = config.controller_security is not None
+        own, mechanism = config.controller_security, config.controller_mechanism
+        if own is not None:
+            self._own_security = functools.partial(security_to, own, mechanism, listeners.context_for)
         controllers = [each for each in config.secured if each.listener in config.controller_listener_names]
         if controllers:
             self.security = listeners
@@ -161,12 +160,9 @@ class Links:
             self._proving = frozenset(each.listener for each in controllers if each.proves_clients)
             self._named = frozenset(each.listener for each in controllers)
 
-    async def own_security(self) -> Security | None:
-        """Return the security of this node's connections to controllers, reading files; None if they are PLAINTEXT.
-
-        Raises KafkaError if keys or certificates cannot be used.
-        """
-        return await asyncio.to_thread(self._own_security.read) if self._has_own_security else None
+    def own_security(self) -> Security | None:
+        """Return the security of this node's connections to controllers; None if they are PLAINTEXT."""
+        return None if self._own_security is None else self._own_security()
 
     def key_for(self, purpose: bytes) -> bytes:
         """Derive a 32-byte key for another use, which reveals neither the secret nor the links' key."""
@@ -241,7 +237,7 @@ class Links:
         if self.is_protected or config.is_own_quorum:
             return None
         own = [listener.name for listener in config.controller_listeners]
-        if self._has_own_security and self._proving.issuperset(own):
+        if self._own_security is not None and self._proving.issuperset(own):
             return None
         hosts = [voter.address.host for voter in config.controller_quorum_voters]
         hosts = hosts or [address.host for address in config.controller_quorum_bootstrap_servers]
@@ -258,7 +254,7 @@ class Links:
 
         `listener` is the one to which a peer has connected; None if this node connects.
         """
-        is_proved = self._has_own_security if listener is None else listener in self._proving
+        is_proved = self._own_security is not None if listener is None else listener in self._proving
         return self._secret is None and not is_proved and not is_loopback(host)
 
     async def listen(self, listener: Listener) -> int:
