@@ -23,7 +23,7 @@ from typing import NamedTuple
 from kraftpy.config.security import TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import alternative_names_of, subject_of
-from kraftpy.tls import TlsError, client_context, files_of, own_certificate, server_context
+from kraftpy.tls import TlsError, check_trusted, client_context, files_of, own_certificate, server_context
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,9 @@ class Certificate:
         return True
 
     def _make(self, tls: TlsSettings) -> _Made:
-        """Make the contexts by some settings. Raises TlsError."""
+        """Make the contexts by some settings. Raises TlsError, also for a trust store that neither context needs."""
+        if tls.trusted is not None and tls.client_auth == "none" and not self._is_called:
+            check_trusted(tls.trusted)
         subject, names = (None, frozenset[bytes]()) if tls.keys is None else _names(own_certificate(tls))
         return _Made(
             server_context(tls) if self._is_served else None,
