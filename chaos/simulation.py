@@ -38,7 +38,7 @@ from chaos.generator import (
 )
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
-from chaos.workloads import bundles, compacted, hostile, pipelines, security, sharing, transactions
+from chaos.workloads import bundles, compacted, hostile, pipelines, rates, security, sharing, tokens, transactions
 from chaos.workloads.clients import Client, Setting, goes_on
 from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
@@ -176,6 +176,7 @@ class _Run:
         self.world = SimulatedWorld(cluster, world_chance, is_synced=drawn.is_synced, coordinated=self.coordinated)
         self.readings = Readings(cluster, self.recorder, self.now_ns)
         self.protected = security.Protected()
+        self.holder: tokens.Holder
         self.watch: Watch | None = None
         self.is_over = False
         """True once the clients must finish."""
@@ -417,10 +418,31 @@ class _Run:
             pause = process.random.expovariate
             work = intruder.work(is_over, lambda pause=pause: pause(1 / security.INTRUDER_PAUSE_SECONDS))  # type: ignore[misc]
             tasks.append(process.run(work, name=user))
+        process, self.holder = self._holder(tokens.FIRST_PROCESS)
+        work = self.holder.work(is_over, lambda: process.random.expovariate(1 / tokens.PAUSE_SECONDS))
+        tasks.append(process.run(work, name=tokens.HOLDER))
+        return [*tasks, *self._rated_clients(is_over)]
+
+    def _rated_clients(self, is_over: Callable[[], bool]) -> list[Any]:
+        tasks = []
+        for user, first in rates.FIRST_PROCESSES.items():
+            process, runtime = self.cluster.client(user)
+            setting = self._setting(runtime)
+            if user == rates.GREEDY:
+                setting_quotas = rates.set_quotas(setting, self.recorder, first - 1_000, is_over)
+                tasks.append(process.run(setting_quotas, name="quotas"))
+            for number, broker in enumerate(self._secure_listeners()):
+                sender = rates.Sender(setting, self.recorder, user, broker, first + 10_000 * number)
+                tasks.append(process.run(sender.work(is_over), name=f"{user} at {broker[0]}"))
         return tasks
 
+    def _holder(self, first: int) -> tuple[Process, tokens.Holder]:
+        process, runtime = self.cluster.client(tokens.HOLDER)
+        brokers = self._secure_listeners()
+        return process, tokens.Holder(self._setting(runtime), self.recorder, process.random, brokers, first)
+
     def _intruder(self, user: str, first: int) -> tuple[Process, security.Intruder]:
-        process, runtime = self.cluster.client(user)
+        process, runtime = self.cluster.client(user, security.HOSTS[user])
         setting, brokers = self._setting(runtime), self._secure_listeners()
         intruder = security.Intruder(
             setting, self.recorder, process.random, self.protected, user=user, process=first, brokers=brokers
@@ -435,6 +457,13 @@ class _Run:
             process, intruder = self._intruder(user, first)
             probes = security.probe(intruder, self.protected, self._secure_listeners())
             self._wait([process.run(probes, name=f"{user} probes")], "brokers do not answer the last probes of rights")
+        process, holder = self._holder(tokens.LAST_PROCESS)
+        logins = tokens.final_logins(holder, self._secure_listeners(), self.holder.tokens)
+        self._wait([process.run(logins, name="last tokens")], "brokers do not answer the last logins with tokens")
+        for user, first in rates.LAST_PROCESSES.items():
+            process, runtime = self.cluster.client(user)
+            sends = rates.final_sends(self._setting(runtime), self.recorder, user, self._secure_listeners(), first)
+            self._wait([process.run(sends, name=f"last of {user}")], "the last requests under quotas do not end")
 
     def _secure_listeners(self) -> list[tuple[str, int]]:
         return [(f"node{number}", SECURE_PORT) for number in self.cluster.brokers]

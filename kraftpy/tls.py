@@ -55,6 +55,11 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def check_trusted(store: Store) -> None:
+    """Check that a trust store can be used. Raises TlsError."""
+    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), store, ssl.Purpose.SERVER_AUTH)
+
+
 def own_certificate(tls: TlsSettings) -> bytes:
     """Return the certificate that this node shows to peers, as DER. Raises TlsError."""
     assert tls.keys is not None

@@ -8,11 +8,24 @@ from __future__ import annotations
 import traceback
 from types import ModuleType
 
-from chaos.checkers import compaction, cycles, groups, leaders, log, metadata, queue, replicas, rights, transactions
+from chaos.checkers import (
+    compaction,
+    cycles,
+    groups,
+    leaders,
+    log,
+    metadata,
+    queue,
+    rates,
+    replicas,
+    rights,
+    tokens,
+    transactions,
+)
 from chaos.checkers.verdict import Findings, Options, Verdict
 from chaos.history import History
 
-CHECKERS = (log, transactions, cycles, groups, queue, metadata, leaders, replicas, compaction, rights)
+CHECKERS = (log, transactions, cycles, groups, queue, metadata, leaders, replicas, compaction, rights, tokens, rates)
 
 
 def check(history: History, options: Options | None = None) -> list[Verdict]:

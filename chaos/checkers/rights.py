@@ -12,17 +12,18 @@
     wrong-credentials   the same for users with credentials
     wrong-quotas        the same for quotas
 
-Read from: `grant` and `revoke` {type, pattern, name, principal, operation, permission}; `attempt` {user, needs:
+Read from: `grant` and `revoke` {type, pattern, name, principal, operation, permission, host}; `attempt` {user, needs:
 [[operation, type, name], ...], errors, seen: [[kind, name], ...]}; `password` {user, password}, null to delete it;
 `quota` {user, key, value}; `login` {user, password, accepted}; `survey` {acls, users, quotas, made, protected}, of
-which the last, `final`, is compared with the first; the note `plain-users` with passwords that never change.
+which the last, `final`, is compared with the first; the notes `plain-users`, with passwords that never change, and
+`hosts`, with the address of each user.
 
 A broker may lag behind, so a right that the user had at any time before an answer explains it. A change without an
 answer may take effect at any later time, or never. A binding that denies counts from its acknowledgement until a
 request to revoke it is sent. In the end (`final`), all brokers have caught up, and changes without an answer have taken
 effect or never will.
 
-Left out: bindings of single hosts; quotas as limits; credentials that anyone but an administrator changes.
+Left out: credentials that anyone but an administrator changes. Whether quotas hold is in `rates`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _REFUSAL: Final = "AUTHORIZATION_FAILED"
 _ELSEWHERE: Final = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
 """A broker that does not coordinate the group carries out nothing. It may say so before it looks at the topics."""
 _NEVER: Final = 1 << 62
+_EVERYWHERE: Final = "*"
 
 
 @dataclass(slots=True)
@@ -60,11 +62,13 @@ class _Binding:
     """The index of each request, the index of its completion, and True if the change was acknowledged."""
     revokes: list[tuple[int, int, bool]] = field(default_factory=list)
 
-    def covers(self, user: str, right: Right) -> bool:
-        """Return whether the binding is about this user and this right."""
+    def covers(self, user: str, host: str, right: Right) -> bool:
+        """Return whether the binding is about this user at this host, and this right."""
         operation, kind, name = right
         fields = self.fields
         if fields["principal"] not in (f"User:{user}", "User:*") or fields["type"] != kind:
+            return False
+        if fields.get("host", _EVERYWHERE) not in (_EVERYWHERE, host):
             return False
         is_there = name.startswith(fields["name"]) if fields["pattern"] == "PREFIXED" else fields["name"] in (name, "*")
         return is_there and fields["operation"] in ("ALL", *self._operations(operation))
@@ -101,6 +105,10 @@ class _Bindings:
     def __init__(self, history: History) -> None:
         self._bindings: dict[tuple[str, ...], _Binding] = {}
         self._earliest: dict[tuple[str, Right], int] = {}
+        self.hosts: dict[str, str] = {}
+        """The address of each user."""
+        for note in history.notes("hosts"):
+            self.hosts |= note.value
         for op in history.completed("grant", "revoke"):
             if op.type is Type.FAIL:
                 continue
@@ -116,7 +124,8 @@ class _Bindings:
         return self._earliest[question]
 
     def _search(self, user: str, right: Right) -> int:
-        about = [each for each in self._bindings.values() if each.covers(user, right)]
+        host = self.hosts.get(user, "")
+        about = [each for each in self._bindings.values() if each.covers(user, host, right)]
         allowing = [each for each in about if each.allows]
         denying = [each for each in about if not each.allows]
         moments = {asked for each in allowing for asked, _, _ in each.grants}
@@ -152,7 +161,7 @@ def check(history: History, options: Options) -> Verdict:
         findings.verdict.examined += 1
         _judge_attempt(findings, bindings, op)
         if op.extra.get("final") and last is not None:
-            _judge_in_the_end(findings, op, last)
+            _judge_in_the_end(findings, op, last, bindings.hosts)
     _judge_logins(findings, history)
     if last is not None:
         bindings.judge(findings, last)
@@ -181,10 +190,10 @@ def _judge_attempt(findings: Findings, bindings: _Bindings, op: Op) -> None:
             break
 
 
-def _judge_in_the_end(findings: Findings, op: Op, survey: Op) -> None:
+def _judge_in_the_end(findings: Findings, op: Op, survey: Op, hosts: Mapping[str, str]) -> None:
     """Judge a request that needs one right, once all brokers have caught up."""
     user, ((operation, kind, name),) = op.value["user"], op.value["needs"]
-    is_allowed = _decide(survey.value["acls"], user, (operation, kind, name))
+    is_allowed = _decide(survey.value["acls"], user, hosts.get(user, ""), (operation, kind, name))
     if is_allowed is not _is_refused(op):
         return
     right = f"{operation} on {kind} {name!r}"
@@ -200,8 +209,8 @@ def _is_refused(op: Op) -> bool:
     return any(error.endswith(_REFUSAL) for error in op.value["errors"])
 
 
-def _decide(acls: Iterable[Mapping[str, str]], user: str, right: Right) -> bool:
-    about = [binding for binding in map(_Binding, acls) if binding.covers(user, right)]
+def _decide(acls: Iterable[Mapping[str, str]], user: str, host: str, right: Right) -> bool:
+    about = [binding for binding in map(_Binding, acls) if binding.covers(user, host, right)]
     return any(each.allows for each in about) and all(each.allows for each in about)
 
 
@@ -285,8 +294,10 @@ def _judge_quotas(findings: Findings, history: History, survey: Op) -> None:
 
 
 def _key(binding: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(binding[name] for name in ("type", "pattern", "name", "principal", "operation", "permission"))
+    fields = ("type", "pattern", "name", "principal", "operation", "permission")
+    return (*(binding[name] for name in fields), binding.get("host", _EVERYWHERE))
 
 
 def _text(binding: Mapping[str, str]) -> str:
-    return " ".join(binding[name] for name in ("permission", "principal", "operation", "type", "pattern", "name"))
+    fields = ("permission", "principal", "operation", "type", "pattern", "name")
+    return f"{' '.join(binding[name] for name in fields)} from {binding.get('host', _EVERYWHERE)}"

@@ -10,9 +10,10 @@ from chaos.nemesis import Kind
 from chaos.workloads import security
 from chaos.workloads.intrusions import PROBES
 from kraftpy.broker.authorization import guards
-from kraftpy.broker.security import authorizer
+from kraftpy.broker.security import authorizer, token_logins
 from kraftpy.broker.security.authorizer import Authorizer
 from kraftpy.protocol.apis import ApiKey
+from kraftpy.quotas.limits import Limits
 from kraftpy.security import acls
 from kraftpy.security.acls import AclIndex, Operation, Permission, ResourceType, Verdict
 from kraftpy.security.principal import Principal
@@ -23,6 +24,7 @@ _always_the_same_questions = (
     set_to(security, "INTRUDER_PAUSE_SECONDS", 0.05),
 )
 """The intruders repeat the same few requests: a broker can only have kept decisions that it has made before."""
+_many_changes = set_to(security, "ADMINISTRATOR_PAUSE_SECONDS", 0.25)
 
 
 def _without_one(guard_of: Any) -> Any:
@@ -58,6 +60,33 @@ def _first_match(
     return verdict
 
 
+def _any_host(
+    self: AclIndex, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
+) -> Verdict:
+    """Decide by the bindings of all hosts."""
+    verdict = Verdict.NO_BINDING
+    for of_pattern in self._covering(resource_type, name):
+        verdict = Verdict.DENIED if verdict is Verdict.NO_BINDING else verdict
+        for who in (str(principal), acls.ANYONE):
+            for at in of_pattern.get(who, {}).values():
+                for binding in at:
+                    if binding.permission == Permission.DENY:
+                        if binding.operation in (operation, Operation.ALL):
+                            return Verdict.DENIED
+                    elif binding.operation in (acls._ALLOWED_BY.get(operation) or (operation, Operation.ALL)):
+                        verdict = Verdict.ALLOWED
+    return verdict
+
+
+def _never(token: Any, now_ms: int) -> bool:
+    """Take no token for expired."""
+    return False
+
+
+def _no_limit(self: Limits, user: str, client_id: str, key: str) -> None:
+    """Find no limit for any client."""
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="guard-forgotten",
@@ -85,6 +114,37 @@ MUTANTS: tuple[Mutant, ...] = (
         shows=frozenset({"leaked", "unrefused", "still-in-force"}),
         directed=_secured,
         faults=quiet,
-        patches=(replaced(AclIndex, "decide", _first_match),),
+        patches=(replaced(AclIndex, "decide", _first_match), _many_changes),
+    ),
+    Mutant(
+        name="quota-of-a-user-not-applied",
+        breaks="quotas of users are stored and told, but no client is held to them",
+        rule="KIP-13",
+        shows=frozenset({"over-quota"}),
+        directed=_secured,
+        faults=quiet,
+        patches=(replaced(Limits, "of_client", _no_limit),),
+    ),
+    Mutant(
+        name="expired-token-accepted",
+        breaks="a delegation token lets its holder in for as long as it is stored, also after it has expired",
+        rule="KIP-48",
+        shows=frozenset({"ended-token", "ended-session"}),
+        directed=_secured,
+        faults=quiet,
+        patches=(replaced(token_logins, "has_expired", _never),),
+    ),
+    Mutant(
+        name="host-overlooked",
+        breaks="a binding of one host counts for all hosts: what is allowed or denied elsewhere holds here as well",
+        rule="KIP-11",
+        shows=frozenset({"leaked", "unrefused", "still-in-force", "not-in-force"}),
+        directed=_secured,
+        faults=quiet,
+        patches=(
+            replaced(AclIndex, "decide", _any_host),
+            _many_changes,
+            set_to(security, "HOST_WEIGHTS", (1, 1, 4)),
+        ),
     ),
 )

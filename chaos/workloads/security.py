@@ -1,9 +1,10 @@
 """Rights, credentials and quotas that change, while an outsider and a user with few rights try everything.
 
 The administrator connects to the listener without a login, on which every client is a super user here. It creates
-topics and groups, grants the user `limited` rights on some of them and revokes them, sets and deletes a SCRAM password,
-and sets quotas. No right is ever granted on resources called `vault-...`. Those called `lent-...-denied` are covered by
-bindings that allow, and before any of these, by one that denies everything.
+topics and groups, grants the user `limited` rights on some of them and revokes them, for all hosts, for the user's own
+or for another one, sets and deletes a SCRAM password, and sets quotas. No right is ever granted on resources called
+`vault-...`. Those called `lent-...-denied` are covered by bindings that allow, and before any of these, by one that
+denies everything.
 
 The two intruders log in with PLAIN at the other listener, and send requests by hand (`intrusions`). Each answer is
 searched for names, ids and records that its request did not contain: the history has those found, the errors, and the
@@ -13,7 +14,7 @@ changed.
 When all is quiet, `audit` sets a last password and takes a survey as the administrator, and each intruder tries every
 right on every broker once more (`probe`).
 
-Left out: TLS, tokens, names in certificates; quotas of client ids and addresses; whether quotas are enforced.
+Left out: TLS, names in certificates. Delegation tokens are in `tokens`, and whether quotas hold is in `rates`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from random import Random
 from typing import Any, Final
 
 from chaos.history import Recorder, Type
+from chaos.workloads import rates, tokens
 from chaos.workloads.clients import Setting
 from chaos.workloads.intrusions import INTRUDER, INTRUSIONS, PROBES, Intrusion, Target
 from chaos.workloads.single_requests import SingleRequests
@@ -47,6 +49,8 @@ from kraftpy.security.scram import MECHANISMS, ScramClient, salted_password
 ADMINISTRATOR: Final = "administrator"
 OUTSIDER, LIMITED, ROTATING = "outsider", "limited", "rotating-user"
 PLAIN_USERS: Final = {OUTSIDER: "outside", LIMITED: "limits"}
+HOSTS: Final = {OUTSIDER: "10.7.0.1", LIMITED: "10.7.0.2"}
+"""The addresses of the intruders."""
 SCRAM: Final = "SCRAM-SHA-512"
 ADMINISTRATOR_PROCESS: Final = 3_000_000
 FIRST_PROCESSES: Final = {OUTSIDER: 3_100_000, LIMITED: 3_200_000}
@@ -54,6 +58,7 @@ LAST_PROCESSES: Final = {OUTSIDER: 3_400_000, LIMITED: 3_500_000}
 AUDIT_PROCESS: Final = 3_300_000
 LAST_PASSWORD: Final = "the last"
 ADMINISTRATOR_PAUSE_SECONDS: Final = 0.7
+HOST_WEIGHTS: Final = (8, 1, 1)
 INTRUDER_PAUSE_SECONDS: Final = 0.25
 
 _TOPICS: Final = ("vault-topic", "lent-topic-a", "lent-topic-b", "lent-topic-denied")
@@ -101,6 +106,8 @@ _ALWAYS_DENIED: Final = (
         permission=AclPermission.DENY,
     ),
 )
+_HOSTS: Final = ("*", HOSTS[LIMITED], HOSTS[OUTSIDER])
+"""The hosts of bindings: all, that of `LIMITED`, which is always the principal or one of all, and another one."""
 _RATES: Final = (20_000.0, 100_000.0, 1_000_000.0, None)
 
 
@@ -141,7 +148,8 @@ class Protected:
 
 def broker_settings() -> dict[str, str]:
     """Return the settings of a broker with a listener `SECURE` for the intruders; its address is added elsewhere."""
-    users = " ".join(f'user_{name}="{password}"' for name, password in PLAIN_USERS.items())
+    passwords = {**PLAIN_USERS, tokens.HOLDER: tokens.PASSWORD, **rates.PASSWORDS}
+    users = " ".join(f'user_{name}="{password}"' for name, password in passwords.items())
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_PLAINTEXT",
@@ -149,6 +157,7 @@ def broker_settings() -> dict[str, str]:
         "listener.name.secure.plain.sasl.jaas.config": f"{module} required {users};",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
+        **tokens.broker_settings(),
     }
 
 
@@ -168,6 +177,7 @@ class Administrator:
     async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
         """Create the protected resources, then change rights until `is_over`."""
         self._recorder.note(self._setting.now_ns(), ADMINISTRATOR, "plain-users", PLAIN_USERS)
+        self._recorder.note(self._setting.now_ns(), ADMINISTRATOR, "hosts", HOSTS)
         while not is_over() and not self._protected.is_ready:
             with contextlib.suppress(KafkaError):
                 await self._set_up()
@@ -217,6 +227,7 @@ class Administrator:
                 principal="User:*" if everybody else f"User:{LIMITED}",
                 operation=self._chance.choice(_OPERATIONS[kind]),
                 permission=AclPermission.DENY if is_denied else AclPermission.ALLOW,
+                host=self._chance.choices(_HOSTS, HOST_WEIGHTS)[0],
             )
         admin, value = await self._requests.admin(self.process), _binding_value(binding)
         if self._bindings.get(binding):
@@ -521,6 +532,7 @@ def _binding_value(binding: AclBinding) -> dict[str, Any]:
         "principal": binding.principal,
         "operation": AclOperation(binding.operation).name,
         "permission": AclPermission(binding.permission).name,
+        "host": binding.host,
     }
 
 
@@ -532,6 +544,7 @@ def _exactly(binding: AclBinding) -> AclFilter:
         principal=binding.principal,
         operation=binding.operation,
         permission=binding.permission,
+        host=binding.host,
     )
 
 

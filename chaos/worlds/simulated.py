@@ -330,9 +330,9 @@ class SimulatedCluster:
             directory = directory.child(part)
         return directory
 
-    def client(self, name: str) -> tuple[Process, SimulatedRuntime]:
-        """A process for clients, on a machine of its own."""
-        process = Process(self.loop, name, name, f"{self.seed} client {name}")
+    def client(self, name: str, host: str | None = None) -> tuple[Process, SimulatedRuntime]:
+        """A process for clients, on a machine of its own; `host` is its address, by default its name."""
+        process = Process(self.loop, name, name if host is None else host, f"{self.seed} client {name}")
         process.most_callbacks = process.callbacks_left = CLIENT_CALLBACKS
         self.clients.append(process)
         return process, SimulatedRuntime(NodeClock(self.loop), self.loop)

@@ -36,7 +36,7 @@ from kraftpy.broker.metadata.config_changes import ConfigRoom
 from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.metadata.log import MetadataLog
-from kraftpy.broker.peers import Peers
+from kraftpy.broker.peers import Outgoing, Peers
 from kraftpy.broker.quotas.clients import ClientQuotaManager
 from kraftpy.broker.quotas.connections import ConnectionQuotas
 from kraftpy.broker.replication.fetch_sessions import FetchSessions
@@ -150,6 +150,7 @@ class Broker:
         self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
         self.proof = _proof(self)
         self.authorizer = authorizer_of(config, lambda: self.image.acls)
+        self.outgoing = Outgoing(config)
         self.fetchers = Fetchers(
             config,
             clock,
@@ -158,6 +159,7 @@ class Broker:
             broker_epoch=lambda: self.broker_epoch,
             checkpoint=lambda: self.replica_manager.checkpoints.write(),
             proof=self.proof,
+            outgoing=self.outgoing,
         )
         self.replica_manager = ReplicaManager(
             config,
@@ -176,13 +178,14 @@ class Broker:
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replica_manager
         )
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas, self.slices)
-        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
-        change_share_state = functools.partial(change_state, self.share_states)
-        self.coordinators = Coordinators(
-            config, clock, tasks, self.metadata, self.replicas, change_share_state, self.slices
+        self.share_states = ShareStates(
+            config, clock, self.metadata, self.share_coordinators, self.proof, self.outgoing, self.slices
         )
+        change_share_state = functools.partial(change_state, self.share_states)
+        shared = config, clock, tasks, self.metadata, self.replicas
+        self.coordinators = Coordinators(*shared, change_share_state, self.slices)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
-        self.peers = Peers(config, lambda: self.image, self.proof)
+        self.peers = Peers(config, lambda: self.image, self.proof, self.outgoing)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)
         self.markers = MarkerSender(
             self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks, self.slices
@@ -232,9 +235,6 @@ class Broker:
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
         self.settings.then(self.group_settings.configure, self.coordinators.settings.configure, self.fetchers.configure)
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
-        self.settings.then(self.peers.configure, self.own_requests.configure, self.share_states.configure)
-        if self.links is not None:
-            self.settings.then(self.links.configure)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -328,7 +328,7 @@ class Broker:
             assert self.links is not None
             self.links.serve_clients(listener.name, functools.partial(self._connection, listener.name))
         if self.secured is not None:
-            await self.secured.renew()
+            await self.secured.begin()
             self._background += [
                 self.tasks.keep_running(make, name=each) for each, make in self.secured.loops().items()
             ]

@@ -8,7 +8,6 @@ error and decide what to do; nothing is retried here. On each connection this br
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,38 +18,34 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
+    import ssl
+
     from kraftpy.client.connection import Connection, ResponseLimit
     from kraftpy.client.security import Login, Security
     from kraftpy.config.security import ListenerSecurity, SaslSettings
 
-logger = logging.getLogger(__name__)
 
+def security_to(
+    listener: ListenerSecurity | None, mechanism: str, contexts: Callable[[str], ssl.SSLContext] | None
+) -> Security:
+    """Return the security of a connection that this node opens to a listener: TLS, and its own login.
 
-def security_between(config: BrokerConfig) -> Security:
-    """Return the security of a broker's connections to others: that of their listener, with its own keys and name.
-
-    Keys and certificates are read each time, so that renewed ones are used without a restart. Raises BrokerUnreachable
-    if they cannot be used.
+    `contexts` returns the current context for a listener (`security.certificate`). Raises BrokerUnreachable if the
+    listener's certificate cannot be used.
     """
-    return _security_to(config.security_of(config.inter_broker_listener), config.inter_broker_mechanism)
-
-
-def security_to_controllers(config: BrokerConfig) -> Security:
-    """Return the security of a node's connections to controllers, like `security_between`. Blocking."""
-    return _security_to(config.controller_security, config.controller_mechanism)
-
-
-def _security_to(listener: ListenerSecurity | None, mechanism: str) -> Security:
     from kraftpy.client.connection import BrokerUnreachable
     from kraftpy.client.security import PLAINTEXT, Security
 
     if listener is None:
         return PLAINTEXT
-    from kraftpy.tls import TlsError, client_context
+    from kraftpy.tls import TlsError
 
     login = None if listener.sasl is None else _login(listener.sasl, mechanism)
+    if listener.tls is None:
+        return Security(login=login)
+    assert contexts is not None
     try:
-        return Security(tls=None if listener.tls is None else client_context(listener.tls), login=login)
+        return Security(tls=contexts(listener.listener), login=login)
     except TlsError as error:
         raise BrokerUnreachable(str(error)) from error
 
@@ -64,6 +59,10 @@ def _login(sasl: SaslSettings, mechanism: str) -> Login:
 
         contexts = contexts_with(sasl.gssapi.service, sasl.gssapi.principal, sasl.gssapi.keytab)
         return Login(mechanism=mechanism, context=contexts)
+    if sasl.tokens is not None and mechanism == "OAUTHBEARER":
+        from kraftpy.client.oauthbearer import tokens_from
+
+        return Login(mechanism=mechanism, token=tokens_from(sasl.tokens).token)
     own = sasl.logins[mechanism]
     return Login(mechanism=mechanism, username=own.username or "", password=own.password or "")
 
@@ -75,58 +74,35 @@ def response_limit(config: BrokerConfig) -> ResponseLimit:
     return ResponseLimit(max(config.socket_request_max_bytes, ResponseLimit().bytes), "socket.request.max.bytes")
 
 
-class OwnSecurity:
-    """The security of the connections that a node opens to a listener: the last one that could be used.
+class Outgoing:
+    """The security of a broker's connections to others: that of their listener, with its own certificate and login."""
 
-    Keys and certificates are read for each connection, by `make`. If they cannot be used, because a file is just being
-    replaced or a changed setting is wrong, the previous ones are, as on this node's own listeners. The log says so once
-    for each reason. `read` reads files, and may be called from any thread.
-    """
-
-    def __init__(self, make: Callable[[BrokerConfig], Security], config: BrokerConfig | None = None) -> None:
-        self._make = make
+    def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._last: Security | None = None
-        self._complaint = ""
+        self.contexts: Callable[[str], ssl.SSLContext] | None = None
+        """Returns the current TLS context for a listener; set before any connection is opened (`SecureListeners`)."""
 
-    def configure(self, config: BrokerConfig) -> None:
-        """Use changed settings for connections opened from now on."""
-        self._config = config
-
-    def read(self) -> Security:
-        """Return the security of the next connection. Raises BrokerUnreachable if none has been usable yet."""
-        from kraftpy.client.connection import BrokerUnreachable
-
-        assert self._config is not None
-        try:
-            self._last = self._make(self._config)
-        except BrokerUnreachable as error:
-            if self._last is None:
-                raise
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                logger.error("Connections to other nodes keep their keys and certificates: %s", error)
-        else:
-            self._complaint = ""
-        return self._last
+    def security(self) -> Security:
+        """Return the security of the next connection. Raises BrokerUnreachable if it cannot be used."""
+        config = self._config
+        return security_to(
+            config.security_of(config.inter_broker_listener), config.inter_broker_mechanism, self.contexts
+        )
 
 
 class Peers:
     """The connections to other brokers, opened on demand."""
 
-    def __init__(self, config: BrokerConfig, image: Callable[[], Image], proof: BrokerProof) -> None:
+    def __init__(
+        self, config: BrokerConfig, image: Callable[[], Image], proof: BrokerProof, outgoing: Outgoing
+    ) -> None:
         self._config = config
         self._image = image
         self._proof = proof
-        self._security = OwnSecurity(security_between, config)
+        self._outgoing = outgoing
         self._connections: dict[BrokerId, tuple[Connection, tuple[str, str]]] = {}
         """Each with the identity that this broker has claimed on it."""
         self._opening: dict[BrokerId, asyncio.Lock] = {}
-
-    def configure(self, config: BrokerConfig) -> None:
-        """Use changed settings for connections opened from now on."""
-        self._config = config
-        self._security.configure(config)
 
     async def ask(self, broker_id: BrokerId, key: ApiKey, request: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
         """Send in the highest version both support, and return the response. Raises KafkaError (NETWORK_EXCEPTION)."""
@@ -163,7 +139,7 @@ class Peers:
                 setup_timeout_ms=self._config.replica_socket_timeout_ms,
                 software=software,
                 limit=response_limit(self._config),
-                security=self._security.read(),
+                security=self._outgoing.security(),
             )
             self._connections[broker_id] = connection, software
             return connection

@@ -1,15 +1,16 @@
-"""Tokens for a client's logins by OAUTHBEARER: fetched from their source, and shared by the client's connections.
+"""Tokens for logins by OAUTHBEARER, of clients and of nodes: fetched from their source, and shared by connections.
 
-A token comes from a function of the application, from a file, or from a token endpoint by the grant "client
-credentials" (RFC 6749, section 4.4; KIP-768, KIP-1139). All connections of a client share a token until four fifths of
-its lifetime have passed; a token without a known expiry is fetched for each login. Fetching blocks, so logins do it in
-a thread.
+A token comes from a function of the application, or from the source that settings name (`config.token_sources`). All
+connections of a client share a token until four fifths of its lifetime have passed, and so do those of a node; a token
+without a known expiry is fetched for each login. If a new token cannot be had, the old one is used until it expires.
+Fetching blocks, so logins do it in a thread.
 
-Left out: assertions (the grant "jwt-bearer"), and allow lists of URLs: the application chooses the URL itself.
+Left out: allow lists of a client's URLs, because the application chooses the URL itself.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from kraftpy.config.token_sources import TokenSource
 from kraftpy.endpoints import EndpointError, fetch
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.security.json_web_tokens import MOST_TOKEN_BYTES, expiry_ms_of
@@ -30,12 +32,15 @@ TokenProvider = Callable[[], str]
 """Returns a token. Called in a thread, for one login at a time."""
 
 _USED_SHARE: Final = 0.8
+_RETRY_MS: Final = 10_000
+"""How long a token is used on, before another one is asked for again, when that has failed."""
 _MOST_ANSWER_BYTES: Final = 2 * MOST_TOKEN_BYTES
 
 
 class _Token(NamedTuple):
     text: str
     used_until_ms: float
+    end_ms: float
 
 
 class Tokens:
@@ -54,10 +59,20 @@ class Tokens:
         with self._turn:
             now_ms = self._now_ms()
             if self._token is None or now_ms >= self._token.used_until_ms:
-                text, seconds = self._get()
-                end_ms = expiry_ms_of(text) if seconds is None else now_ms + seconds * 1000
-                self._token = _Token(text, now_ms if end_ms is None else now_ms + _USED_SHARE * (end_ms - now_ms))
+                try:
+                    self._token = self._fetched(now_ms)
+                except KafkaError:
+                    if self._token is None or now_ms >= self._token.end_ms:
+                        raise
+                    self._token = self._token._replace(used_until_ms=now_ms + _RETRY_MS)
             return self._token.text
+
+    def _fetched(self, now_ms: float) -> _Token:
+        text, seconds = self._get()
+        end_ms = expiry_ms_of(text) if seconds is None else now_ms + seconds * 1000
+        if end_ms is None:
+            return _Token(text, now_ms, now_ms)
+        return _Token(text, now_ms + _USED_SHARE * (end_ms - now_ms), end_ms)
 
 
 def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
@@ -73,7 +88,7 @@ def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
         raise ValueError("sasl_oauthbearer_token_provider or sasl_oauthbearer_token_endpoint_url must be given")
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return Tokens(lambda: (_checked(_fetched(url).decode(errors="replace").strip()), None))
+        return Tokens(functools.partial(_from, TokenSource(url=url)))
     if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc:
         raise ValueError("sasl_oauthbearer_token_endpoint_url must be an https, http or file URL")
     given = {} if jaas is None else jaas.options
@@ -84,21 +99,35 @@ def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
             "sasl_oauthbearer_client_credentials_client_id and .._client_secret must be given with "
             "sasl_oauthbearer_token_endpoint_url"
         )
-    scope = options.sasl_oauthbearer_scope or given.get("scope")
-    trusted = given.get("ssl.truststore.location")
-    return Tokens(lambda: _granted(url, client_id, secret, scope, trusted))
+    source = TokenSource(
+        url=url,
+        client_id=client_id,
+        secret=secret,
+        scope=options.sasl_oauthbearer_scope or given.get("scope"),
+        trusted=given.get("ssl.truststore.location"),
+    )
+    return Tokens(functools.partial(_from, source))
 
 
-def _granted(url: str, client_id: str, secret: str, scope: str | None, trusted: str | None) -> tuple[str, float | None]:
-    """Ask a token endpoint for a token; return it and its lifetime in seconds. Raises KafkaError."""
+@functools.lru_cache(maxsize=64)
+def tokens_from(source: TokenSource) -> Tokens:
+    """Return the tokens of a source, which all connections of this process to other nodes share."""
+    return Tokens(functools.partial(_from, source))
+
+
+def _from(source: TokenSource) -> tuple[str, float | None]:
+    """Get a token; return it, and its lifetime in seconds if the source tells it. Raises KafkaError."""
+    if source.is_file:
+        return _checked(_fetched(source.url).decode(errors="replace").strip()), None
+    url, scope = source.url, source.scope
     body = urlencode({"grant_type": "client_credentials", **({"scope": scope} if scope else {})})
     headers = {
-        "Authorization": f"Basic {b64encode(f'{client_id}:{secret}'.encode()).decode()}",
+        "Authorization": f"Basic {b64encode(f'{source.client_id}:{source.secret}'.encode()).decode()}",
         "Content-Type": "application/x-www-form-urlencoded",
     }
     answer: Any
     try:
-        answer = json.loads(_fetched(url, headers=headers, body=body, trusted=trusted))
+        answer = json.loads(_fetched(url, headers=headers, body=body, trusted=source.trusted))
         token, seconds = answer["access_token"], answer.get("expires_in")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _failure(f"{url} answered without an access_token") from None

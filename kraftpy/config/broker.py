@@ -524,18 +524,24 @@ def _check_between(config: BrokerConfig) -> None:
 
 
 def _check_login(listener: ListenerSecurity | None, setting: str, mechanism: str, own_name: str) -> None:
-    """Check that this node has a name and a password for a mechanism of a listener. Raises ConfigError."""
+    """Check that this node has credentials for a mechanism of a listener. Raises ConfigError."""
     if listener is None or listener.sasl is None:
         return
     if mechanism not in listener.sasl.mechanisms:
         raise ConfigError(f"{setting}={mechanism} is not a mechanism of {listener.listener}")
-    if mechanism == "GSSAPI" and setting == "sasl.mechanism.inter.broker.protocol":
-        return  # it logs in with the listener's keytab
-    if mechanism in ("OAUTHBEARER", "GSSAPI"):
-        raise ConfigError(f"{setting}={mechanism}: nodes cannot log in to each other with {mechanism}")
+    prefix = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}."
+    if mechanism == "OAUTHBEARER":
+        if listener.sasl.tokens is None:
+            name = f"{prefix}sasl.oauthbearer.token.endpoint.url"
+            raise ConfigError(f"{name} is not set: {own_name} logs in to others with {mechanism}, which needs it")
+        return
+    name = f"{prefix}sasl.jaas.config"
+    if mechanism == "GSSAPI":
+        if listener.sasl.gssapi is None:
+            raise ConfigError(f"{name} lacks the keytab with which {own_name} logs in to others")
+        return
     own = listener.sasl.logins.get(mechanism)
     if own is None or not own.username or not own.password:
-        name = f"listener.name.{listener.listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
         raise ConfigError(f"{name} lacks the username and password with which {own_name} logs in to others")
 
 

@@ -26,7 +26,7 @@ from kraftpy.config.consistency import (
     check_together,
     parse_overrides,
 )
-from kraftpy.config.listener_limits import PREFIX, limit_name, parse_limit
+from kraftpy.config.listener_limits import LISTENER_LIMITS, PREFIX, limit_name, parse_limit
 from kraftpy.config.settings import ConfigError, Setting, whole_number
 
 DYNAMIC_ONLY = frozenset(
@@ -247,6 +247,26 @@ def with_certificates(config: BrokerConfig, own: Mapping[str, str], *, strictly:
             continue
         secured[place] = replace(each, tls=found.tls)
     return replace(config, secured=tuple(secured))
+
+
+def check_listeners(before: Mapping[str, str], after: Mapping[str, str], static: BrokerConfig) -> None:
+    """Check that one broker's dynamic settings change nothing of its listeners that cannot change. Raises ConfigError.
+
+    Of a listener, only its certificates and its limits can change while the broker runs, as in Kafka. Settings may be
+    deleted. Those of listeners that the broker does not have are of no consequence.
+    """
+    for listener in static.client_listeners:
+        prefix = f"{PREFIX}{listener.name.lower()}."
+        for name, text in after.items():
+            base = name.removeprefix(prefix)
+            if base == name or base in CERTIFICATES or base in LISTENER_LIMITS or base == "num.network.threads":
+                continue
+            given = static.given.get(name)
+            if text != before.get(name, None if given is None else given.text):
+                raise ConfigError(
+                    f"Configs cannot be updated dynamically for existing listener ListenerName({listener.name}), "
+                    "restart broker or create a new listener for update"
+                )
 
 
 def check_settings(before: Levels, after: Levels, static: BrokerConfig) -> None:

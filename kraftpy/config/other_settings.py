@@ -71,20 +71,10 @@ sasl.oauthbearer.assertion.private.key.passphrase password null
     Passphrase of that key.
 sasl.oauthbearer.assertion.template.file         string   null
     File with header and claims of token assertions.
-sasl.oauthbearer.client.credentials.client.id    string   null
-    Client id for the client-credentials grant.
-sasl.oauthbearer.client.credentials.client.secret password null
-    Client secret for the client-credentials grant.
 sasl.oauthbearer.allow.unverified.audience       boolean  false
     Whether a token may be for any audience.
 sasl.oauthbearer.allow.unverified.issuer         boolean  false
     Whether a token may be from any issuer.
-sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
-    Class that obtains tokens.
-sasl.oauthbearer.scope                           string   null
-    Scope asked for with a token.
-sasl.oauthbearer.token.endpoint.url              string   null
-    URL of the endpoint that issues tokens.
 security.providers                               string   null
     Classes that add security algorithms to the JVM.
 ssl.engine.factory.class                         class    null

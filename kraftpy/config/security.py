@@ -24,6 +24,8 @@ from urllib.parse import unquote, urlsplit
 
 from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
+from kraftpy.config.token_sources import URL as TOKEN_URL
+from kraftpy.config.token_sources import TokenSource, token_source
 from kraftpy.security.jaas import JaasError, Login, parse_jaas
 from kraftpy.security.json_web_tokens import TokenRules
 from kraftpy.security.kerberos_names import KerberosRules, parse_kerberos_rules
@@ -129,6 +131,8 @@ class SaslSettings:
     failure_delay_ms: int
     """How long the answer to a failed login is delayed."""
     oauthbearer: OauthbearerSettings | None = None
+    tokens: TokenSource | None = None
+    """The source of the tokens with which this node itself logs in to others by OAUTHBEARER."""
     gssapi: GssapiSettings | None = None
 
 
@@ -251,7 +255,10 @@ def _sasl(settings: _Settings, listener: str, protocol: str, *, is_elsewhere: bo
         reauthenticate_ms={each: settings.of_mechanism("connections.max.reauth.ms", each)[0] for each in mechanisms},
         most_receive_bytes=settings.value("sasl.server.max.receive.size"),
         failure_delay_ms=settings.value("connection.failed.authentication.delay.ms", is_listeners=False),
-        oauthbearer=_oauthbearer(settings, listener, logins) if OAUTHBEARER in mechanisms else None,
+        oauthbearer=_oauthbearer(settings, listener, logins)
+        if OAUTHBEARER in mechanisms and not is_elsewhere
+        else None,
+        tokens=_tokens(settings, logins) if OAUTHBEARER in mechanisms else None,
         gssapi=_gssapi(settings, logins[GSSAPI]) if GSSAPI in logins else None,
     )
 
@@ -327,8 +334,22 @@ def _oauthbearer(settings: _Settings, listener: str, logins: Mapping[str, Login]
     )
 
 
+def _tokens(settings: _Settings, logins: Mapping[str, Login]) -> TokenSource | None:
+    def value(name: str) -> Any:
+        return settings.of_mechanism(name, OAUTHBEARER)[0]
+
+    def written(name: str) -> str:
+        return f"{settings.prefix}{OAUTHBEARER.lower()}.{name}"
+
+    login = logins.get(OAUTHBEARER)
+    source = token_source(value, written, {} if login is None else login.options)
+    if source is not None:
+        _check_url(written(TOKEN_URL), source.url, value(f"{_ALLOWED}.urls"), value(f"{_ALLOWED}.files"))
+    return source
+
+
 def _check_url(name: str, url: str, urls: Sequence[str], files: Sequence[str]) -> None:
-    """Check that keys may be fetched from a URL (CVE-2025-27817). Raises ConfigError."""
+    """Check that keys or tokens may be fetched from a URL (CVE-2025-27817). Raises ConfigError."""
     try:
         parts = urlsplit(url)
         is_local = parts.scheme == "file" and parts.netloc in ("", "localhost")

@@ -72,9 +72,13 @@ sasl.server.max.receive.size                     int      524288
 kraftpy.sasl.oauthbearer.allow.unsecured.tokens  boolean  none->false
     Accept unsigned tokens, which anyone can forge, and no others; only for testing clients.
 org.apache.kafka.sasl.oauthbearer.allowed.files  list     none->""
-    Paths of the files that sasl.oauthbearer.jwks.endpoint.url may name.
+    Paths of the files that the URLs of sasl.oauthbearer settings may name.
 org.apache.kafka.sasl.oauthbearer.allowed.urls   list     none->""
-    URLs that sasl.oauthbearer.jwks.endpoint.url may have.
+    URLs that sasl.oauthbearer.jwks.endpoint.url and .token.endpoint.url may have.
+sasl.oauthbearer.client.credentials.client.id    string   null
+    Client id for the client-credentials grant.
+sasl.oauthbearer.client.credentials.client.secret password null
+    Client secret for the client-credentials grant.
 sasl.oauthbearer.clock.skew.seconds              int      30 0..3600
     Difference between clocks that is tolerated when a token is checked.
 sasl.oauthbearer.expected.audience               list     ""
@@ -89,12 +93,18 @@ sasl.oauthbearer.jwks.endpoint.retry.backoff.ms  long     100 1..
     First wait before a failed fetch is tried again.
 sasl.oauthbearer.jwks.endpoint.url               string   null
     URL (https, http or file) of the keys for verifying tokens.
+sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
+    Class that obtains tokens.
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
     Class that checks tokens.
+sasl.oauthbearer.scope                           string   null
+    Scope asked for with a token.
 sasl.oauthbearer.scope.claim.name                string   scope
     Claim of a token that holds its scope.
 sasl.oauthbearer.sub.claim.name                  string   sub
     Claim of a token that holds the user's name.
+sasl.oauthbearer.token.endpoint.url              string   null
+    URL of the endpoint that issues tokens.
 """
 
 SECURITY_SETTINGS: dict[str, Setting] = parse_table(SECURITY_TABLE)

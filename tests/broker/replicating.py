@@ -22,6 +22,7 @@ from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
+from kraftpy.broker.peers import Outgoing
 from kraftpy.broker.quotas.clients import ClientQuotaManager
 from kraftpy.broker.replication.fetch_sessions import FetchSessions
 from kraftpy.broker.replication.fetchers import Fetchers
@@ -267,6 +268,7 @@ class Node:
         )
         proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, cluster, self.clock, tasks)  # type: ignore[arg-type]
         self.proposals = proposals
+        self.outgoing = Outgoing(self.config)
         self.fetchers = Fetchers(
             self.config,
             self.clock,
@@ -275,13 +277,21 @@ class Node:
             broker_epoch=lambda: self.broker_epoch,
             checkpoint=lambda: self.replica_manager.checkpoints.write(),
             proof=self.proof,
+            outgoing=self.outgoing,
         )
         self.replica_manager = ReplicaManager(
             self.config, self.clock, self.directories, proposals.propose, self.fetchers, cluster.catch_up, incidents
         )
         self.replicas = self.replica_manager.replicas
         share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas, Slices())  # type: ignore[arg-type]
-        share_states = ShareStates(self.config, self.clock, cluster, share_coordinators, self.proof)  # type: ignore[arg-type]
+        share_states = ShareStates(
+            self.config,
+            self.clock,
+            cluster,  # type: ignore[arg-type]
+            share_coordinators,
+            self.proof,
+            self.outgoing,
+        )
         self.coordinators = Coordinators(
             self.config,
             self.clock,

@@ -60,12 +60,14 @@ async def log_in(called: LoginServer, login: Login) -> Principal | None:
     async def ask(frame: bytes) -> bytes:
         nonlocal proved
         try:
-            answer, proved = called.answer(frame)
+            needed = called.take(frame)
+            assert needed is None
+            answer, proved = called.answer()
         except AuthenticationFailed as failure:
             return refusal_of_login(str(failure))
         return answer
 
-    await prove(login, ask)
+    await prove(login, "", ask)
     return proved
 
 
@@ -101,7 +103,7 @@ async def test_a_malformed_answer_is_a_failure_of_the_login(answer: bytes) -> No
         return answer
 
     with pytest.raises(LinkError):
-        await prove(Login(mechanism="SCRAM-SHA-256", username=NAME, password=PASSWORD), ask)
+        await prove(Login(mechanism="SCRAM-SHA-256", username=NAME, password=PASSWORD), "", ask)
 
 
 async def test_a_called_side_that_does_not_know_the_password_is_found_out() -> None:
@@ -115,11 +117,12 @@ async def test_a_called_side_that_does_not_know_the_password_is_found_out() -> N
         number += 1
         if number == 1:
             called = LoginServer(SaslServer(["SCRAM-SHA-256"], lambda _: exchange, {}), failure_delay_ms=0)
-            return called.answer(frame)[0]
+            called.take(frame)
+            return called.answer()[0]
         return pack({"token": b"v=Z3Vlc3NlZA==", "done": True})
 
     with pytest.raises(LinkError):
-        await prove(Login(mechanism="SCRAM-SHA-256", username=NAME, password=PASSWORD), ask)
+        await prove(Login(mechanism="SCRAM-SHA-256", username=NAME, password=PASSWORD), "", ask)
     assert number == 2
 
 
@@ -133,7 +136,8 @@ def test_whatever_a_caller_sends_is_refused_in_words(frames: list[bytes]) -> Non
         called = server()
         for frame in frames:
             with suppress(AuthenticationFailed, LinkError, CodecError):
-                _, principal = called.answer(frame)
+                called.take(frame)
+                _, principal = called.answer()
                 assert principal is None
 
     asyncio.run(receive())

@@ -24,7 +24,7 @@ def states_without_leaders(write_timeout_ms: int) -> ShareStates:
     topic = SimpleNamespace(partitions=[SimpleNamespace(leader=-1)])
     metadata = SimpleNamespace(image=SimpleNamespace(topic=lambda _: topic))
     config = BrokerConfig.of({"share.coordinator.write.timeout.ms": str(write_timeout_ms)})
-    return ShareStates(config, cast(Any, None), cast(Any, metadata), cast(Any, None), cast(Any, None))
+    return ShareStates(config, cast(Any, None), cast(Any, metadata), cast(Any, None), cast(Any, None), cast(Any, None))
 
 
 async def test_who_asks_is_answered_within_the_write_timeout() -> None:
@@ -40,6 +40,7 @@ async def test_a_write_outlives_a_coordinator_that_says_nothing_until_another_is
         BrokerConfig.of({"share.coordinator.write.timeout.ms": "200"}),
         cast(Any, None),
         cast(Any, SimpleNamespace(image=SimpleNamespace(topic=lambda _: topic))),
+        cast(Any, None),
         cast(Any, None),
         cast(Any, None),
     )

@@ -63,6 +63,8 @@ READ = ("READ", "TOPIC", "t")
 DESCRIBE = ("DESCRIBE", "TOPIC", "t")
 ALLOW, DENY = binding("READ"), binding("ALL", permission="DENY")
 PREFIXED_DENY = binding("ALL", permission="DENY", pattern="PREFIXED", principal="User:*")
+HERE, THERE = binding("READ", host="10.0.0.1"), binding("READ", host="10.0.0.2")
+HOSTS: list[Line] = [("administrator", "info", "hosts", {"a": "10.0.0.1", "b": "10.0.0.2"})]
 FIXED: list[Line] = [("administrator", "info", "plain-users", {"a": "right"})]
 
 WRONG: dict[str, tuple[str, Parts]] = {
@@ -89,6 +91,21 @@ WRONG: dict[str, tuple[str, Parts]] = {
         [
             *[change("grant", DENY), change("grant", ALLOW), change("revoke", ALLOW), change("revoke", DENY)],
             attempt(("record", "t")),
+        ],
+    ),
+    "a record is told at another host": ("leaked", [HOSTS, change("grant", THERE), attempt(("record", "t"))]),
+    "a record is told although it is denied at this host": (
+        "leaked",
+        [
+            *[HOSTS, change("grant", binding("ALL", permission="DENY", host="10.0.0.1")), change("grant", ALLOW)],
+            attempt(("record", "t")),
+        ],
+    ),
+    "a right of another host holds in the end": (
+        "still-in-force",
+        [
+            *[HOSTS, change("grant", HERE), change("revoke", HERE), change("grant", THERE)],
+            *[survey(THERE), attempt(needs=READ, final=True)],
         ],
     ),
     "a request is carried out": ("unrefused", [attempt(needs=READ)]),
@@ -152,6 +169,11 @@ WRONG: dict[str, tuple[str, Parts]] = {
 RIGHT: dict[str, Parts] = {
     "a broker that does not coordinate the group looks at no topics": [
         attempt(needs=READ, errors=("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"))
+    ],
+    "a record is told by the right of this host": [HOSTS, change("grant", HERE), attempt(("record", "t"), needs=READ)],
+    "a denial of another host denies nothing here": [
+        *[HOSTS, change("grant", binding("ALL", permission="DENY", host="10.0.0.2")), change("grant", ALLOW)],
+        attempt(("record", "t"), needs=READ),
     ],
     "a topic is told after the right": [change("grant", ALLOW), attempt(("topic", "t"), ("record", "t"), needs=READ)],
     "the right has no answer": [change("grant", ALLOW, "info"), attempt(("record", "t"), needs=READ)],

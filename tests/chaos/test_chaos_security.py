@@ -18,6 +18,7 @@ from chaos.workloads.intrusions import INTRUSIONS, PROBES
 
 SEED = 5
 MUTANT_MINUTES = 0.3
+FIRST_SEEDS = {"host-overlooked": 2}
 KNOWN_BEFORE = 28
 """The known seeds that were found before any seed drew security."""
 
@@ -56,9 +57,19 @@ def _is_refused(op: Op) -> bool:
     return any(error.endswith("AUTHORIZATION_FAILED") for error in op.value["errors"])
 
 
-@pytest.mark.parametrize("name", ["guard-forgotten", "decisions-kept", "denial-overlooked"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "guard-forgotten",
+        "decisions-kept",
+        "denial-overlooked",
+        "host-overlooked",
+        "expired-token-accepted",
+        "quota-of-a-user-not-applied",
+    ],
+)
 def test_a_mutant_is_caught_and_its_seed_is_clean_without_it(name: str) -> None:
-    (seed,) = suite.seeds_for(name, 1, 1)
+    (seed,) = suite.seeds_for(name, FIRST_SEEDS.get(name, 1), 1)
     caught = suite.anomalies(suite.run_mutant(name, seed, MUTANT_MINUTES)) & suite.MUTANTS[name].shows
     assert caught
     assert suite.anomalies(suite.run_unbroken(name, seed, MUTANT_MINUTES)) == set()

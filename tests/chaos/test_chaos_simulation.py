@@ -62,7 +62,7 @@ def test_every_checker_whose_subject_ran_has_something_to_judge() -> None:
     outcome = simulation.run(seed, 0.3)
     assert outcome.problems == []
     examined = {verdict.checker: verdict.examined for verdict in outcome.verdicts}
-    assert {name for name, count in examined.items() if not count} == {"queue", "rights"}
+    assert {name for name, count in examined.items() if not count} == {"queue", "rights", "tokens", "rates"}
     assert [op.f for op in outcome.ops if op.type == "info" and op.f == "decided"]
 
 

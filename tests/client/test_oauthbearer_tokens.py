@@ -104,6 +104,30 @@ def test_a_token_whose_end_is_unknown_is_asked_for_each_time() -> None:
     assert [tokens.token(), tokens.token()] == given == ["opaque-0", "opaque-1"]
 
 
+def test_a_token_is_used_until_its_end_while_no_other_can_be_had() -> None:
+    """Another one is asked for every ten seconds."""
+    now_ms, answers = 1_000_000.0, ["first"]
+    asked: list[float] = []
+
+    def get() -> tuple[str, float | None]:
+        asked.append(now_ms)
+        if not answers:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the endpoint is gone")
+        return answers.pop(), 100
+
+    tokens = Tokens(get, lambda: now_ms)
+    assert tokens.token() == "first"
+    for later in (1_080_000.0, 1_081_000.0, 1_090_000.0, 1_099_000.0):
+        now_ms = later
+        assert tokens.token() == "first"
+    assert asked == [1_000_000.0, 1_080_000.0, 1_090_000.0]
+    now_ms = 1_100_000.0
+    with pytest.raises(KafkaError, match="the endpoint is gone"):
+        tokens.token()
+    answers.append("second")
+    assert tokens.token() == "second"
+
+
 def test_connections_that_are_opened_together_get_one_token() -> None:
     source = Source(seconds=100)
     tokens, found = source.tokens(), list[str]()

@@ -18,7 +18,7 @@ from typing import Any
 import hostile
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, PING, REFUSAL, REQUEST, VERSION, LinkError
+from kraftpy.broker.metadata.link import ANSWER, LOGIN, ONE_WAY, PING, REFUSAL, REQUEST, VERSION, LinkError
 from kraftpy.broker.metadata.transport import Links
 from kraftpy.config import Address
 from kraftpy.metadata.codec import pack
@@ -145,6 +145,7 @@ def message(chance: Random) -> list[Any]:
         (
             [ONE_WAY, kind, made], [REQUEST, kind, made, chance.choice(_NUMBERS)],
             [ANSWER, chance.choice(_NUMBERS), made], [REFUSAL, 0, chance.choice(_TEXTS)], [PING], [PING, 1], [], [7],
+            [LOGIN, b""], [LOGIN, chance.choice(_TEXTS)], [LOGIN, chance.randbytes(40)],
             [None],
             [ONE_WAY, 5, made], [ONE_WAY, kind, []], [REQUEST, kind, made], [plain(chance)], [True, kind, made],
         )

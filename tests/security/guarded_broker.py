@@ -55,7 +55,7 @@ class GuardedBroker:
 
     def stop(self) -> None:
         self.admin.close()
-        self.broker.stop()
+        self.broker.close()
 
     def new(self, *, exists: bool = True) -> Named:
         """New names of one length. If they exist, the topic and the transactional id are created."""

@@ -21,6 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from kraftpy.broker.containment import Complaints
+from kraftpy.broker.metadata.transport import Links
+from kraftpy.broker.peers import Outgoing
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.security.listeners import SecureListeners
 from kraftpy.client import Consumer, OffsetSpec, Producer, RangeReader, TopicPartition
@@ -52,18 +54,21 @@ def reason_not_to_start(settings: dict[str, str]) -> str:
     return str(died.value)
 
 
-def secure_listeners(config: BrokerConfig) -> SecureListeners:
+def secure_listeners(
+    config: BrokerConfig, *, links: Links | None = None, outgoing: Outgoing | None = None
+) -> SecureListeners:
     """The listeners' security, as a starting broker makes it."""
-    return SecureListeners(
-        SimpleNamespace(
-            config=config,
-            clock=SystemClock(),
-            complaints=Complaints(),
-            metadata=SimpleNamespace(image=Image()),
-            links=None,
-            authorizer=None,
-        )
+    broker: Any = SimpleNamespace(
+        config=config,
+        clock=SystemClock(),
+        complaints=Complaints(),
+        metadata=SimpleNamespace(image=Image()),
+        settings=SimpleNamespace(static=config, then=lambda listener: None),
+        outgoing=outgoing or Outgoing(config),
+        links=links,
+        authorizer=None,
     )
+    return SecureListeners(broker)
 
 
 def add_users(bootstrap: str, *names: str, password: str = PASSWORD) -> None:

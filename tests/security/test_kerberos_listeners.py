@@ -337,21 +337,6 @@ def test_brokers_log_in_at_each_other(running_realm: Realm) -> None:
         replicate(cluster)
 
 
-def test_nodes_do_not_log_in_by_tickets_at_controllers(served: Served) -> None:
-    with ReservedPorts() as ports:
-        port, other = ports.reserve(), ports.reserve()
-        more = {
-            "listeners": f"SASL://{HOST}:{port},CONTROLLER://{HOST}:{other}",
-            "listener.security.protocol.map": "SASL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
-            "listener.name.controller.gssapi.sasl.jaas.config": served.settings[SASL],
-            "listener.name.controller.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_bob="b";',
-            "sasl.mechanism.inter.broker.protocol": "GSSAPI",
-            "sasl.mechanism.controller.protocol": "GSSAPI",
-            "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
-        }
-        assert "nodes cannot log in to each other with GSSAPI" in reason_not_to_start({**served.settings, **more})
-
-
 def test_a_kdc_that_does_not_answer_is_waited_for(
     running_realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -433,7 +433,7 @@ def test_a_broker_without_the_libraries_does_not_start(monkeypatch: pytest.Monke
         secure_listeners(config)
 
 
-def test_brokers_do_not_log_in_by_tokens() -> None:
+def test_brokers_need_a_source_of_tokens() -> None:
     with ReservedPorts() as ports:
         port, other = ports.reserve(), ports.reserve()
         more = {
@@ -442,4 +442,5 @@ def test_brokers_do_not_log_in_by_tokens() -> None:
             "inter.broker.listener.name": "SASL_PLAINTEXT",
             "controller.quorum.voters": f"1@{HOST}:{other},2@{HOST}:1,3@{HOST}:2",
         }
-        assert "nodes cannot log in to each other with OAUTHBEARER" in reason_not_to_start({**SETTINGS, **more})
+        where = "listener.name.sasl_plaintext.oauthbearer.sasl.oauthbearer.token.endpoint.url"
+        assert f"{where} is not set: this broker logs in to others" in reason_not_to_start({**SETTINGS, **more})

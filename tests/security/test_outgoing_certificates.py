@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from kraftpy.broker.containment import Complaints, Tasks
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata.transport import Links
-from kraftpy.broker.peers import Peers
+from kraftpy.broker.peers import Outgoing, Peers
 from kraftpy.broker.security.listeners import SecureListeners
+from kraftpy.broker.startup import StartupError
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.config.dynamic import in_force
 from kraftpy.protocol.apis import ApiKey
@@ -25,8 +26,10 @@ from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
 from kraftpy.security.distinguished_names import subject_of
 from kraftpy.types import BrokerId
 from tests.security.certificates import HOST, Certificates
+from tests.security.listeners import secure_listeners
 
 HEARTBEAT = HeartbeatRequest(group_id="", generation_id=0, member_id="")
+NAMES_MAY_CHANGE = {"ssl.allow.dn.changes": "true", "ssl.allow.san.changes": "true"}
 
 
 class Shown:
@@ -58,7 +61,7 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path)
 
 
-def config(certificates: Certificates, name: str) -> BrokerConfig:
+def config(certificates: Certificates, name: str, **more: str) -> BrokerConfig:
     keys = certificates.issue(name, HOST, common_name=name)
     settings = certificates.settings(ssl_keystore_location=str(keys))
     lines = {
@@ -71,56 +74,54 @@ def config(certificates: Certificates, name: str) -> BrokerConfig:
         "listener.security.protocol.map": "SSL:SSL,CONTROLLER:SSL",
         "log.dirs": "unused",
         **settings,
+        **more,
     }
     return load("".join(f"{key}={value}\n" for key, value in lines.items())).config
 
 
-async def ask_in_vain(peers: Peers) -> None:
-    """Have a connection opened, on which the server hangs up."""
-    with pytest.raises(KafkaError):
-        await peers.ask(BrokerId(2), ApiKey.HEARTBEAT, HEARTBEAT)
+class Node:
+    """A node's connections to other brokers and to controllers: all of them lead to one server."""
+
+    def __init__(self, settings: BrokerConfig, server: Shown, tasks: asyncio.TaskGroup) -> None:
+        self._server = server
+        outgoing = Outgoing(settings)
+        self.links = Links(1, is_voter=False, tasks=cast("Tasks", tasks), silence_ms=1000, secret=None)
+        self.secured: SecureListeners = secure_listeners(settings, links=self.links, outgoing=outgoing)
+        endpoint = SimpleNamespace(host=HOST, port=server.port)
+        broker = SimpleNamespace(endpoint=lambda listener: endpoint)
+        image: Any = SimpleNamespace(broker=lambda number: broker)
+        proof: Any = SimpleNamespace(software_for=lambda number: ("kraftpy-broker", "1"))
+        self.peers = Peers(settings, lambda: image, proof, outgoing)
+
+    async def shown_to_brokers(self) -> str:
+        """The name that the node shows on a new connection."""
+        with pytest.raises(KafkaError):
+            await self.peers.ask(BrokerId(2), ApiKey.HEARTBEAT, HEARTBEAT)
+        return self._server.names[-1]
+
+    async def shown_to_controllers(self) -> str:
+        security = self.links.own_security()
+        assert security is not None
+        reader, writer = await asyncio.open_connection(HOST, self._server.port, ssl=security.tls, server_hostname=HOST)
+        assert await reader.read() == b""
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return self._server.names[-1]
+
+    async def change(self, settings: BrokerConfig | None = None) -> None:
+        """Have settings that changed, and changed files, taken over."""
+        if settings is not None:
+            self.secured.configure(settings)
+        await self.secured.renew()
 
 
 @contextlib.asynccontextmanager
-async def peers_of(settings: BrokerConfig, server: Shown) -> AsyncIterator[Peers]:
-    endpoint = SimpleNamespace(host=HOST, port=server.port)
-    broker = SimpleNamespace(endpoint=lambda listener: endpoint)
-    image: Any = SimpleNamespace(broker=lambda number: broker)
-    proof: Any = SimpleNamespace(software_for=lambda number: ("kraftpy-broker", "1"))
-    peers = Peers(settings, lambda: image, proof)
-    yield peers
-    peers.close()
-
-
-async def test_requests_to_other_brokers(certificates: Certificates) -> None:
-    async with Shown().serving(certificates) as server, peers_of(config(certificates, "first"), server) as peers:
-        await ask_in_vain(peers)
-        peers.configure(config(certificates, "second"))
-        await ask_in_vain(peers)
-        assert server.names == ["CN=first", "CN=second"]
-
-
-async def test_a_file_that_is_being_replaced(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
-    """Brokers keep replicating, with the certificate that they had, as listeners keep theirs."""
-    settings = config(certificates, "first")
-    file, second = location(settings, "SSL"), certificates.issue("second", HOST, common_name="second")
-    async with Shown().serving(certificates) as server, peers_of(settings, server) as peers:
-        await ask_in_vain(peers)
-        os.truncate(file, 100)
-        await ask_in_vain(peers)
-        await ask_in_vain(peers)
-        os.replace(second, file)
-        await ask_in_vain(peers)
-        assert server.names == ["CN=first", "CN=first", "CN=first", "CN=second"]
-    assert caplog.text.count("Connections to other nodes keep their keys and certificates") == 1
-
-
-async def test_a_file_that_was_never_usable(certificates: Certificates) -> None:
-    settings = config(certificates, "first")
-    os.truncate(location(settings, "SSL"), 0)
-    async with Shown().serving(certificates) as server, peers_of(settings, server) as peers:
-        await ask_in_vain(peers)
-        assert server.names == []
+async def node_of(settings: BrokerConfig, certificates: Certificates) -> AsyncIterator[Node]:
+    async with Shown().serving(certificates) as server, asyncio.TaskGroup() as group:
+        node = Node(settings, server, group)
+        yield node
+        node.peers.close()
 
 
 def location(settings: BrokerConfig, listener: str) -> str:
@@ -136,47 +137,130 @@ def changed(settings: BrokerConfig, listener: str, keys: Path) -> BrokerConfig:
     return in_force(settings, {f"listener.name.{listener}.ssl.keystore.location": str(keys)}, {})
 
 
-def test_each_listener_has_a_certificate_of_its_own(certificates: Certificates) -> None:
+async def test_each_listener_has_a_certificate_of_its_own(certificates: Certificates) -> None:
     """The second is that of controllers on other nodes."""
-    settings, new = config(certificates, "first"), certificates.issue("second", HOST)
-    old = location(settings, "SSL")
+    settings = config(certificates, "first", **NAMES_MAY_CHANGE)
+    new, old = certificates.issue("second", HOST, common_name="second"), location(settings, "SSL")
     for listener, expected in (("ssl", [str(new), old]), ("controller", [old, str(new)])):
         after = changed(settings, listener, new)
         assert [location(after, name) for name in ("SSL", "CONTROLLER")] == expected
+        async with node_of(settings, certificates) as node:
+            assert await node.shown_to_brokers() == await node.shown_to_controllers() == "CN=first"
+            await node.change(after)
+            assert await node.shown_to_brokers() == ("CN=second" if listener == "ssl" else "CN=first")
+            assert await node.shown_to_controllers() == ("CN=first" if listener == "ssl" else "CN=second")
+
+
+async def test_a_file_that_is_being_replaced(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    """Connections keep the certificate that they had, as listeners keep theirs."""
+    settings = config(certificates, "first", **NAMES_MAY_CHANGE)
+    file, second = location(settings, "SSL"), certificates.issue("second", HOST, common_name="second")
+    async with node_of(settings, certificates) as node:
+        os.truncate(file, 100)
+        for _ in range(2):
+            await node.change()
+            assert await node.shown_to_brokers() == await node.shown_to_controllers() == "CN=first"
+        os.replace(second, file)
+        await node.change()
+        assert await node.shown_to_brokers() == await node.shown_to_controllers() == "CN=second"
+    assert caplog.text.count("SSL keeps its certificate") == caplog.text.count("CONTROLLER keeps its certificate") == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "common_name", "reason"),
+    [
+        ([HOST], "second", "the distinguished name would change from CN=first"),
+        (["elsewhere.example"], "first", "subject alternative names would be lost"),
+    ],
+)
+async def test_a_renewed_certificate_names_the_same_node(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture, names: list[str], common_name: str, reason: str
+) -> None:
+    """Connections to other nodes keep theirs too, whether a file or a setting has changed (Kafka's SslFactory)."""
+    settings = config(certificates, "first")
+    other = certificates.issue("other", *names, common_name=common_name)
+    async with node_of(settings, certificates) as node:
+        for listener in ("ssl", "controller"):
+            with pytest.raises(ConfigError):
+                await node.secured.check(changed(settings, listener, other))
+            await node.change(changed(settings, listener, other))
+            assert await node.shown_to_brokers() == await node.shown_to_controllers() == "CN=first"
+        await node.change(settings)
+        os.replace(other, location(settings, "SSL"))
+        await node.change()
+        before = node.secured.context_for("SSL")
+        assert await node.shown_to_brokers() == await node.shown_to_controllers() == "CN=first"
+        renewed = certificates.issue("renewed", HOST, "b.example", common_name="first")
+        os.replace(renewed, location(settings, "SSL"))
+        await node.change()
+        assert node.secured.context_for("SSL") is not before
+        assert await node.shown_to_brokers() == await node.shown_to_controllers() == "CN=first"
+    for listener in ("SSL", "CONTROLLER"):
+        assert f"{listener} keeps its certificate: {reason}" in caplog.text
 
 
 async def test_a_changed_setting_for_controllers_is_checked(certificates: Certificates, tmp_path: Path) -> None:
     settings = config(certificates, "first")
-    broker: Any = SimpleNamespace(
-        config=settings,
-        metadata=None,
-        clock=None,
-        authorizer=None,
-        complaints=Complaints(),
-        settings=SimpleNamespace(static=settings, then=lambda listener: None),
-        links=None,
+    async with node_of(settings, certificates) as node:
+        right = certificates.issue("second", HOST, common_name="first")
+        await node.secured.check(changed(settings, "controller", right))
+        empty = tmp_path / "empty.pem"
+        empty.touch()
+        with pytest.raises(ConfigError, match="Validation of dynamic config update of SSLFactory failed"):
+            await node.secured.check(changed(settings, "controller", empty))
+
+
+async def test_stores_are_neither_added_nor_removed(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that shows controllers no certificate does not begin to, as in Kafka; nor the other way round."""
+    for name in ("ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type"):
+        assert name in certificates.settings()
+    common = {
+        "listeners": f"PLAINTEXT://{HOST}:0",
+        "security.inter.broker.protocol": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
+    }
+    whole = config(certificates, "first", **common)
+    text = whole.given.items()
+
+    def without(store: str) -> BrokerConfig:
+        return load("".join(f"{k}={v.text}\n" for k, v in text if not k.startswith(f"ssl.{store}"))).config
+
+    for before, after, reason in (
+        (without("keystore"), whole, "an SSL keystore cannot be added"),
+        (whole, without("keystore"), "an SSL keystore cannot be removed"),
+        (without("truststore"), whole, "an SSL truststore cannot be added"),
+    ):
+        caplog.clear()
+        secured = secure_listeners(before)
+        context = secured.context_for("CONTROLLER")
+        secured.configure(after)
+        await secured.renew()
+        assert secured.context_for("CONTROLLER") is context
+        assert f"CONTROLLER keeps its certificate: {reason}" in caplog.text
+
+
+async def test_a_start_without_a_usable_file(certificates: Certificates) -> None:
+    """The certificate in the metadata serves, but not for controllers, to which a node connects before it has any."""
+    settings = config(certificates, "first")
+    os.truncate(location(settings, "SSL"), 0)
+    with pytest.raises(StartupError, match="listeners: CONTROLLER is SSL: "):
+        secure_listeners(settings)
+    alone = config(
+        certificates,
+        "first",
+        **{"listener.security.protocol.map": "SSL:SSL,CONTROLLER:PLAINTEXT"},
     )
-    secured = SecureListeners(broker)
-    await secured.check(changed(settings, "controller", certificates.issue("second", HOST)))
-    empty = tmp_path / "empty.pem"
-    empty.touch()
-    with pytest.raises(ConfigError, match="Validation of dynamic config update of SSLFactory failed"):
-        await secured.check(changed(settings, "controller", empty))
-
-
-async def test_links_to_controllers(certificates: Certificates) -> None:
-    async with Shown().serving(certificates) as server, asyncio.TaskGroup() as group:
-        settings = config(certificates, "first")
-        links = Links(1, is_voter=False, tasks=cast("Tasks", group), silence_ms=1000, secret=None)
-        links.secure(settings, cast("Any", None))
-        for keys in (None, certificates.issue("second", HOST, common_name="second"), certificates.trusted):
-            if keys is not None:
-                links.configure(changed(settings, "controller", keys))
-            security = await links.own_security()
-            assert security is not None
-            reader, writer = await asyncio.open_connection(HOST, server.port, ssl=security.tls, server_hostname=HOST)
-            assert await reader.read() == b""
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-        assert server.names == ["CN=first", "CN=second", "CN=second"], "the last file has no key"
+    new = certificates.issue("second", HOST, common_name="second")
+    os.truncate(location(alone, "SSL"), 0)
+    async with node_of(alone, certificates) as node:
+        with pytest.raises(KafkaError, match="expected at least one certificate in PEM"):
+            await node.peers.ask(BrokerId(2), ApiKey.HEARTBEAT, HEARTBEAT)
+        with pytest.raises(StartupError, match=r"listeners: SSL: ssl\.keystore\.location=.*expected at least one"):
+            await node.secured.begin()
+        node.secured.configure(changed(alone, "ssl", new))
+        await node.secured.begin()
+        assert await node.shown_to_brokers() == "CN=second"
+        await node.change(alone)
+        assert await node.shown_to_brokers() == "CN=second", "the unusable file does not replace it"

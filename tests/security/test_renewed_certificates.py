@@ -22,7 +22,7 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.security.distinguished_names import alternative_names_of, subject_of
-from kraftpy.testing import EmbeddedBroker
+from kraftpy.testing import BrokerDied, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates
 from tests.security.wire import BOUND_SECONDS
@@ -196,6 +196,25 @@ async def test_a_stored_certificate_that_is_gone_costs_no_start(tmp_path: Path, 
         assert made.shown() == first
         eventually(lambda: f"SSL keeps its certificate: ssl.keystore.location={renewed}" in made.broker.log_text)
         assert made.shown() == first
+
+
+async def test_a_start_whose_own_file_cannot_be_used(tmp_path: Path, ports: ReservedPorts) -> None:
+    """The certificate in the metadata serves; if there is none, the start fails, as Kafka's does."""
+    made = Renewing(tmp_path, ports)
+    renewed = made.certificates.issue("second", HOST, "a.example", common_name="broker")
+    with made.broker:
+        first = made.shown()
+        await alter(made, {"ssl.keystore.location": str(renewed)})
+        eventually(lambda: made.shown() != first)
+        made.broker.stop()
+        os.truncate(made.file, 100)
+        made.broker.start()
+        assert made.shown() == certificate_in(renewed)
+        assert "SSL has no certificate yet: ssl.keystore.location=" in made.broker.log_text
+        made.broker.stop()
+        renewed.unlink()
+        with pytest.raises(BrokerDied, match=r"listeners: SSL: ssl\.keystore\.location=.*No such file or directory"):
+            made.broker.start()
 
 
 async def test_other_settings_of_security_cannot_be_changed(tmp_path: Path, ports: ReservedPorts) -> None:

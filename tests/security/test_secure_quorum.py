@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from kraftpy.broker.metadata.link_login import prove
-from kraftpy.broker.metadata.link_messages import LinkError, read_hello
+from kraftpy.broker.metadata.link_messages import LOGIN_BYTES, LinkError, read_hello
 from kraftpy.client import Admin, NewTopic
 from kraftpy.client.security import Login
 from kraftpy.config import BrokerConfig, ConfigError
@@ -29,6 +28,7 @@ from kraftpy.security.plain import plain_message
 from kraftpy.testing import Cluster
 from tests.security.certificates import HOST, Certificates
 from tests.security.listeners import PLAIN_MODULE, SCRAM_MODULE
+from tests.security.node_links import ask_as_a_node, port_of
 from tests.security.wire import BOUND_SECONDS, Wire
 from tests.waiting import eventually
 
@@ -47,12 +47,6 @@ def settings_of(certificates: Certificates, protocol: str, **of_controllers: str
         **{CONTROLLERS + name: value for name, value in certificates.settings().items()},
         **{CONTROLLERS + name.replace("_", "."): value for name, value in of_controllers.items()},
     }
-
-
-def port_of(cluster: Cluster, node: int) -> int:
-    """The port of a node's controller listener."""
-    address = dict(zip(cluster.controllers, cluster.bootstrap_controllers.split(","), strict=True))[node]
-    return int(address.rpartition(":")[2])
 
 
 async def add_topic(cluster: Cluster, name: str) -> None:
@@ -306,26 +300,12 @@ async def test_a_changed_password_holds_from_then_on(by_scram: Cluster, certific
 
 async def knock(cluster: Cluster, certificates: Certificates, mechanism: str, name: str, password: str) -> str | None:
     """Log in as a node does, at node 3; return the reason of a refusal, or None after its hello."""
-    reader, writer = await asyncio.open_connection(HOST, port_of(cluster, 3), ssl=certificates.client())
-
-    async def receive() -> bytes:
-        return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-
-    async def ask(frame: bytes) -> bytes:
-        writer.write(len(frame).to_bytes(4, "big") + frame)
-        return await receive()
-
     try:
-        async with asyncio.timeout(BOUND_SECONDS):
-            await prove(Login(mechanism=mechanism, username=name, password=password), ask)
+        async with ask_as_a_node(cluster, 3, certificates.client()) as ask:
+            await prove(Login(mechanism=mechanism, username=name, password=password), HOST, ask)
             assert read_hello(await ask(pack({"version": 2, "node": 9, "nonce": bytes(32), "knocks": False}))) == 2
     except LinkError as error:
         return str(error)
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(BOUND_SECONDS):
-                await writer.wait_closed()
     return None
 
 
@@ -386,15 +366,19 @@ def test_nothing_but_a_login_is_taken_at_first(by_plain: Cluster, certificates: 
     hello = pack({"version": 2, "node": 9, "nonce": bytes(32), "knocks": False})
     token = pack({"mechanism": "PLAIN", "token": plain_message("admin", SECRET)})
     kafka = encode_request(ApiKey.API_VERSIONS, 0, 1, "wire", ApiVersionsRequest())
-    for name, frames in {
-        "a hello": [hello],
-        "no mechanism": [pack({"token": b"x"})],
-        "no map": [pack([1])],
-        "too long": [bytes([0x80]) * 30_000],
-        "a second login": [token, token],
+
+    def framed(*frames: bytes) -> bytes:
+        return b"".join(len(each).to_bytes(4, "big") + each for each in frames)
+
+    for name, sent in {
+        "a hello": framed(hello),
+        "no mechanism": framed(pack({"token": b"x"})),
+        "no map": framed(pack([1])),
+        "too long": framed(bytes([0x80]) * (LOGIN_BYTES + 1))[:1_000],
+        "a second login": framed(token, token),
     }.items():
         with connected(by_plain, certificates, 3) as connection:
-            connection.socket.sendall(b"".join(len(each).to_bytes(4, "big") + each for each in frames))
+            connection.socket.sendall(sent)
             answers = 0
             while (size := connection.read(4)) is not None:
                 assert connection.read(int.from_bytes(size, "big")) is not None

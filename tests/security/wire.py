@@ -32,9 +32,9 @@ class Wire:
         self._next_id = 0
 
     @classmethod
-    def to(cls, port: int) -> Wire:
-        """Connect to a port of this machine, in clear text."""
-        return cls(socket.create_connection((HOST, port), BOUND_SECONDS))
+    def to(cls, port: int, host: str = "") -> Wire:
+        """Connect to a port of this machine, in clear text; from another of its addresses if one is given."""
+        return cls(socket.create_connection((HOST, port), BOUND_SECONDS, (host, 0)))
 
     def __enter__(self) -> Wire:
         return self

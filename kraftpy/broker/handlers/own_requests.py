@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kraftpy.broker.peers import Peers
+from kraftpy.broker.peers import Outgoing, Peers
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.types import BrokerId
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
         def proof(self) -> BrokerProof:
             """Proves this broker's identity to others."""
 
+        @property
+        def outgoing(self) -> Outgoing:
+            """The security of connections to other brokers."""
+
 
 _FIRST_TOPIC_ID_VERSION: Final = 13
 """The version of Produce that names topics by id, so that nothing is written to another topic of that name."""
@@ -38,9 +42,7 @@ class OwnRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._peers = Peers(broker.config, lambda: broker.image, broker.proof)
-        self.configure = self._peers.configure
-        """Takes over changed settings for connections opened from then on."""
+        self._peers = Peers(broker.config, lambda: broker.image, broker.proof, broker.outgoing)
 
     async def produce(self, broker_id: BrokerId, request: ProduceRequest) -> ProduceResponse:
         """Produce to a partition's leader, with acknowledgement. Raises KafkaError (NETWORK_EXCEPTION)."""

@@ -20,6 +20,7 @@ from kraftpy.config.dynamic import (
     CLUSTER_SETTINGS,
     DYNAMIC_SETTINGS,
     Levels,
+    check_listeners,
     check_settings,
     check_value,
     with_certificates,
@@ -231,6 +232,7 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
             _check_level(operation, image, is_own=is_own)
         check_settings(before, before._replace(**{"own" if is_own else "cluster": after}), static)
         if is_own:
+            check_listeners(before.own, after, static)
             with_certificates(static, after, strictly=True)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error

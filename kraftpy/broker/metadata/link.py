@@ -24,7 +24,9 @@ a Kafka client that administers the cluster through this listener (KIP-919). The
 (`Links.take_over`), with all bytes received so far.
 
 On a controller listener with TLS, all of this is inside TLS (`broker.security`); on one with SASL, the caller logs in
-before its hello (`link_login`). `principal` is the name that it has proved by its login or its certificate.
+before its hello (`link_login`). `principal` is the name that it has proved by its login or its certificate. If the
+session of the login ends, the caller logs in again before that, in frames of the type LOGIN between the others; once
+the session has ended, the called side closes the link.
 
 `VERSION` is the version of this protocol. Nodes of different versions do not connect, and both log that.
 """
@@ -37,6 +39,7 @@ import itertools
 import secrets
 import socket
 import ssl
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from hashlib import blake2b
 from struct import Struct
@@ -76,7 +79,7 @@ _SHOWN = 200
 """The most characters of a name that are logged."""
 
 # The first element of a frame: its type.
-ONE_WAY, REQUEST, ANSWER, REFUSAL, PING = range(5)
+ONE_WAY, REQUEST, ANSWER, REFUSAL, PING, LOGIN = range(6)
 
 Body = dict[str, Any]
 
@@ -110,6 +113,9 @@ class Link(asyncio.Protocol):
         self._listener = listener
         self._login = login
         self._login_answer: asyncio.Future[bytes] | None = None
+        self._is_checking = False
+        """True while the caller's last frame of a login is being checked."""
+        self._renewal: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._may_be_clients = not is_caller
         self._is_caller = is_caller
         self._expected = expected
@@ -233,17 +239,32 @@ class Link(asyncio.Protocol):
 
     async def ask(self, frame: bytes) -> bytes:
         """Send a frame of the caller's login, and return the next one. Raises LinkError."""
-        if self._is_closed:
+        if self._is_closed or self._state not in (_State.LOGIN, _State.OPEN):
             raise LinkError("the connection is lost")
         self._login_answer = self._loop.create_future()
-        self._write(frame)
+        self._send_login(frame)
         return await self._login_answer
+
+    def _send_login(self, frame: bytes) -> None:
+        if self._state is _State.OPEN:
+            self.send([LOGIN, frame])
+        else:
+            self._write(frame)
 
     def begin(self) -> None:
         """Send the hello, after the caller's login."""
         if self._state is _State.LOGIN and not self._is_closed:
             self._state = _State.HELLO
             self._send_hello()
+
+    def renew_after(self, seconds: float, renew: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Renew the caller's session then, if this link is still up."""
+
+        def start() -> None:
+            self._renewal = self._links.run(renew(), "renewal of a session")
+
+        if not self._is_closed:
+            self._renewal = self._loop.call_later(seconds, start)
 
     def _receive_login(self, frame: bytes) -> None:
         if self._is_caller:
@@ -252,23 +273,63 @@ class Link(asyncio.Protocol):
                 raise LinkError("it sent an unexpected frame of a login")
             waiting.set_result(frame)
             return
+        if self._login is None or self._is_checking:
+            raise LinkError("it sent an unexpected frame of a login")
+        try:
+            needed = self._login.take(frame)
+        except AuthenticationFailed as failure:
+            self._login_failed(failure)
+            return
+        if needed is None:
+            self._answer_login()
+        elif self._links.run(self._check_login(needed), "login of a node") is not None:
+            self._is_checking = True
+        else:
+            self.close("this node stops")
+
+    async def _check_login(self, needed: Awaitable[None]) -> None:
+        await needed
+        self._is_checking = False
+        if not self._is_closed:
+            self._answer_login()
+
+    def _answer_login(self) -> None:
         assert self._login is not None
         try:
-            answer, principal = self._login.answer(frame)
+            answer, principal = self._login.answer()
+            if principal is not None and self._state is _State.OPEN:
+                self._demand_rights(principal)
         except AuthenticationFailed as failure:
-            self._state = _State.OVER
-            self._links.login_failed(self, failure)
-            self._loop.call_later(self._login.failure_delay, self._refuse_login, str(failure))
+            self._login_failed(failure)
             return
-        self._write(answer)
-        if principal is not None:
+        except ConnectionRefused as refused:
+            self._links.note_refusal(self, refused.kind, str(refused))
+            self.close(str(refused), refused.kind)
+            return
+        self._send_login(answer)
+        if principal is not None and self._state is _State.LOGIN:
             self.principal = principal
             self._state = _State.HELLO
 
-    def _refuse_login(self, reason: str) -> None:
-        if not self._is_closed and self._transport is not None:
-            self._write(refusal_of_login(reason))
-            self._transport.close()
+    def _login_failed(self, failure: AuthenticationFailed) -> None:
+        assert self._login is not None
+        self._links.login_failed(self, failure)
+        is_renewal = self._state is _State.OPEN
+        answer = refusal_of_login(str(failure))
+        self._loop.call_later(self._login.failure_delay, self._refuse_login, answer, is_renewal)
+        self._state = _State.OVER
+        if is_renewal and self._transport is not None:  # nothing that it sends counts from now on
+            self._buffer.clear()
+            self._transport.pause_reading()
+
+    def _refuse_login(self, answer: bytes, is_renewal: bool) -> None:
+        if self._is_closed or self._transport is None:
+            return
+        if is_renewal:
+            self._send([LOGIN, answer])
+        else:
+            self._write(answer)
+        self._transport.close()
 
     # --- the handshake -----------------------------------------------------------------------
 
@@ -327,12 +388,7 @@ class Link(asyncio.Protocol):
             raise ConnectionRefused("secret", "it does not know the secret of this cluster (kraftpy.quorum.secret)")
         identity = read_identity(content)
         if not self._is_caller:
-            if not self._links.may_be_node(self._listener, self.principal, self.host):
-                raise ConnectionRefused(
-                    "rights",
-                    f"{printable(str(self.principal), _SHOWN)} may not be a node: it is not among super.users, and "
-                    "lacks CLUSTER_ACTION on the cluster",
-                )
+            self._demand_rights(self.principal)
             self._send_identity()
         node, links = identity["node"], self._links
         if node == links.node_id or self._expected not in (None, node):
@@ -358,6 +414,15 @@ class Link(asyncio.Protocol):
                 links.knocked(node)
         else:
             self._open(node)
+
+    def _demand_rights(self, principal: Principal) -> None:
+        """Check that a caller may be a node. Raises ConnectionRefused."""
+        if not self._links.may_be_node(self._listener, principal, self.host):
+            raise ConnectionRefused(
+                "rights",
+                f"{printable(str(principal), _SHOWN)} may not be a node: it is not among super.users, and lacks "
+                "CLUSTER_ACTION on the cluster",
+            )
 
     def _refuse(self, error: ConnectionRefused) -> None:
         """Refuse an authenticated node: it finds the reason in this node's identity, and disconnects."""
@@ -389,6 +454,10 @@ class Link(asyncio.Protocol):
         """Send a frame, if this is still a link."""
         if self._state is not _State.OPEN or self._is_closed or self._transport is None:
             return False
+        return self._send(frame)
+
+    def _send(self, frame: list[Any]) -> bool:
+        assert self._transport is not None
         if self._transport.get_write_buffer_size() > self._links.max_buffered_bytes:
             self.close("it does not read the frames sent to it")
             return False
@@ -417,6 +486,7 @@ class Link(asyncio.Protocol):
         Silence is counted in ticks rather than by a clock, so that a pause of this process does not look like one of
         the peer.
         """
+        self._end_session()
         if not self._has_sent:
             self.send([PING])
         self._has_sent = False
@@ -430,7 +500,15 @@ class Link(asyncio.Protocol):
             raise LinkError("a frame does not belong to this session")
         self._received += 1
         assert self.peer is not None
-        match unpack(payload):
+        found = unpack(payload)
+        match found:
+            case [int(what), bytes(login)] if what == LOGIN:
+                self._receive_login(login)
+                return
+        self._end_session()
+        if self._is_closed:
+            return
+        match found:
             case [int(what)] if what == PING:
                 pass
             case [int(what), str(kind), dict(body)] if what == ONE_WAY:
@@ -445,6 +523,11 @@ class Link(asyncio.Protocol):
                     answer.set_exception(LinkError(printable(reason)))
             case _:
                 raise LinkError("a frame of an unknown kind")
+
+    def _end_session(self) -> None:
+        """Close the link if the caller's session has ended."""
+        if self._login is not None and self._login.has_expired():
+            self.close("its session has expired, and it has not authenticated again", "login")
 
     def _receive_request(self, number: int, kind: str, body: Body) -> None:
         if self._unanswered >= _MAX_REQUESTS:
@@ -474,6 +557,8 @@ class Link(asyncio.Protocol):
             self._deadline.cancel()
         if self._transport is not None:
             self._transport.abort()
+        if self._renewal is not None:
+            self._renewal.cancel()
         if self._login_answer is not None and not self._login_answer.done():
             self._login_answer.set_exception(LinkError(reason))
         if self._state in (_State.LOGIN, _State.HELLO, _State.PROOF):

@@ -19,8 +19,8 @@ _MAX_NUMBER = (1 << 62) - 1
 _MAX_TEXT = 1_000
 _MAX_ENTRIES = 1 << 20
 _MAX_NODES = 10_000
-LOGIN_BYTES = 20 * 1024
-"""The largest frame of a login: a token of SCRAM has at most 16 KiB."""
+LOGIN_BYTES = 80 * 1024
+"""The largest frame of a login: a token of OAUTHBEARER has at most 64 KiB, and one of the other mechanisms less."""
 
 
 class LinkError(Exception):
@@ -101,6 +101,7 @@ _IDENTITY: Shape = {
 
 _LOGIN_TOKEN: Shape = {"mechanism": _text(100), "token": _bytes(0, 1 << 20)}
 _LOGIN_ANSWER: Shape = {"token": _bytes(0, 1 << 20), "done": _flag}
+_LIFETIME: Shape = {"lifetime_ms": _number()}
 _LOGIN_REFUSAL: Shape = {"refused": _text()}
 
 REQUESTS: Mapping[str, Shape] = {
@@ -182,7 +183,7 @@ def read_identity(content: bytes) -> dict[str, Any]:
     return identity
 
 
-# -- the frames of a login, before a hello
+# -- the frames of a login: before a hello, and inside frames of the type LOGIN on a link
 
 
 def read_login_token(frame: bytes) -> tuple[str, bytes]:
@@ -199,14 +200,21 @@ def refusal_of_login(reason: str) -> bytes:
     return pack({"refused": reason[:_MAX_TEXT]})
 
 
-def read_login_answer(frame: bytes) -> bytes | str:
-    """Decode the called side's token, or the reason of its refusal. Raises CodecError or LinkError."""
+def login_answer(token: bytes, *, is_done: bool, lifetime_ms: int) -> bytes:
+    """Return the frame with the called side's token, and the session's lifetime; 0 means that it does not end."""
+    return pack({"token": token, "done": is_done, **({"lifetime_ms": lifetime_ms} if lifetime_ms else {})})
+
+
+def read_login_answer(frame: bytes) -> tuple[bytes, int] | str:
+    """Decode the called side's token and the session's lifetime, or the reason of its refusal.
+
+    Raises CodecError or LinkError.
+    """
     body = unpack(frame)
     if type(body) is not dict:
         raise BadBodyError("the answer to a login is not a map")
     if "refused" in body:
         _check("the refusal of a login", _LOGIN_REFUSAL, {}, body)
         return printable(body["refused"])
-    _check("the answer to a login", _LOGIN_ANSWER, {}, body)
-    token: bytes = body["token"]
-    return token
+    _check("the answer to a login", _LOGIN_ANSWER, _LIFETIME, body)
+    return body["token"], body.get("lifetime_ms", 0)

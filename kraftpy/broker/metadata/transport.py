@@ -6,8 +6,8 @@ ignored. Everything that arrives from a peer between `is_up=True` and `is_up=Fal
 connection.
 
 A node that does not vote connects to every voter. Between two voters, the one with the higher id connects; the other
-knocks (connects, authenticates, disconnects) in order to be called at once after its start. A lost link is retried
-after `_RETRY_SECONDS`, then with growing pauses of up to `_MAX_RETRY_SECONDS`; the name is resolved again each time.
+knocks (connects, authenticates, disconnects) in order to be called at once after its start. A lost link is retried at
+once, then with growing pauses; the name is resolved again each time (`dialing`).
 
 `link` describes the handshake, the keep-alive and the limits on a peer; `link_messages` describes the messages. A body
 of the wrong shape is not delivered: a message is dropped, a request is refused, and an answer counts as missing.
@@ -33,21 +33,20 @@ import functools
 import logging
 import random
 import socket
-import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
+from kraftpy.broker.metadata.dialing import Dialer
 from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
 from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.metadata.secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
-from kraftpy.broker.peers import OwnSecurity, security_to_controllers
+from kraftpy.broker.peers import security_to
 from kraftpy.broker.startup import opening
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
-from kraftpy.protocol.errors import KafkaError
 from kraftpy.security.principal import Principal
 
 if TYPE_CHECKING:
@@ -66,12 +65,7 @@ _MAX_HALF_OPEN_OF_HOST = 32
 _MAX_KNOWN_NETWORKS = 256
 _MAX_FAILED_NETWORKS = 1_024
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
-_CONNECT_SECONDS = 2.0
-_SECURE_CONNECT_SECONDS = 10.0
-"""The same with TLS: as long as a handshake may take on client listeners."""
 _RECEIVE_BYTES = 256 * 1024
-_RETRY_SECONDS = 0.05
-_MAX_RETRY_SECONDS = 1.0
 Receiver = Callable[[int, Body], None]
 """Receives a one-way message: the peer and the body, whose shape has been checked."""
 Handler = Callable[[int, Body], Awaitable[Body]]
@@ -110,10 +104,8 @@ class Links:
         """The id of another cluster whose node was last found at a configured address of the quorum."""
         self.security: SecureListeners | None = None
         """The TLS and SASL of the controller listeners; None if all of them are PLAINTEXT."""
-        self._own_security = OwnSecurity(security_to_controllers)
-        self.configure = self._own_security.configure
-        self._has_own_security = False
-        """True unless this node's connections to controllers are PLAINTEXT."""
+        self._own_security: Callable[[], Security] | None = None
+        """Returns the security of this node's connections to controllers; None if they are PLAINTEXT."""
         self._proving: frozenset[str] = frozenset()
         """The controller listeners on which every caller has to prove a name."""
         self._named: frozenset[str] = frozenset()
@@ -126,10 +118,11 @@ class Links:
         self._failed_networks: dict[str, None] = {}
         """Networks whose connections to this node were closed before any had proved itself, the latest last."""
         self._tasks = tasks
+        self.run = functools.partial(_run, tasks)
         self._tick_seconds = silence_ms / 1000 / TICKS_OF_SILENCE
         self._voters: dict[int, Address] = {}
-        self._callers: dict[int, _Dialer] = {}
-        self._bootstrap: dict[Address, _Dialer] = {}
+        self._callers: dict[int, Dialer] = {}
+        self._bootstrap: dict[Address, Dialer] = {}
         self._up: dict[int, Link] = {}
         self._half_open: dict[Link, None] = {}
         self._receivers: dict[str, Receiver] = {}
@@ -157,8 +150,9 @@ class Links:
 
     def secure(self, config: BrokerConfig, listeners: SecureListeners) -> None:
         """Use the TLS and SASL settings of the controller listeners. Call it before `listen`."""
-        self.configure(config)
-        self._has_own_security = config.controller_security is not None
+        own, mechanism = config.controller_security, config.controller_mechanism
+        if own is not None:
+            self._own_security = functools.partial(security_to, own, mechanism, listeners.context_for)
         controllers = [each for each in config.secured if each.listener in config.controller_listener_names]
         if controllers:
             self.security = listeners
@@ -166,12 +160,9 @@ class Links:
             self._proving = frozenset(each.listener for each in controllers if each.proves_clients)
             self._named = frozenset(each.listener for each in controllers)
 
-    async def own_security(self) -> Security | None:
-        """Return the security of this node's connections to controllers, reading files; None if they are PLAINTEXT.
-
-        Raises KafkaError if keys or certificates cannot be used.
-        """
-        return await asyncio.to_thread(self._own_security.read) if self._has_own_security else None
+    def own_security(self) -> Security | None:
+        """Return the security of this node's connections to controllers; None if they are PLAINTEXT."""
+        return None if self._own_security is None else self._own_security()
 
     def key_for(self, purpose: bytes) -> bytes:
         """Derive a 32-byte key for another use, which reveals neither the secret nor the links' key."""
@@ -246,7 +237,7 @@ class Links:
         if self.is_protected or config.is_own_quorum:
             return None
         own = [listener.name for listener in config.controller_listeners]
-        if self._has_own_security and self._proving.issuperset(own):
+        if self._own_security is not None and self._proving.issuperset(own):
             return None
         hosts = [voter.address.host for voter in config.controller_quorum_voters]
         hosts = hosts or [address.host for address in config.controller_quorum_bootstrap_servers]
@@ -263,7 +254,7 @@ class Links:
 
         `listener` is the one to which a peer has connected; None if this node connects.
         """
-        is_proved = self._has_own_security if listener is None else listener in self._proving
+        is_proved = self._own_security is not None if listener is None else listener in self._proving
         return self._secret is None and not is_proved and not is_loopback(host)
 
     async def listen(self, listener: Listener) -> int:
@@ -291,7 +282,7 @@ class Links:
         self._ticking = self._tasks.create_task(self._tick(), name="links")
         self.set_voters(voters)
         for address in bootstrap:
-            self._bootstrap[address] = _Dialer(self, None, address, self._tasks)
+            self._bootstrap[address] = Dialer(self, None, address, self._tasks)
 
     def set_voters(self, voters: Mapping[int, Address], *, is_voter: bool | None = None) -> None:
         """Update the voters. Links to nodes that no longer vote stay open until the peer closes them."""
@@ -303,7 +294,7 @@ class Links:
                 self._callers.pop(node_id).stop()
         for node_id, address in self._voters.items():
             if node_id not in self._callers and not self._is_closed:
-                self._callers[node_id] = _Dialer(self, node_id, address, self._tasks)
+                self._callers[node_id] = Dialer(self, node_id, address, self._tasks)
 
     async def stop(self) -> None:
         """Close everything."""
@@ -451,14 +442,10 @@ class Links:
 
     def received_request(self, connection: Link, number: int, kind: str, body: Body) -> bool:
         """Answer a request in its own task. If this node is stopping, close the link instead and return False."""
-        answering = self._answer(connection, number, kind, body)
-        try:
-            self._tasks.create_task(answering, name=f"answer {printable(kind, 40)}")
-        except RuntimeError:  # the group takes no more tasks
-            answering.close()
-            connection.close("this node stops")
-            return False
-        return True
+        if self.run(self._answer(connection, number, kind, body), f"answer {printable(kind, 40)}") is not None:
+            return True
+        connection.close("this node stops")
+        return False
 
     async def _answer(self, connection: Link, number: int, kind: str, body: Body) -> None:
         handler, peer = self._handlers.get(kind), connection.peer
@@ -498,6 +485,15 @@ def _accepted(links: Links, listener: str) -> asyncio.BaseProtocol:
     return security.layer(listener, link, link.certified, lambda: link.host) or link
 
 
+def _run(tasks: Tasks, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
+    """Run a link's task; return None if this node is stopping."""
+    try:
+        return tasks.create_task(coroutine, name=name)
+    except RuntimeError:  # the group takes no more tasks
+        coroutine.close()
+        return None
+
+
 def network_of(host: str) -> str:
     """Return the network that an address counts for: an IPv6 host has as many addresses as it likes in its /64."""
     if ":" not in host:
@@ -517,80 +513,3 @@ def _remember(networks: dict[str, None], network: str, most: int) -> None:
     networks[network] = None
     if len(networks) > most:
         del networks[next(iter(networks))]
-
-
-class _Dialer:
-    """Connects to one address until there is a link, and again if the link is lost."""
-
-    def __init__(self, links: Links, peer: int | None, address: Address, tasks: Tasks) -> None:
-        self.address = address
-        self.peer = peer
-        self._links = links
-        self._retry_soon = asyncio.Event()
-        self._task = tasks.create_task(self._run(), name=f"link to {address}")
-
-    def retry_soon(self) -> None:
-        """Try again soon: the link was lost, or the peer has knocked."""
-        self._retry_soon.set()
-
-    def stop(self) -> None:
-        """Stop trying."""
-        self._task.cancel()
-
-    async def _run(self) -> None:
-        pause = _RETRY_SECONDS
-        while True:
-            if not self._is_connected():
-                await self._call()
-            timeout = None if self._is_connected() else pause * random.uniform(0.8, 1.2)
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._retry_soon.wait()
-            except TimeoutError:
-                pause = min(pause * 1.5, _MAX_RETRY_SECONDS)
-            else:
-                self._retry_soon.clear()
-                pause = _RETRY_SECONDS
-                await asyncio.sleep(_RETRY_SECONDS / 2)  # a limit on the rate, however often `retry_soon` is called
-
-    def _is_connected(self) -> bool:
-        return self.peer is not None and self._links.is_connected(self.peer)
-
-    async def _call(self) -> None:
-        links, loop = self._links, asyncio.get_running_loop()
-        address, login, options = self.address, None, dict[str, Any]()
-        is_knock = self.peer is not None and not links.connects_to(self.peer)
-        made: list[Link] = []
-
-        def connection() -> Link:
-            must_log_in = login is not None
-            made.append(Link(links, is_caller=True, expected=self.peer, is_knock=is_knock, must_log_in=must_log_in))
-            return made[0]
-
-        if links.forbids_links_to(address.host) and is_remote_address(address.host):
-            return  # a name is checked once it is resolved
-        try:
-            if (security := await links.own_security()) is not None:
-                login = security.login
-                if security.tls is not None:
-                    options = {"ssl": security.tls, "server_hostname": address.host}
-            async with asyncio.timeout(_CONNECT_SECONDS if security is None else _SECURE_CONNECT_SECONDS):
-                await loop.create_connection(connection, *address, **options)
-        except (ssl.SSLError, KafkaError) as error:
-            links.call_failed(address, f"TLS failed: {error}")
-            return
-        except (OSError, TimeoutError) as error:
-            logger.debug("no link to %s: %s", address, error)
-            return
-        if login is not None:
-            from kraftpy.broker.metadata.link_login import prove
-
-            try:
-                await prove(login, made[0].ask)
-                made[0].begin()
-            except LinkError as error:
-                links.call_failed(address, str(error))
-                made[0].close(str(error))
-        peer = await made[0].ready
-        if peer is not None:
-            self.peer = peer

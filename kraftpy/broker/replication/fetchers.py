@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
-from kraftpy.broker.peers import OwnSecurity, response_limit, security_between
+from kraftpy.broker.peers import Outgoing, response_limit
 from kraftpy.broker.replication.replica import NO_LEADER, Replica
 from kraftpy.broker.replication.throttle import Throttles
 from kraftpy.broker.slicing import in_slices
@@ -84,6 +84,7 @@ class Fetchers:
         broker_epoch: Callable[[], int],
         checkpoint: Callable[[], Awaitable[None]],
         proof: BrokerProof,
+        outgoing: Outgoing,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -91,7 +92,7 @@ class Fetchers:
         self.broker_epoch = broker_epoch
         self.checkpoint = checkpoint
         self.proof = proof
-        self.security = OwnSecurity(security_between, config)
+        self.outgoing = outgoing
         self._tasks = tasks
         self.incidents = tasks.incidents
         self._is_started = False
@@ -122,7 +123,6 @@ class Fetchers:
     def configure(self, config: BrokerConfig) -> None:
         """Take over settings that changed while the broker runs; another number of fetchers shares the partitions."""
         before, self.config = self.config, config
-        self.security.configure(config)
         if config.num_replica_fetchers != before.num_replica_fetchers:
             self._tasks.create_task(self._share_again(), name="partitions for another number of fetchers")
 
@@ -319,7 +319,7 @@ class _Fetcher:
             setup_timeout_ms=config.replica_socket_timeout_ms,
             software=self._fetchers.proof.software_for(self.leader),
             limit=response_limit(config),
-            security=self._fetchers.security.read(),
+            security=self._fetchers.outgoing.security(),
         )
 
     async def _pause(self, seconds: float) -> None:

@@ -1,9 +1,13 @@
-"""The TLS context of a listener, which is made again when its settings, or the files of its keys, have changed.
+"""The TLS contexts of a listener, which are made again when its settings, or the files of its keys, have changed.
+
+One context is for the connections that this node accepts on the listener, the other for those that it opens to the
+listener on other nodes. Both show the same certificate, and change together or not at all.
 
 Kafka reads changed files when its settings are altered; here a changed file is enough. A renewed certificate must name
 the same broker: its subject must be the same, and its alternative names must include the previous ones, unless
-`ssl.allow.dn.changes` and `ssl.allow.san.changes` are set. If a file cannot be used, the error is logged and the
-context stays as it was. Established connections are not affected.
+`ssl.allow.dn.changes` and `ssl.allow.san.changes` are set. As in Kafka, a listener does not gain or lose its key store,
+and does not gain a trust store. If a file cannot be used, the error is logged and the contexts stay as they were.
+Established connections are not affected.
 
 The methods read files, and may be called from any thread.
 """
@@ -14,30 +18,55 @@ import logging
 import os
 import ssl
 import threading
+from typing import NamedTuple
 
 from kraftpy.config.security import TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import alternative_names_of, subject_of
-from kraftpy.tls import TlsError, files_of, own_certificate, server_context
+from kraftpy.tls import TlsError, check_trusted, client_context, files_of, own_certificate, server_context
 
 logger = logging.getLogger(__name__)
 
 _Seen = tuple[tuple[int, int, int] | None, ...]
 
 
-class Certificate:
-    """The certificate of one listener. Raises TlsError if it cannot be used."""
+class _Made(NamedTuple):
+    """The contexts by some settings, and the names in their certificate; None and no names without a certificate."""
 
-    def __init__(self, listener: str, tls: TlsSettings) -> None:
+    server: ssl.SSLContext | None
+    client: ssl.SSLContext | None
+    subject: str | None
+    names: frozenset[bytes]
+
+
+class Certificate:
+    """The certificate of one listener. Raises TlsError if it cannot be used.
+
+    `is_served`: this node has the listener. `is_called`: it opens connections to the listener on other nodes.
+    """
+
+    def __init__(self, listener: str, tls: TlsSettings, *, is_served: bool = True, is_called: bool = False) -> None:
         self.tls = tls
         self._listener = listener
+        self._is_served = is_served
+        self._is_called = is_called
         self._lock = threading.Lock()
         self._seen = self._look(tls)
         self._refused: tuple[TlsSettings, _Seen] | None = None
         """The settings that could not be used last, and the state of their files then."""
-        self.context: ssl.SSLContext = server_context(tls)
-        """The context for new connections."""
-        self._subject, self._names = _names(own_certificate(tls))
+        self._made = self._make(tls)
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        """The context for connections that are accepted from now on."""
+        assert self._made.server is not None
+        return self._made.server
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        """The context for connections to other nodes that are opened from now on."""
+        assert self._made.client is not None
+        return self._made.client
 
     def renew(self) -> None:
         """Make the context again if a file has changed since the last look."""
@@ -66,29 +95,50 @@ class Certificate:
     def check(self, tls: TlsSettings) -> None:
         """Check that a context can be made by other settings. Raises TlsError."""
         with self._lock:
-            self._made(tls)
+            self._next(tls)
 
     def _take_over(self, tls: TlsSettings) -> bool:
         try:
-            self.context, self._subject, self._names = self._made(tls)
+            self._made = self._next(tls)
         except TlsError as error:
             logger.error("%s keeps its certificate: %s", self._listener, error)
             return False
-        logger.warning("%s has a new certificate, of %s", self._listener, shortened(self._subject) or "no subject")
+        logger.warning(
+            "%s has a new certificate, of %s", self._listener, shortened(self._made.subject or "") or "no subject"
+        )
         return True
 
-    def _made(self, tls: TlsSettings) -> tuple[ssl.SSLContext, str, frozenset[bytes]]:
-        """Return a context, and the names in its certificate, which must still be this broker's. Raises TlsError."""
-        context = server_context(tls)
-        subject, names = _names(own_certificate(tls))
-        if subject.lower() != self._subject.lower() and not self.tls.may_change_name:
+    def _make(self, tls: TlsSettings) -> _Made:
+        """Make the contexts by some settings. Raises TlsError, also for a trust store that neither context needs."""
+        if tls.trusted is not None and tls.client_auth == "none" and not self._is_called:
+            check_trusted(tls.trusted)
+        subject, names = (None, frozenset[bytes]()) if tls.keys is None else _names(own_certificate(tls))
+        return _Made(
+            server_context(tls) if self._is_served else None,
+            client_context(tls) if self._is_called else None,
+            subject,
+            names,
+        )
+
+    def _next(self, tls: TlsSettings) -> _Made:
+        """Make the contexts that replace the current ones, for the same node. Raises TlsError."""
+        made, before = self._make(tls), self._made
+        if (made.subject is None) != (before.subject is None):
+            if made.subject is None:
+                raise TlsError("an SSL keystore cannot be removed from a listener for which one was configured")
+            raise TlsError("an SSL keystore cannot be added to a listener for which none was configured")
+        if tls.trusted is not None and self.tls.trusted is None:
+            raise TlsError("an SSL truststore cannot be added to a listener for which none was configured")
+        if made.subject is None or before.subject is None:
+            return made
+        if made.subject.lower() != before.subject.lower() and not self.tls.may_change_name:
             raise TlsError(
-                f"the distinguished name would change from {shortened(self._subject)} to {shortened(subject)}, "
+                f"the distinguished name would change from {shortened(before.subject)} to {shortened(made.subject)}, "
                 "and ssl.allow.dn.changes is false"
             )
-        if not names >= self._names and not self.tls.may_drop_names:
+        if not made.names >= before.names and not self.tls.may_drop_names:
             raise TlsError("subject alternative names would be lost, and ssl.allow.san.changes is false")
-        return context, subject, names
+        return made
 
     def _look(self, tls: TlsSettings) -> _Seen:
         """Return the state of the files: a difference shows that one has changed."""

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import secrets
+import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,11 +39,12 @@ from kraftpy.security.oauthbearer import OauthBearerExchange
 from kraftpy.security.principal import ANONYMOUS, USER, Principal
 from kraftpy.security.sasl import MechanismServer, PlainServer, SaslServer, ScramExchange
 from kraftpy.security.scram import MECHANISMS, NONCE_BYTES, ScramCredential
-from kraftpy.tls import TlsError, client_context
+from kraftpy.tls import TlsError
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Answer, Connection
     from kraftpy.broker.dynamic_settings import DynamicSettings
+    from kraftpy.broker.peers import Outgoing
     from kraftpy.broker.security.kerberos import Kerberos
     from kraftpy.config import BrokerConfig
     from kraftpy.metadata.image import Image
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
         links: Any
         authorizer: Authorizer | None
         settings: DynamicSettings
+        outgoing: Outgoing
 
         @property
         def config(self) -> BrokerConfig:
@@ -88,12 +91,13 @@ class SecureListeners:
     """The listeners that are not PLAINTEXT. Raises StartupError if their keys or certificates cannot be used."""
 
     def __init__(self, broker: Broker) -> None:
-        """Set up the security of the broker's links too: they take it from here."""
+        """Set up the security of the broker's links and of its connections to others too: they take it from here."""
         config, metadata, clock = broker.config, broker.metadata, broker.clock
         self._authorizer = broker.authorizer
         self._metadata = metadata
         self._clock = clock
         self._controllers = frozenset(config.controller_listener_names)
+        self._elsewhere = frozenset(each.listener for each in config.secured if each.is_elsewhere)
         self._secret = secrets.token_bytes(32)
         self._tokens: TokenCredentials | None = None
         if config.delegation_token_secret_key:
@@ -114,15 +118,41 @@ class SecureListeners:
         self._receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._have_changed = asyncio.Event()
         """Settings of certificates have, and were not looked at since."""
-        self._wanted, self._elsewhere = _tls_of(config), _elsewhere_of(config)
-        self._served = {
-            each.listener: _certificate(each, each.tls)
-            for each in broker.settings.static.secured
-            if each.tls is not None and not each.is_elsewhere
-        }
+        self._wanted = _tls_of(config)
+        self._called = _called_by(config)
+        self._certificates: dict[str, Certificate] = {}
+        self._unusable: dict[str, TlsError] = {}
+        """Listeners whose certificate in the file of settings cannot be used; the metadata may have another."""
+        for each in broker.settings.static.secured:
+            if each.tls is not None:
+                self._begin(each, each.tls)
         broker.settings.then(self.configure)
+        broker.outgoing.contexts = self.context_for
         if broker.links is not None:
             broker.links.secure(config, self)
+
+    def _begin(self, security: ListenerSecurity, tls: TlsSettings) -> None:
+        """Make the certificate with which a listener starts. Raises StartupError.
+
+        Connections to controllers come before the metadata, so that another certificate cannot be in there.
+        """
+        try:
+            self._certificates[security.listener] = self._certificate(security.listener, tls)
+        except TlsError as error:
+            if security.is_elsewhere or security.listener in self._controllers:
+                raise StartupError(f"listeners: {security.listener} is {security.protocol}: {error}") from None
+            logger.error("%s has no certificate yet: %s", security.listener, error)
+            self._unusable[security.listener] = error
+
+    def _certificate(self, listener: str, tls: TlsSettings) -> Certificate:
+        is_served, is_called = listener not in self._elsewhere, listener in self._called
+        return Certificate(listener, tls, is_served=is_served, is_called=is_called)
+
+    def context_for(self, listener: str) -> ssl.SSLContext:
+        """Return the context for a connection to this listener of another node. Raises TlsError."""
+        if (error := self._unusable.get(listener)) is not None:
+            raise error
+        return self._certificates[listener].client
 
     def protocol(self, listener: str, connection: Connection, serve: Answer) -> asyncio.BaseProtocol:
         """Return the protocol for a socket accepted on this listener: the layers in front of the connection.
@@ -166,7 +196,7 @@ class SecureListeners:
 
         `known` gets the name in the peer's certificate, if the listener has no SASL; `host` returns the peer's address.
         """
-        served = self._served.get(listener)
+        served = self._certificates.get(listener)
         if served is None:
             return None
         tls, has_sasl = served.tls, listener in self._sasl
@@ -177,7 +207,7 @@ class SecureListeners:
 
         return TlsLayer(
             inner,
-            served.context,
+            served.server,
             self._handshakes,
             self._receive_buffer,
             authenticate=authenticate,
@@ -194,9 +224,9 @@ class SecureListeners:
         return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
 
     def sasl_of_node(self, listener: str, sasl: SaslSettings) -> SaslServer:
-        """Return the server's side of SASL for a link. Nodes log in with passwords, never with tokens or tickets."""
-        mechanisms = [each for each in sasl.mechanisms if each not in (OAUTHBEARER, GSSAPI)]
-        return SaslServer(mechanisms, functools.partial(self._exchange, listener, sasl, None), {})
+        """Return the server's side of SASL for a link, which takes no delegation tokens: these stand for users."""
+        exchange = functools.partial(self._exchange, listener, sasl, None)
+        return SaslServer(sasl.mechanisms, exchange, sasl.reauthenticate_ms)
 
     def _exchange(
         self, listener: str, sasl: SaslSettings, tokens: TokenCredentials | None, mechanism: str
@@ -238,7 +268,7 @@ class SecureListeners:
 
     def configure(self, config: BrokerConfig) -> None:
         """Use changed settings of certificates for new connections, soon."""
-        self._wanted, self._elsewhere = _tls_of(config), _elsewhere_of(config)
+        self._wanted = _tls_of(config)
         self._have_changed.set()
 
     async def check(self, config: BrokerConfig) -> None:
@@ -246,19 +276,12 @@ class SecureListeners:
 
         Only the log says what is wrong with a file: a client must not find out which files this machine has.
         """
-        changed: list[tuple[str, TlsSettings, Callable[[TlsSettings], object]]] = [
-            (listener, tls, self._served[listener].check)
-            for listener, tls in _tls_of(config).items()
-            if listener in self._served and tls != self._served[listener].tls
-        ]
-        changed += [
-            (listener, tls, client_context)
-            for listener, tls in _elsewhere_of(config).items()
-            if tls != self._elsewhere.get(listener)
-        ]
-        for listener, tls, make in changed:
+        for listener, tls in _tls_of(config).items():
+            certificate = self._certificates.get(listener)
+            if certificate is None or tls == certificate.tls:
+                continue
             try:
-                await asyncio.to_thread(make, tls)
+                await asyncio.to_thread(certificate.check, tls)
             except TlsError as error:
                 why = shortened(str(error))  # as the peer: each reason gets its own line
                 text = "%s refuses a new certificate: %s"
@@ -275,9 +298,21 @@ class SecureListeners:
     async def renew(self) -> None:
         """Use the certificates of the current settings and files for new connections."""
         self._have_changed.clear()
-        for listener, served in self._served.items():
-            await asyncio.to_thread(served.change, self._wanted[listener])
-            await asyncio.to_thread(served.renew)
+        for listener, certificate in self._certificates.items():
+            await asyncio.to_thread(certificate.change, self._wanted[listener])
+            await asyncio.to_thread(certificate.renew)
+
+    async def begin(self) -> None:
+        """Use the certificates in the metadata, which this node knows by now. Raises StartupError if one is missing."""
+        for listener in [*self._unusable]:
+            try:
+                tls = self._wanted[listener]
+                self._certificates[listener] = await asyncio.to_thread(self._certificate, listener, tls)
+            except TlsError as error:
+                raise StartupError(f"listeners: {listener}: {error}") from None
+            logger.warning("%s has the certificate in the metadata", listener)
+            del self._unusable[listener]
+        await self.renew()
 
     def _failed(self, connection: Connection, reason: str) -> None:
         self.failed_from(connection.client_host, reason)
@@ -288,21 +323,16 @@ class SecureListeners:
 
 
 def _tls_of(config: BrokerConfig) -> dict[str, TlsSettings]:
-    """Return the settings of TLS of this node's own listeners, by name."""
-    return {each.listener: each.tls for each in config.secured if each.tls is not None and not each.is_elsewhere}
+    """Return the settings of TLS of listeners, by name: this node's own, and the one of controllers elsewhere."""
+    return {each.listener: each.tls for each in config.secured if each.tls is not None}
 
 
-def _elsewhere_of(config: BrokerConfig) -> dict[str, TlsSettings]:
-    """Return the settings of TLS of listeners that only other nodes have, by name."""
-    return {each.listener: each.tls for each in config.secured if each.tls is not None and each.is_elsewhere}
-
-
-def _certificate(security: ListenerSecurity, tls: TlsSettings) -> Certificate:
-    """Return the certificate with which a listener starts. Raises StartupError."""
-    try:
-        return Certificate(security.listener, tls)
-    except TlsError as error:
-        raise StartupError(f"listeners: {security.listener} is {security.protocol}: {error}") from None
+def _called_by(config: BrokerConfig) -> frozenset[str]:
+    """Return the names of the listeners to which this node opens connections on other nodes."""
+    if config.is_alone:
+        return frozenset()
+    called = set(config.controller_listener_names[:1])
+    return frozenset(called | {config.inter_broker_listener} if config.is_broker else called)
 
 
 def _kerberos_of(listeners: Mapping[str, SaslSettings]) -> Kerberos | None:

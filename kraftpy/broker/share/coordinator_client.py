@@ -24,7 +24,7 @@ from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.internal_topics import SHARE_GROUP_STATE
 from kraftpy.broker.metadata.auto_creation import found_or_created
 from kraftpy.broker.metadata.log import MetadataLog
-from kraftpy.broker.peers import Peers
+from kraftpy.broker.peers import Outgoing, Peers
 from kraftpy.broker.share.coordinators import ShareCoordinators
 from kraftpy.broker.share.state_requests import Asked, asked_of, request_of, response_of, results_of, state_partition
 from kraftpy.broker.slicing import PIECE, Slices
@@ -69,6 +69,7 @@ class ShareStates:
         metadata: MetadataLog,
         coordinators: ShareCoordinators,
         proof: BrokerProof,
+        outgoing: Outgoing,
         slices: Slices | None = None,
     ) -> None:
         self._config = config
@@ -76,9 +77,7 @@ class ShareStates:
         self._clock = clock
         self._metadata = metadata
         self._coordinators = coordinators
-        self._peers = Peers(config, lambda: metadata.image, proof)
-        self.configure = self._peers.configure
-        """Takes over changed settings for connections opened from then on."""
+        self._peers = Peers(config, lambda: metadata.image, proof, outgoing)
         self._try_s = config.share_coordinator_write_timeout_ms / 1000
         self._is_closed = False
 

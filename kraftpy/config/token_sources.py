@@ -1,0 +1,77 @@
+"""Where a node or a client gets the tokens that it shows by OAUTHBEARER (KIP-768, KIP-1139).
+
+`sasl.oauthbearer.token.endpoint.url` is a token endpoint (https or http), or a file with a token, which is read again
+for each new token. At an endpoint, a token is granted to a client with an id and a secret, the grant "client
+credentials" of RFC 6749, section 4.4. The login module's options clientId, clientSecret and scope are the older form.
+
+Left out: assertions in place of a client's secret (RFC 7523, section 2.2); classes other than Kafka's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kraftpy.config.settings import ConfigError
+
+URL: Final = "sasl.oauthbearer.token.endpoint.url"
+_RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
+_CLASS: Final = "org.apache.kafka.common.security.oauthbearer."
+_CREDENTIALS: Final = f"{_CLASS}ClientCredentialsJwtRetriever"
+_FILE: Final = f"{_CLASS}FileJwtRetriever"
+_RETRIEVERS: Final = (f"{_CLASS}DefaultJwtRetriever", _CREDENTIALS, _FILE)
+_CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
+_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSource:
+    """A token endpoint with the credentials to show there, or a file with a token. `repr` shows no secrets."""
+
+    url: str
+    client_id: str = ""
+    secret: str = field(default="", repr=False)
+    scope: str | None = None
+    trusted: str | None = None
+    """A file with the authorities to trust for the URL's server; None for the system's."""
+
+    @property
+    def is_file(self) -> bool:
+        """True if the URL names a file with a token."""
+        return urlsplit(self.url).scheme == "file"
+
+
+def token_source(
+    value: Callable[[str], Any], written: Callable[[str], str], options: Mapping[str, str]
+) -> TokenSource | None:
+    """Return the source that settings name; None if they name none.
+
+    `value` looks a setting up by its plain name, `written` returns its name for messages, and `options` are those of
+    the login module. Raises ConfigError.
+    """
+    url, retriever = value(URL), value(_RETRIEVER)
+    if retriever not in _RETRIEVERS:
+        raise ConfigError(
+            f"{written(_RETRIEVER)}={retriever} is not supported: expected one of {', '.join(_RETRIEVERS)}"
+        )
+    if url is None:
+        return None
+    is_file = urlsplit(url).scheme == "file"
+    if retriever == (_CREDENTIALS if is_file else _FILE):
+        raise ConfigError(f"{written(_RETRIEVER)}={retriever} does not fit {written(URL)}")
+    if is_file:
+        return TokenSource(url=url)
+    given: dict[str, Any] = {}
+    for name, option in ((_CLIENT_ID, "clientId"), (_SECRET, "clientSecret")):
+        given[name] = value(name) or options.get(option)
+        if not given[name]:
+            raise ConfigError(f"{written(name)} is not set: {written(URL)} needs it")
+    return TokenSource(
+        url=url,
+        client_id=given[_CLIENT_ID],
+        secret=given[_SECRET],
+        scope=value("sasl.oauthbearer.scope") or options.get("scope"),
+        trusted=options.get("ssl.truststore.location"),
+    )
