@@ -1,6 +1,6 @@
 """Cordoned log directories get no new replicas (KIP-1066): `cordoned.log.dirs` in the file, and while the broker runs.
 
-Each test has its own brokers, since their settings are changed.
+Each test has its own cluster, since its settings are changed.
 """
 
 from __future__ import annotations
