@@ -5,10 +5,11 @@
     python tests/compat/junit_suite.py --class GetOffsetShellTest --method testTopicNameArg
     python tests/compat/junit_suite.py --class GetOffsetShellTest --kafka   the same against Kafka itself
 
-Needs a JDK, Maven and a repository that has Apache Kafka. The tests come from Kafka's test jars. Those run that get a
-cluster by `@ClusterTest`, `KafkaClusterTestKit` or `QuorumTestHarness`: classes of `junit/src/standins` stand in the
-class path before Kafka's and start processes of `kraftpy server` in place of brokers inside the JVM. Each test class
-has a JVM of its own; `--jobs` run at a time, by default as many as have cores and memory.
+Needs a JDK, Maven and a repository that has Apache Kafka; the tests of GSSAPI need kraftpy's extra `kerberos`. The
+tests come from Kafka's test jars. Those run that get a cluster by `@ClusterTest`, `KafkaClusterTestKit` or
+`QuorumTestHarness`: classes of `junit/src/standins` stand in the class path before Kafka's and start processes of
+`kraftpy server` in place of brokers inside the JVM. Each test class has a JVM of its own; `--jobs` run at a time, by
+default as many as have cores and memory.
 
 `junit/cannot_pass.toml` names the tests that cannot pass, with reasons. The exit status is 1 if another one does not
 pass, if one of those passes, if a node logs a traceback, or if a JVM ends before its class is done. Reports, and the
@@ -55,7 +56,13 @@ TEST_SECONDS = 120
 CLASS_SECONDS = 7200
 FIRST_PORT, PORTS_PER_JOB = 20000, 1000
 """Below the ports that the system picks for outgoing connections."""
-JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",  # Kafka's KDC tells the JVM of its realm
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
