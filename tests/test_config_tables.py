@@ -12,7 +12,7 @@ import pytest
 import kraftpy
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting, TopicConfig
 from kraftpy.config.broker_settings import INTERNAL_SETTINGS
-from kraftpy.config.dynamic import CERTIFICATES, DYNAMIC_ONLY, DYNAMIC_SETTINGS
+from kraftpy.config.dynamic import CERTIFICATES, DYNAMIC_ONLY, DYNAMIC_SETTINGS, OF_ONE_BROKER
 from kraftpy.config.group import GROUP_SETTINGS, GroupSettings
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS, why_ignored
@@ -95,11 +95,11 @@ def test_settings_change_while_a_broker_runs_as_in_kafka() -> None:
     modes = {line[1]: line[5] for line in lines if line[0] == "broker" and len(line) == 6}
     dynamic = {name for name, mode in modes.items() if mode != "read-only"}
     of_listeners = {name for name in dynamic if name.startswith(("listener", "sasl.", "ssl.", "principal."))}
-    left_out = of_listeners | {"config.providers", "cordoned.log.dirs", "metric.reporters"}
+    left_out = of_listeners | {"config.providers", "metric.reporters"}
     of_kafka_4_4 = {name for name in DYNAMIC_SETTINGS if name.startswith("errors.deadletterqueue.")}
     assert of_listeners >= CERTIFICATES
     assert dynamic - left_out == DYNAMIC_SETTINGS - DYNAMIC_ONLY - of_kafka_4_4
-    assert {name for name in dynamic - left_out if modes[name] == "per-broker"} == set()
+    assert {name for name in dynamic - left_out if modes[name] == "per-broker"} == OF_ONE_BROKER
 
 
 def test_every_topic_and_group_setting_of_kafka_is_there() -> None:

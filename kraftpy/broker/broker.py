@@ -234,7 +234,7 @@ class Broker:
         self.connection_quotas = ConnectionQuotas(self.settings, clock, lambda: self.image, tasks, self.complaints)
         self.settings.then(self.replica_manager.configure, self.log_moves.configure, self.maintenance.configure)
         self.settings.then(self.group_settings.configure, self.coordinators.settings.configure, self.fetchers.configure)
-        self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks))
+        self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks), self.reports.configure)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self._is_stopping = False

@@ -197,7 +197,8 @@ def features(bootstrap: str, levels: tuple[str, ...], downgrade: bool, unsafe: b
 def log_dirs(bootstrap: str, brokers: tuple[int, ...], form: str) -> None:
     """Show the brokers' log directories and their space.
 
-    Shows the size of the logs in each, its free space, and an error if it is offline.
+    Shows the size of the logs in each, its free space, whether it is cordoned (gets no new replicas), and an error if
+    it is offline.
     """
 
     async def work() -> list[dict[str, Any]]:
@@ -213,6 +214,7 @@ def log_dirs(bootstrap: str, brokers: tuple[int, ...], form: str) -> None:
                 "total_bytes": None if directory.total_bytes < 0 else directory.total_bytes,
                 "moving_in": sum(part.is_future for part in directory.partitions.values()),
                 "lag": sum(part.offset_lag for part in directory.partitions.values() if part.is_future),
+                "cordoned": directory.is_cordoned,
                 "error": directory.error.name if directory.error else None,
             }
             for directory in found

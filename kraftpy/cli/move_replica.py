@@ -60,6 +60,7 @@ def move_replica(wanted: list[PartitionSet], bootstrap: str, broker: int, path: 
 _MEANINGS = {
     "LOG_DIR_NOT_FOUND": "the directory is not among the broker's log.dirs",
     "KAFKA_STORAGE_ERROR": "the directory or the replica is offline or not writable",
+    "INVALID_REPLICA_ASSIGNMENT": "the directory is cordoned: it gets no new replicas (cordoned.log.dirs)",
     "REPLICA_NOT_AVAILABLE": "the broker does not have it yet and will create it there",
 }
 

@@ -76,6 +76,8 @@ async def _check(admin: Admin, infos: list[PartitionInfo], broker: int) -> None:
     alive = {node.node_id for node in (await admin.describe_cluster()).nodes}
     if broker not in alive:
         raise Failure(f"broker {broker} is not running: start it first")
+    if all(directory.is_cordoned for directory in await admin.describe_log_dirs([broker]) if not directory.error):
+        raise Failure(f"broker {broker} gets no new replicas: all of its log directories are cordoned")
     moving = await admin.list_partition_reassignments([info.topic_partition for info in infos])
     for info in infos:
         name = info.topic_partition

@@ -100,6 +100,7 @@ class BrokerConfig:
     # Data directories
     log_dir: tuple[str, ...] = _default("log.dir")
     log_dirs: tuple[str, ...] = _default("log.dir")
+    cordoned_log_dirs: tuple[str, ...] = _default("cordoned.log.dirs")
     num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
 
     # The metadata quorum

@@ -74,6 +74,8 @@ log.dir                                          list     /tmp/kafka-logs->./kra
     The directory in which log data is kept, if log.dirs is not set.
 log.dirs                                         list     null
     Comma-separated list of the directories in which log data is kept.
+cordoned.log.dirs                                list     ""
+    Directories of log.dirs that get no new replicas; * stands for all.
 num.recovery.threads.per.data.dir                int      2 1..
     Threads per data directory for log recovery at startup and flushing at shutdown.
 

@@ -7,7 +7,7 @@ The certificates of a listener can change too, by names with its prefix (`CERTIF
 connections (`listener_limits`).
 
 Left out: settings that Kafka can change too, but that this broker does not have or reads only from its file: listeners
-and the rest of their security, metrics reporters, config providers, cordoned log directories.
+and the rest of their security, metrics reporters, config providers.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ DYNAMIC_ONLY = frozenset(
 
 CLUSTER_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
 """Dynamic settings for all brokers together, but not for a single one, because all must use the same value."""
+
+OF_ONE_BROKER = frozenset({"cordoned.log.dirs"})
+"""Dynamic settings for a single broker only."""
 
 _LOGS = frozenset(
     {
@@ -84,6 +87,7 @@ _CLEANER = frozenset(
 
 _OTHERS = frozenset(
     {
+        "cordoned.log.dirs",
         "errors.deadletterqueue.auto.create.topics.enable",
         "errors.deadletterqueue.topic.name.prefix",
         "group.consumer.assignment.interval.ms",

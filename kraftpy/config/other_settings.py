@@ -195,8 +195,6 @@ follower.fetch.last.tiered.offset.enable         boolean  false
     Let a new follower start where the remote tier ends.
 log.dir.failure.timeout.ms                       long     30000 1..
     Time a broker has to report a failed disk before it stops.
-cordoned.log.dirs                                list     ""
-    Data directories that get no new replicas.
 replica.socket.receive.buffer.bytes              int      65536
     Receive buffer of a follower's connection.
 replication.quota.window.num                     int      11 1..

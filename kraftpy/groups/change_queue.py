@@ -123,6 +123,13 @@ class ChangeQueue(ABC, Generic[D, P]):
         if not group.is_changing:
             self._work(group, step)
 
+    def empty_out(self, group: Group, event: Request, step: Step) -> None:
+        """Turn an empty group into one of no protocol, for `event`, which is handled right afterwards."""
+        draft = self._draft(group)
+        draft.delete_all()
+        group.waiting.appendleft(event)
+        self._store(group, draft, (), step)
+
     def again(self, group: Group, key: Key, step: Step) -> None:
         """Set the clock of `key` again for a little later, if it is still needed: the event could not be decided."""
         if key in self._clocks.all(group):

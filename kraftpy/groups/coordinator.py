@@ -440,14 +440,23 @@ class GroupCoordinator:
 
     def _join(self, event: Request, message: JoinGroupRequest, step: Step) -> None:
         group = self.groups.get(message.group_id)
-        if group is not None and (isinstance(group.kind, ShareGroup) or self._is_streams(group)):
+        if group is None or group.is_dead:
+            self._join_classic(event, message, step)
+        elif self._is_streams(group) and group.is_changing:
+            self._streams.submit(group, event, step)  # by then its members may have left
+        elif isinstance(group.kind, StreamsGroup) and group.is_empty:
+            self._streams.empty_out(group, event, step)
+        elif isinstance(group.kind, ShareGroup | StreamsGroup):
             refused = join_error(event.api_version, message.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             step.reply(event.request_id, refused)
-        elif group is not None and isinstance(group.kind, ConsumerGroup) and not group.is_dead:
+        elif isinstance(group.kind, ConsumerGroup):
             self._consumers.empty_out(group, event, step)
         else:
-            self._membership.join(event, message, self.groups, step)
-            self._registry.forget_if_vacant(message.group_id)
+            self._join_classic(event, message, step)
+
+    def _join_classic(self, event: Request, message: JoinGroupRequest, step: Step) -> None:
+        self._membership.join(event, message, self.groups, step)
+        self._registry.forget_if_vacant(message.group_id)
 
     def _commit(self, event: Request, message: OffsetCommitRequest, step: Step) -> None:
         error = offsets.check_commit(message, self.groups.get(message.group_id), event.api_version)

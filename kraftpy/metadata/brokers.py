@@ -29,6 +29,7 @@ from itertools import islice
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
     ChangeBroker,
+    CordonBroker,
     FormatCluster,
     RegisterBroker,
     UnregisterBroker,
@@ -98,6 +99,7 @@ def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerRes
         rack=command.rack,
         fenced=again.fenced if again else command.fenced,
         registered_ms=command.time_ms,
+        is_cordoned=existing is not None and existing.is_cordoned,
     )
     records: list[Record] = [registered]
     if again:
@@ -196,7 +198,19 @@ def _changed(after: Broker) -> BrokerChanged:
         in_controlled_shutdown=after.in_controlled_shutdown,
         is_leaving=after.is_leaving,
         is_returning=after.is_returning,
+        is_cordoned=after.is_cordoned,
     )
+
+
+def cordon_broker(command: CordonBroker, image: Image) -> Decision[None]:
+    """Cordon a broker, or end that. Its replicas stay where they are; it keeps this state when it registers again."""
+    if refused := stale_epoch(command.broker_id, command.broker_epoch, image):
+        return Decision(error=refused.error, message=refused.message)
+    before = image.broker(command.broker_id)
+    assert before is not None
+    if before.is_cordoned == command.is_cordoned:
+        return Decision()
+    return Decision(records=(_changed(replace(before, is_cordoned=command.is_cordoned)),))
 
 
 def _at_most(limit: int, changes: Iterable[PartitionChanged]) -> tuple[list[PartitionChanged], bool]:

@@ -13,8 +13,9 @@ decides differently only for replicas marked as offline, and only its own `Chang
 differently only commands with `max_partitions`. Schema 5 decides differently only after a `SetControllerDefaults`, and
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level does not exist, as when the command was
-decided. Schema 6 adds credentials, ACLs, delegation tokens and client quotas. A command is written in the lowest schema
-that it needs.
+decided. Schema 6 adds credentials, ACLs, delegation tokens and client quotas. Schema 7 decides differently only where
+brokers are cordoned, and only its own `CordonBroker` cordons them. A command is written in the lowest schema that it
+needs.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -34,7 +35,7 @@ from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
 
-SCHEMA = 6
+SCHEMA = 7
 """The newest command schema that this code understands."""
 PARTITIONS_AT_ONCE: Final = 1_000
 """The most partitions that one entry of the log moves when a broker comes or goes: some 15 ms on every node."""
@@ -358,6 +359,16 @@ class ChangeReplicas:
 
 
 @frozen
+class CordonBroker:
+    """Say whether all log directories of a broker are cordoned, so that it gets no new replicas (KIP-1066)."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    is_cordoned: bool
+    time_ms: Millis
+
+
+@frozen
 class PartitionReference:
     """A partition, given by topic name and number."""
 
@@ -442,6 +453,7 @@ Command = (
     | AlterReassignments
     | UpdateFeatures
     | ChangeReplicas
+    | CordonBroker
     | SetControllerDefaults
     | SetScramCredentials
     | CreateAcls
@@ -481,12 +493,14 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     CreateDelegationToken: 21,
     ExpireDelegationToken: 22,
     RemoveDelegationTokens: 23,
+    CordonBroker: 24,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 
 
 _OLDER_SCHEMA: Final = 4
 _OF_NEW_LEVELS: Final = 5
+_OF_SECURITY: Final = 6
 _NEW_LEVELS: Final = {"share.version": 2}
 """The levels of features that are new in schema 5."""
 _NEW_SETTINGS: Final = ("errors.deadletterqueue.",)
@@ -515,8 +529,10 @@ def _schema_of(command: Command) -> int:
                 each.name.startswith(_NEW_SETTINGS) for change in command.changes for each in change.operations
             )
         case SetScramCredentials() | CreateAcls() | DeleteAcls() | AlterClientQuotas():
-            return SCHEMA
+            return _OF_SECURITY
         case CreateDelegationToken() | ExpireDelegationToken() | RemoveDelegationTokens():
+            return _OF_SECURITY
+        case CordonBroker():
             return SCHEMA
         case _:
             needs_newer = False

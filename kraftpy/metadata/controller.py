@@ -45,6 +45,7 @@ from kraftpy.metadata.commands import (
     ChangePartitions,
     ChangeReplicas,
     Command,
+    CordonBroker,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -115,6 +116,7 @@ def decide(
 @overload
 def decide(
     command: FormatCluster
+    | CordonBroker
     | BalanceLeaders
     | SetControllerDefaults
     | CreateAcls
@@ -149,6 +151,8 @@ def decide(command: Command, image: Image) -> Decision[Any]:
             return partitions.change_replicas(command, image)
         case FormatCluster():
             return brokers.format_cluster(command, image)
+        case CordonBroker():
+            return brokers.cordon_broker(command, image)
         case UnregisterBroker():
             return brokers.unregister_broker(command, image)
         case ElectLeaders():

@@ -50,11 +50,11 @@ from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.security.acls import AclBinding
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
-SCHEMA = 6
+SCHEMA = 7
 """The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
 _OLDER_SCHEMA = 4
 """The schema of a snapshot that earlier versions can read: with their features, and without a controller's defaults."""
-_WITHOUT_SECURITY = 5
+_WITHOUT_SECURITY, _WITHOUT_CORDONS = 5, 6
 
 _TOPICS_DEPTH = 3
 """The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
@@ -90,6 +90,8 @@ class Broker:
     follow in later entries."""
     is_returning: bool = False
     """It was unfenced, and some of the partitions that wait for a leader may still be given to it in later entries."""
+    is_cordoned: bool = False
+    """All of its log directories are cordoned: it gets no new replicas (KIP-1066)."""
 
     @property
     def is_active(self) -> bool:
@@ -419,6 +421,7 @@ class Image:
                     fenced=record.fenced,
                     registered_ms=record.registered_ms,
                     registered_index=index,
+                    is_cordoned=record.is_cordoned,
                 )
             case BrokerChanged():
                 before = self._brokers[record.broker_id]
@@ -430,6 +433,7 @@ class Image:
                     shutdown_index=index if begins else before.shutdown_index,
                     is_leaving=record.is_leaving,
                     is_returning=record.is_returning,
+                    is_cordoned=record.is_cordoned,
                 )
             case BrokerUnregistered():
                 del self._brokers[record.broker_id]
@@ -561,7 +565,9 @@ class Image:
             )
             needs_newer = bool(defaults) or any(is_new_level(name, level) for name, level in features.items())
             is_secured = bool(saved.credentials or acls or tokens or saved.quotas)
-            schema = SCHEMA if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
+            schema = _WITHOUT_CORDONS if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
+            if any(broker.is_cordoned for broker in brokers):
+                schema = SCHEMA
             return pack([schema, to_plain(saved)])
 
         return encode

@@ -7,6 +7,7 @@ partition. Each lap starts the followers one step further, so that the partition
 the same neighbour.
 
 A broker that is fenced or shutting down never leads a new partition, and follows only if its rack has no other broker.
+A broker whose log directories are all cordoned gets no replica (KIP-1066).
 Left out: weighting brokers by disk space or traffic.
 """
 
@@ -29,13 +30,14 @@ def place(
 
     If a topic grows, `after` is the preferred leader of its last partition. Raises `CannotPlaceError`.
     """
+    brokers = [broker for broker in brokers if not broker.is_cordoned]
     leaders = _alternating_racks([broker for broker in brokers if broker.is_active])
     if not leaders:
-        raise CannotPlaceError("All brokers are currently fenced or shutting down.")
+        raise CannotPlaceError("All brokers are currently fenced, or have all their log directories cordoned.")
     if replication_factor > len(brokers):
         raise CannotPlaceError(
             f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
-            "broker(s) are registered."
+            "broker(s) are registered or some brokers have all their log directories cordoned."
         )
     everyone = _alternating_racks(brokers)
     places = {broker.broker_id: place for place, broker in enumerate(everyone)}

@@ -18,6 +18,7 @@ from kraftpy.metadata.decision import Decision, ReassignmentResult, Refused
 from kraftpy.metadata.elections import PartitionUpdate, Replicas, Rules, change_records, next_state
 from kraftpy.metadata.image import Image, Partition, Topic
 from kraftpy.metadata.records import PartitionChanged, Record
+from kraftpy.metadata.topics import cordon_problem
 from kraftpy.protocol.errors import ErrorCode
 
 
@@ -99,6 +100,8 @@ def _check_target(target: Replicas, partition: Partition, image: Image, *, may_d
         problem = f"The manual partition assignment includes the broker {twice} more than once."
     elif unknown := [broker_id for broker_id in target if image.broker(broker_id) is None]:
         problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+    else:
+        problem = cordon_problem([broker_id for broker_id in target if broker_id not in partition.replicas], image)
     if problem:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
     factor = len(partition.target_replicas)

@@ -35,6 +35,7 @@ class BrokerRegistered:
     rack: str | None
     fenced: bool
     registered_ms: Millis
+    is_cordoned: bool = False
 
 
 @frozen
@@ -46,6 +47,7 @@ class BrokerChanged:
     in_controlled_shutdown: bool = False
     is_leaving: bool = False
     is_returning: bool = False
+    is_cordoned: bool = False
 
 
 @frozen

@@ -26,7 +26,8 @@ tick proposes the rest, or the way back if the broker has returned meanwhile. A 
 partitions only when balancing is due. Otherwise a proposal is repeated only if the image still differs after
 `RETRY_MS`.
 
-Left out: failed or cordoned log directories of a broker (KIP-858, KIP-1066).
+Left out: failed log directories of a broker (KIP-858). A broker reports itself what they cost, and whether all are
+cordoned (`upkeep.directory_reports`).
 """
 
 from __future__ import annotations

@@ -224,7 +224,8 @@ def _manual_placement(topic: NewTopic, image: Image) -> list[Replicas]:
 
 
 def _check_replicas(replicas: Replicas, replication_factor: int, image: Image) -> None:
-    """Check a client's replicas: registered, distinct, as many as other partitions have, at least one active."""
+    """Check a client's replicas: registered, distinct, as many as other partitions have, at least one active, none on
+    a broker that is cordoned."""
     problem = None
     if not replicas:
         problem = "The manual partition assignment includes an empty replica list."
@@ -240,8 +241,22 @@ def _check_replicas(replicas: Replicas, replication_factor: int, image: Image) -
         )
     elif not any(image.is_active(broker_id) for broker_id in replicas):
         problem = f"All brokers in the manual partition assignment {list(replicas)} are fenced or shutting down."
+    else:
+        problem = cordon_problem(replicas, image)
     if problem:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+
+
+def cordon_problem(added: Sequence[BrokerId], image: Image) -> str | None:
+    """Say which of the brokers that would get a replica is cordoned (KIP-1066); return None if none is."""
+    for broker_id in added:
+        broker = image.broker(broker_id)
+        if broker is not None and broker.is_cordoned:
+            return (
+                f"The manual partition assignment includes broker {broker_id}, but all of its log directories are "
+                "cordoned."
+            )
+    return None
 
 
 def _partition_records(

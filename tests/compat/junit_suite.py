@@ -5,20 +5,22 @@
     python tests/compat/junit_suite.py --class GetOffsetShellTest --method testTopicNameArg
     python tests/compat/junit_suite.py --class GetOffsetShellTest --kafka   the same against Kafka itself
 
-Needs a JDK, Maven and a repository that has Apache Kafka. The tests come from Kafka's test jars. Those run that get a
-cluster by `@ClusterTest`, `KafkaClusterTestKit` or `QuorumTestHarness`: classes of `junit/src/standins` stand in the
-class path before Kafka's and start processes of `kraftpy server` in place of brokers inside the JVM. Each test class
-has a JVM of its own; `--jobs` run at a time, by default as many as have cores and memory.
+Needs a JDK, Maven and a repository that has Apache Kafka; the tests of GSSAPI need kraftpy's extra `kerberos`. The
+tests come from Kafka's test jars. Those run that get a cluster by `@ClusterTest`, `KafkaClusterTestKit` or
+`QuorumTestHarness`: classes of `junit/src/standins` stand in the class path before Kafka's and start processes of
+`kraftpy server` in place of brokers inside the JVM. Each test class has a JVM of its own; `--jobs` run at a time, by
+default as many as have cores and memory.
 
 `junit/cannot_pass.toml` names the tests that cannot pass, with reasons. The exit status is 1 if another one does not
-pass, if one of those passes, or if a node logs a traceback. Reports, and the logs of nodes that tell of errors, are
-left in build/junit/.
+pass, if one of those passes, if a node logs a traceback, or if a JVM ends before its class is done. Reports, and the
+logs of nodes that tell of errors, are left in build/junit/. `--record` keeps the counts in `junit/runs.tsv` and
+`junit/README.md`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import datetime
 import os
 import shutil
 import subprocess
@@ -34,7 +36,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from compat.junit_classes import cluster_tests  # noqa: E402
-from compat.junit_table import TABLE, Outcome, Verdict, judge, read_table  # noqa: E402
+from compat.junit_runs import README, RUNS, Run, read_runs, table_of, with_table, write_runs  # noqa: E402
+from compat.junit_table import TABLE, Outcome, Verdict, judge, read_outcomes, read_table  # noqa: E402
 from compat.maven import JavaProject  # noqa: E402
 
 BUILD = HERE.parents[1] / "build" / "junit"
@@ -53,7 +56,13 @@ TEST_SECONDS = 120
 CLASS_SECONDS = 7200
 FIRST_PORT, PORTS_PER_JOB = 20000, 1000
 """Below the ports that the system picks for outgoing connections."""
-JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",  # Kafka's KDC tells the JVM of its realm
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +108,7 @@ class Runner:
             with self._lock:
                 self._free_slots.insert(0, slot)
             shutil.rmtree(directory / "tmp", ignore_errors=True)
-        lines = outcomes.read_text().splitlines() if outcomes.exists() else []
-        found = [Outcome.read(json.loads(line)) for line in lines]
-        if trouble:
-            found.append(Outcome(test=f"{name}#", outcome="failed", cause=trouble))
-        return found
+        return read_outcomes(name, outcomes.read_text() if outcomes.exists() else "", trouble)
 
     def _command(self, name: str, directory: Path, outcomes: Path, slot: int) -> list[str]:
         first_port = FIRST_PORT + slot % 12 * PORTS_PER_JOB
@@ -153,7 +158,7 @@ def _wait(process: subprocess.Popen[bytes]) -> str:
         process.terminate()
         process.wait()
         raise
-    is_usual = status in (0, 1)  # all passed; some failed
+    is_usual = status in (0, 1)  # all passed; some failed, or a test has ended the JVM (`read_outcomes`)
     return "" if is_usual else f"the JVM ended with status {status}"
 
 
@@ -212,6 +217,16 @@ def report(verdict: Verdict) -> None:
     )
 
 
+def record(outcomes: dict[str, list[Outcome]], known: Sequence[str]) -> None:
+    """Keep the counts of whole classes that were run, of all those that are known."""
+    table, before = read_table(TABLE.read_text()), read_runs(RUNS.read_text() if RUNS.exists() else "")
+    day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    runs = {name: before.get(name) for name in select(known, (), PACKAGES)}
+    runs |= {name: Run.of(found, table, day) for name, found in outcomes.items() if name in runs}
+    RUNS.write_text(write_runs(runs))
+    README.write_text(with_table(README.read_text(), table_of(runs, PACKAGES)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--class", dest="classes", action="append", default=[], metavar="CLASS", help="a test class")
@@ -223,7 +238,10 @@ def main() -> int:
     parser.add_argument("--test-seconds", type=int, default=TEST_SECONDS, help="when a test is given up")
     parser.add_argument("--first-slot", type=int, default=0, help="leave the ports of so many jobs to other runs")
     parser.add_argument("--list", action="store_true", help="print the classes, and run nothing")
+    parser.add_argument("--record", action="store_true", help="keep the counts of each class; not with --method")
     asked = parser.parse_args()
+    if asked.record and (asked.method or asked.kafka):
+        parser.error("--record keeps runs of whole classes against kraftpy")
     chosen = Chosen(
         with_kafka=asked.kafka,
         roles=asked.roles,
@@ -232,7 +250,8 @@ def main() -> int:
         first_slot=asked.first_slot,
     )
     runner = Runner(chosen)
-    classes = select(cluster_tests(runner.jars), asked.classes, asked.packages)
+    known = cluster_tests(runner.jars)
+    classes = select(known, asked.classes, asked.packages)
     if asked.list:
         print("\n".join(classes))
         return 0
@@ -241,6 +260,8 @@ def main() -> int:
         for name, found in zip(classes, pool.map(runner.run, classes), strict=True):
             print(f"{name}: {summary(found)}", flush=True)
             outcomes += found
+            if asked.record:
+                record({name: found}, known)
     verdict = judge(outcomes, {} if asked.kafka else read_table(TABLE.read_text()))
     report(verdict)
     return 0 if verdict.is_good and outcomes else 1

@@ -6,6 +6,7 @@ runs, or `class#method[n]` for the n-th run of a template.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Sequence
@@ -81,6 +82,22 @@ class Verdict:
     @property
     def is_good(self) -> bool:
         return not (self.failed or self.crashed or self.stale)
+
+
+def read_outcomes(class_name: str, text: str, trouble: str = "") -> list[Outcome]:
+    """Read the file that `Outcomes.java` has written about a class.
+
+    If its JVM had trouble, or ended before the class was done, the class itself has failed: tests of it have not run.
+    """
+    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]  # the last one may be cut
+    found = [Outcome.read(line) for line in lines if "outcome" in line]
+    if not trouble and not any(line.get("is_done") for line in lines):
+        ended = {outcome.test for outcome in found}
+        open_tests = dict.fromkeys(line["begun"] for line in lines if "begun" in line and line["begun"] not in ended)
+        trouble = f"the JVM ended before the class was done, in {', '.join(open_tests) or 'no test'}"
+    if trouble:
+        found.append(Outcome(test=f"{class_name}#", outcome="failed", cause=trouble))
+    return found
 
 
 def read_table(text: str) -> dict[str, Entry]:

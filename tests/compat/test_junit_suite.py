@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from compat.junit_classes import cluster_tests, read_class
-from compat.junit_suite import select
-from compat.junit_table import TABLE, Outcome, judge, read_table
+from compat.junit_runs import README, RUNS, Run, read_runs, table_of, with_table, write_runs
+from compat.junit_suite import PACKAGES, select
+from compat.junit_table import TABLE, Outcome, judge, read_outcomes, read_table
 
 INSIDE = read_table('[inside]\nreason = "looks inside"\ntests = ["a.ATest#inside", "a.ATest#part[2]"]')
 
@@ -68,6 +69,43 @@ def test_a_class_that_failed_as_a_whole_is_one_failure() -> None:
     verdict = judge([whole], INSIDE)
     assert verdict.failed == [whole]
     assert verdict.stale == []
+
+
+FINE = '{"test": "a.ATest#fine", "outcome": "passed", "cause": "", "is_flaky_in_kafka": false, "seconds": 1}\n'
+
+
+def test_a_class_whose_jvm_ends_in_its_middle_has_failed() -> None:
+    """Whatever its status is: a test that calls `System.exit(1)` ends it with the status of any failed test."""
+    begun = '{"begun": "a.ATest#fine"}\n' + FINE + '{"begun": "a.ATest#fatal"}\n'
+    for text in (begun, begun + '{"begun": "a.ATe'):
+        passed, whole = read_outcomes("a.ATest", text)
+        assert passed.test == "a.ATest#fine"
+        assert (whole.test, whole.outcome) == ("a.ATest#", "failed")
+        assert whole.cause == "the JVM ended before the class was done, in a.ATest#fatal"
+    assert [each.test for each in read_outcomes("a.ATest", "")] == ["a.ATest#"]
+    assert [each.test for each in read_outcomes("a.ATest", f'{FINE}{{"is_done": true}}\n')] == ["a.ATest#fine"]
+    (killed,) = read_outcomes("a.ATest", '{"is_done": true}\n', "the JVM ended with status 137")
+    assert killed.cause == "the JVM ended with status 137"
+
+
+def test_the_last_run_of_each_class_is_counted() -> None:
+    outcomes = [
+        Outcome(test="a.ATest#fine", outcome="passed"),
+        Outcome(test="a.ATest#other", outcome="failed"),
+        Outcome(test="a.ATest#inside", outcome="failed"),
+        Outcome(test="a.ATest#never", outcome="disabled"),
+    ]
+    run = Run.of(outcomes, INSIDE, "2026-11-29")
+    assert run == Run(day="2026-11-29", passed=1, failed=1, explained=1, disabled=1)
+    runs = {"a.ATest": run, "a.b.BTest": None, "c.CTest": run}
+    assert read_runs(write_runs(runs)) == runs
+    rows = table_of(runs, ["a"]).splitlines()[2:]
+    assert rows == ["| `a` | 2 | 1 | 1 | 1 | 1 | 1 |", "| all | 3 | 1 | 2 | 2 | 2 | 2 |"]
+
+
+def test_the_readme_shows_the_runs_that_are_kept() -> None:
+    readme = README.read_text()
+    assert readme == with_table(readme, table_of(read_runs(RUNS.read_text()), PACKAGES))
 
 
 def test_what_a_run_leaves_out_counts_neither_way() -> None:

@@ -30,6 +30,7 @@ from kraftpy.metadata.commands import (
     ConfigOperationType,
     ConfigResourceType,
     ConfigValue,
+    CordonBroker,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -184,6 +185,18 @@ class Script:
             max_partitions=int(options.get("at_most", 0)),
             time_ms=NOW,
         )
+
+    def _cordon(self, words: list[str]) -> Command:
+        return self._cordoned(words, is_cordoned=True)
+
+    def _uncordon(self, words: list[str]) -> Command:
+        return self._cordoned(words, is_cordoned=False)
+
+    def _cordoned(self, words: list[str], *, is_cordoned: bool) -> Command:
+        flags, options = split(words)
+        broker_id = BrokerId(int(flags[0]))
+        epoch = self._epoch(broker_id, options)
+        return CordonBroker(broker_id=broker_id, broker_epoch=epoch, is_cordoned=is_cordoned, time_ms=NOW)
 
     def _epoch(self, broker_id: BrokerId, options: dict[str, str]) -> int:
         broker = self.image.broker(broker_id)
@@ -475,10 +488,12 @@ def tell_record(record: Record, seen: Seen) -> str:
             return f"config {record.resource_type.name} {record.resource_name or 'all'}: {record.name} {value}"
         case BrokerRegistered():
             rack = f" rack={record.rack}" if record.rack else ""
+            rack += " cordoned" * record.is_cordoned
             return f"broker {record.broker_id} epoch={record.broker_epoch}{rack}{' fenced' if record.fenced else ''}"
         case BrokerChanged():
             stopping = " stopping" if record.in_controlled_shutdown else ""
             stopping += " leaving" * record.is_leaving + " returning" * record.is_returning
+            stopping += " cordoned" * record.is_cordoned
             return f"broker {record.broker_id} {'fenced' if record.fenced else 'active'}{stopping}"
         case BrokerUnregistered():
             return f"broker {record.broker_id} is not known"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.metadata.commands import NewerSchemaError, decode_command, encode_command
+from kraftpy.metadata.commands import SCHEMA, NewerSchemaError, decode_command, encode_command
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.credentials import ScramChange, ScramCredentialChanged, SetScramCredentials, credential_bytes
 from kraftpy.metadata.image import Image
@@ -68,7 +68,7 @@ def test_only_metadata_with_credentials_needs_the_newest_version() -> None:
     assert msgpack.unpackb(command(added))[0] == msgpack.unpackb(machine.snapshot())[0] == 6
     assert not machine.apply(2, 1, command(ScramChange(name="alice", mechanism=1))).decision.error
     assert msgpack.unpackb(machine.snapshot())[0] == 4
-    newer = msgpack.packb([7, 17, {"changes": [], "time_ms": 1}])
+    newer = msgpack.packb([SCHEMA + 1, 17, {"changes": [], "time_ms": 1}])
     with pytest.raises(NewerSchemaError, match="upgrade this node"):
         decode_command(newer)
 

@@ -21,7 +21,6 @@ NEVER_FILLED = {
     ("CreatableTopicResult", "topic_config_error_code"): "without ACLs, the creator may always see the settings",
     ("DescribeClusterResponse", "endpoint_type"): "its default, brokers, is the only type that is served",
     ("DescribeLogDirsResponse", "error_code"): "without ACLs, log directories may always be described",
-    ("DescribeLogDirsResult", "is_cordoned"): "log directories cannot be cordoned (KIP-1066)",
     ("PartitionData", "snapshot_id"): "only the metadata quorum of Kafka fetches snapshots with Fetch (KIP-630)",
     ("SnapshotId", "end_offset"): "see snapshot_id",
     ("SnapshotId", "epoch"): "see snapshot_id",

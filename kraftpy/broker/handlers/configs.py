@@ -59,9 +59,14 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
     from kraftpy.broker.security.listeners import SecureListeners
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId, HasSlices
+    from kraftpy.broker.upkeep.directory_reports import ReplicaReports
 
     class Broker(HasClock, HasConfig, HasConfigRoom, HasImage, HasMetadata, HasNodeId, HasSlices, Protocol):
         """The part of a broker that these handlers need."""
+
+        @property
+        def reports(self) -> ReplicaReports:
+            """Tells the cluster whether this broker is cordoned."""
 
         @property
         def secured(self) -> SecureListeners | None:
@@ -434,6 +439,7 @@ async def _set_some(
         command = SetConfigs(changes=changed, time_ms=broker.clock.now(), validate_only=validate_only, rules=_RULES)
         try:
             decided = (await broker.metadata.submit(command)).result or ()
+            await broker.reports.report_cordon()  # before the answer: the next topic must not be placed here
         except KafkaError as error:
             decided = tuple(_refused(change, error.code, error.message) for change in changed)
     for number, result in zip(open_changes, decided, strict=True):

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (34), DescribeLogDirs (35): move replicas between this broker's log directories, and list them.
 
-AlterReplicaLogDirs: KIP-113. DescribeLogDirs: KIP-113, volume sizes KIP-827, cordoned directories KIP-1066 (there are
-none). A replica that is being copied to another directory appears in both.
+AlterReplicaLogDirs: KIP-113. DescribeLogDirs: KIP-113, volume sizes KIP-827, cordoned directories KIP-1066. A replica
+that is being copied to another directory appears in both.
 """
 
 from __future__ import annotations
@@ -97,7 +97,11 @@ async def describe_log_dirs(
             continue
         results.append(
             DescribeLogDirsResult(
-                log_dir=directory, topics=list(topics.values()), total_bytes=usage.total, usable_bytes=usage.free
+                log_dir=directory,
+                topics=list(topics.values()),
+                total_bytes=usage.total,
+                usable_bytes=usage.free,
+                is_cordoned=directory in broker.directories.cordoned,
             )
         )
     return DescribeLogDirsResponse(results=results)

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from kraftpy.broker.storage.cordoned_directories import CORDONED, check_cordoned
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting
 from kraftpy.config.client_metrics import CLIENT_METRICS_SETTINGS, UnknownOrOutOfRange, check_client_metrics
 from kraftpy.config.dynamic import (
     CERTIFICATES,
     CLUSTER_SETTINGS,
     DYNAMIC_SETTINGS,
+    OF_ONE_BROKER,
     Levels,
     check_listeners,
     check_settings,
@@ -234,8 +236,31 @@ def _check_broker_settings(change: ConfigChange, image: Image, config: BrokerCon
         if is_own:
             check_listeners(before.own, after, static)
             with_certificates(static, after, strictly=True)
+        if is_own and any(operation.name == CORDONED for operation in written):
+            _check_cordoned(change, after, image, static)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+
+
+def _check_cordoned(change: ConfigChange, after: Mapping[str, str], image: Image, static: BrokerConfig) -> None:
+    """Check which directories a broker is to cordon. Raises ConfigError; KafkaError if this node cannot know them.
+
+    As in Kafka, no other node knows a broker's directories, and can only take some from those that are cordoned.
+    """
+    names = _cordoned_in(after)
+    if static.is_broker and change.resource_name == str(static.node_id):
+        check_cordoned(names, static.log_dirs)
+        return
+    if not set(names) <= set(_cordoned_in(_before(change, image))):
+        problem = f"When updating {CORDONED} via controllers,  the new value must be a subset of the current"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{problem} configuration value.")
+
+
+def _cordoned_in(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the cordoned directories that a broker's settings name. Raises ConfigError."""
+    values = BROKER_SETTINGS[CORDONED].parse(settings.get(CORDONED, ""))
+    assert isinstance(values, tuple)
+    return values
 
 
 def _check_can_change(name: str) -> None:
@@ -259,6 +284,7 @@ def _check_level(operation: ConfigOperation, image: Image, *, is_own: bool) -> N
     if is_own and name in CLUSTER_SETTINGS:
         problem = f"{name} can only be set for all brokers, not for a single one"
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
-    if not is_own and name.startswith(PREFIX) and name.removeprefix(PREFIX).partition(".")[2] not in _OF_ALL_BROKERS:
+    is_of_listener = name.startswith(PREFIX) and name.removeprefix(PREFIX).partition(".")[2] not in _OF_ALL_BROKERS
+    if not is_own and (is_of_listener or name in OF_ONE_BROKER):
         problem = "Cannot update these configs at default cluster level, broker id must be specified"
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem}: [{shortened(name)}]")

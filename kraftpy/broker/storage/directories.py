@@ -28,7 +28,8 @@ from pathlib import Path
 
 from kraftpy.broker.containment import Fatal
 from kraftpy.broker.runtime import FILE_MODE, OsDirectory
-from kraftpy.config import BrokerConfig
+from kraftpy.broker.storage.cordoned_directories import absolute, check_cordoned, cordoned_paths
+from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.log import layout
 from kraftpy.metadata.commands import SyncedReplicas
 from kraftpy.ports import Clock, Directory, Failure, failure_of
@@ -64,8 +65,10 @@ class LogDirectories:
         self._locks: dict[str, int] = {}
         self._handles: dict[str, int] = {}
         self._checks: dict[str, int] = {}
-        self.paths: list[str] = [str(Path(name).absolute()) for name in config.log_dirs]
+        self.paths: list[str] = absolute(config.log_dirs)
         """The absolute path of every directory, in order, usable or not: clients see and use these paths."""
+        self.cordoned = cordoned_paths(config)
+        """The paths of the directories that get no new replicas."""
         self.failures: dict[str, str] = {}
         """Unusable directories, and why."""
         self.opened: list[OsDirectory] = []
@@ -103,10 +106,23 @@ class LogDirectories:
         """Return whether the node cannot run without this directory: it has the metadata, or there is no other."""
         return path == self.paths[0] or all(other == path or other in self.failures for other in self.paths)
 
+    @property
+    def are_all_cordoned(self) -> bool:
+        """True if no usable directory may get a new replica."""
+        return all(path in self.cordoned for path in self.paths if path not in self.failures)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over which directories are cordoned."""
+        self.cordoned = cordoned_paths(config)
+
     # --- start -------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Lock and identify the directories. Raises DirectoryError; one that fails alone is put into `failures`."""
+        try:
+            check_cordoned(self._config.cordoned_log_dirs, self._config.log_dirs)
+        except ConfigError as error:
+            raise DirectoryError(str(error)) from None
         found: dict[str, tuple[OsDirectory, dict[str, str] | None]] = {}
         for path in self.paths:
             try:

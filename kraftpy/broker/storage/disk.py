@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from kraftpy.broker.storage.directories import LogDirectories
@@ -82,6 +82,7 @@ class Disks:
 
     def __init__(self) -> None:
         self._disks: list[Disk] = []
+        self._cordoned: Callable[[], frozenset[str]] = frozenset
 
     def __iter__(self) -> Iterator[Disk]:
         return iter(self._disks)
@@ -92,6 +93,7 @@ class Disks:
     def read(self, directories: LogDirectories) -> None:
         """Read the directories, at start. Blocks. Raises OSError as `read_disks` does."""
         self._disks = read_disks(directories)
+        self._cordoned = lambda: directories.cordoned
 
     @property
     def usable(self) -> list[Disk]:
@@ -107,8 +109,12 @@ class Disks:
         return next((disk for disk in self._disks if key in disk.partitions), None)
 
     def place(self, key: TopicPartition, requested: str | None) -> Disk:
-        """Choose the directory of a new partition: the requested one, or the one with the fewest partitions."""
-        usable = self.usable
+        """Choose the directory of a new partition: the requested one, or the one with the fewest partitions.
+
+        A cordoned directory is chosen only if all are: the partition may have been assigned before they were cordoned.
+        """
+        cordoned = self._cordoned()
+        usable = [disk for disk in self.usable if disk.directory.path not in cordoned] or self.usable
         chosen = [disk for disk in usable if disk.directory.path == requested]
         disk = min(chosen or usable, key=lambda disk: len(disk.partitions))
         disk.partitions.add(key)

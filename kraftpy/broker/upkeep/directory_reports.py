@@ -1,10 +1,10 @@
-"""Reports to the cluster how failed disks affected this broker's replicas, until the metadata agrees.
+"""Reports to the cluster how failed disks affected this broker's replicas, and whether it is cordoned (KIP-1066).
 
 It compares states instead of reacting to events: every second, and at once when a log directory fails, the actual
 states (`ReplicaManager.reports`) are compared with the image, and the difference is submitted as one `ChangeReplicas`.
 So nothing is lost when a command is refused, or the quorum has no leader for a while. Kafka's broker names its failed
 directories in its heartbeats (KIP-858); here the broker names the replicas, in a command of its own, as leaders do with
-their in-sync replicas.
+their in-sync replicas. Nor does it name cordoned directories: it says whether all are (`CordonBroker`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica_manager import ReplicaManager
 from kraftpy.broker.storage.directories import LogDirectories
-from kraftpy.metadata.commands import ChangeReplicas, ReplicaChange
+from kraftpy.config import BrokerConfig
+from kraftpy.metadata.commands import ChangeReplicas, CordonBroker, ReplicaChange
 from kraftpy.ports import Clock, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import BrokerId
@@ -55,6 +56,11 @@ class ReplicaReports:
         """Report now: something has failed."""
         self._due.set()
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over which directories are cordoned, and report now whether all are."""
+        self._directories.configure(config)
+        self._due.set()
+
     async def run(self) -> None:
         """Report changes until cancelled."""
         while True:
@@ -66,6 +72,7 @@ class ReplicaReports:
 
     async def report(self) -> None:
         """Tell the cluster what it does not know yet. A report that fails is repeated with the next."""
+        await self.report_cordon()
         reports = self._manager.reports()
         if not reports:
             await self._account()
@@ -94,6 +101,26 @@ class ReplicaReports:
             self._manager.offline.reported(number, self._metadata.image)
         if len(reports) > len(some):
             self._due.set()
+
+    async def report_cordon(self) -> None:
+        """Tell the cluster whether all directories are cordoned, if it does not know. Repeated with the next report."""
+        is_cordoned, broker = self._directories.are_all_cordoned, self._metadata.image.broker(self._broker_id)
+        if broker is None or broker.broker_epoch != self._broker_epoch() or broker.is_cordoned == is_cordoned:
+            return
+        command = CordonBroker(
+            broker_id=self._broker_id,
+            broker_epoch=broker.broker_epoch,
+            is_cordoned=is_cordoned,
+            time_ms=self._clock.now(),
+        )
+        try:
+            decision = await self._metadata.submit(command)
+        except KafkaError as error:
+            logger.warning("the cluster does not know yet whether this broker is cordoned: %s", error)
+            return
+        if decision.error == ErrorCode.NONE:
+            effect = "are all cordoned: it gets no new replicas" if is_cordoned else "are not all cordoned any more"
+            logger.info("the log directories of this broker %s", effect)
 
     def _complain(self, count: int, why: str) -> None:
         if not self._has_complained:

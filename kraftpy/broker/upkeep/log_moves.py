@@ -143,6 +143,8 @@ class LogMoves:
         disk = manager.disks.at(path)
         if disk is None or disk.failure is not None or replicas.offline.has_failed(key):
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if path in manager.directories.cordoned:
+            return ErrorCode.INVALID_REPLICA_ASSIGNMENT
         replica = replicas.held(key)
         if replica is None:
             manager.opener.requested_directories[key] = path

@@ -120,6 +120,7 @@ def read_log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult
         total_bytes=result.total_bytes,
         usable_bytes=result.usable_bytes,
         error=ErrorCode.of(result.error_code),
+        is_cordoned=result.is_cordoned,
         partitions={
             TopicPartition(topic.name, part.partition_index): LogDirPartition(
                 size_bytes=part.partition_size, offset_lag=part.offset_lag, is_future=part.is_future_key

@@ -222,6 +222,8 @@ class LogDir:
     partitions: dict[TopicPartition, LogDirPartition]
     error: ErrorCode = ErrorCode.NONE
     """KAFKA_STORAGE_ERROR if the directory is offline; then nothing else is known of it."""
+    is_cordoned: bool = False
+    """It gets no new replicas (KIP-1066). False from brokers older than Kafka 4.3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,14 +86,6 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
         """Return the group as one of the consumer protocol."""
         return group.kind if isinstance(group.kind, ConsumerGroup) else None
 
-    def empty_out(self, group: Group, event: Request, step: Step) -> None:
-        """Turn an empty group into one of no protocol, for `event`, which is handled right afterwards."""
-        assert isinstance(group.kind, ConsumerGroup)
-        draft = Draft(group.kind)
-        draft.delete_all()
-        group.waiting.appendleft(event)
-        self._store(group, draft, (), step)
-
     # ---- what is decided
 
     def _draft(self, group: Group) -> Draft:

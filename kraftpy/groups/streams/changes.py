@@ -1,7 +1,7 @@
 """Streams groups in the `change_queue`: the decisions made there, and their results (KIP-1071).
 
-A group that only has offsets, or an empty classic group, becomes a streams group when a streams member joins; a streams
-group remains one until it is deleted.
+A group that only has offsets, or an empty classic group, becomes a streams group when a streams member joins, and an
+empty streams group a classic one when a classic member joins. The offsets stay.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from ask_classic_groups import joining
 from both import Body, Both
 from differ import Differ
 from scenario_table import scenario
@@ -154,3 +155,34 @@ def life_of_a_streams_group(differ: Differ) -> None:
         beat(f"{member} leaves", member_id=member, member_epoch=-1, **QUIET)
     differ.ask("streams_group_describe", group, 0, note="empty", eventually=True)
     differ.ask("delete_groups", {"groups_names": ["sxl"]}, 2, note="streams group")
+
+
+@scenario
+def streams_groups_that_go_back_to_the_classic_protocol(differ: Differ) -> None:
+    """Only an empty one does, with its offsets; it may come forward again once it is empty."""
+    differ.create("stin", 2)
+    group = "sx-back"
+
+    def beat(note: str, **more: Any) -> Both:
+        return differ.ask("streams_group_heartbeat", beating(group, **more), 0, note=note)
+
+    def look(note: str) -> None:
+        differ.ask("streams_group_describe", {"group_ids": [group]}, 0, note=note)
+        differ.ask("describe_groups", {"groups": [group]}, 6, note=note)
+        differ.ask("offset_fetch", {"groups": [{"group_id": group, "topics": None}]}, 9, note=note)
+
+    epoch = beat("joins").member_epoch
+    partitions = [{"partition_index": 0, "committed_offset": 3}]
+    commit = {"topics": [{"name": "stin", "partitions": partitions}], "group_id": group, "member_id": "m1"}
+    differ.ask("offset_commit", {**commit, "generation_id_or_member_epoch": epoch}, 9)
+    differ.ask("join_group", joining(group), 5, note="to one with a member")
+    beat("leaves", member_epoch=-1, **QUIET)
+    differ.ask("join_group", joining(group, "nobody"), 5, note="of nobody to an empty one")
+    member = differ.ask("join_group", joining(group), 3, note="to an empty one").member_id
+    look("classic")
+    beat("joins a classic one")
+    differ.ask("leave_group", {"group_id": group, "members": [{"member_id": member}]}, 5, note="the classic one")
+    beat("joins again")
+    look("streams again")
+    beat("leaves again", member_epoch=-1, **QUIET)
+    differ.ask("delete_groups", {"groups_names": [group]}, 2, note="that was classic")

@@ -17,10 +17,12 @@ import org.junit.platform.engine.support.descriptor.ClassSource;
 import org.junit.platform.engine.support.descriptor.MethodSource;
 import org.junit.platform.launcher.TestExecutionListener;
 import org.junit.platform.launcher.TestIdentifier;
+import org.junit.platform.launcher.TestPlan;
 
 /**
  * Writes what came of each test as it ends, a JSON line each, to {@code -Dkraftpy.outcomes=FILE}; so it is known even if
- * the JVM does not live to make its report.
+ * the JVM does not live to make its report. Other lines say that a test has begun, and the last one that all are done:
+ * without it the JVM has ended itself.
  *
  * <p>A test's name is {@code class#method}, or {@code class#method[n]} for the n-th run of a template. A class that fails
  * as a whole is {@code class#}.
@@ -34,6 +36,14 @@ public final class Outcomes implements TestExecutionListener {
     @Override
     public void executionStarted(TestIdentifier test) {
         begun.put(test.getUniqueId(), System.nanoTime());
+        if (test.isTest()) {
+            append(json.createObjectNode().put("begun", name(test)));
+        }
+    }
+
+    @Override
+    public void testPlanExecutionFinished(TestPlan plan) {
+        append(json.createObjectNode().put("is_done", true));
     }
 
     @Override
@@ -71,9 +81,6 @@ public final class Outcomes implements TestExecutionListener {
     }
 
     private void write(TestIdentifier test, String outcome, String cause, List<String> notes) {
-        if (FILE == null) {
-            return;
-        }
         ObjectNode line = json.createObjectNode()
             .put("test", name(test))
             .put("shown", test.getDisplayName())
@@ -82,6 +89,13 @@ public final class Outcomes implements TestExecutionListener {
             .put("is_flaky_in_kafka", test.getTags().contains(TestTag.create("flaky")))
             .put("seconds", seconds(test));
         notes.forEach(line.withArray("notes")::add);
+        append(line);
+    }
+
+    private static synchronized void append(ObjectNode line) {
+        if (FILE == null) {
+            return;
+        }
         try {
             Files.writeString(Path.of(FILE), line + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
         } catch (IOException error) {

@@ -118,6 +118,7 @@ public final class ServerProcess {
         credentials.forEach(each -> command.addAll(List.of("--add-scram", each)));
         ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true)
             .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
+        setRealm(builder);
         try {
             if (builder.start().waitFor() != 0) {
                 throw new DidNotStart("node " + id + " was not formatted: " + endOfLog());
@@ -132,12 +133,21 @@ public final class ServerProcess {
         ProcessBuilder builder = new ProcessBuilder(PYTHON, "-m", "kraftpy", "server", properties.toString())
             .redirectErrorStream(true)
             .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
+        setRealm(builder);
         try {
             process = builder.start();
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }
         RUNNING.add(process);
+    }
+
+    /** Tell a process of the realm that a KDC in this JVM serves. */
+    private static void setRealm(ProcessBuilder builder) {
+        String realm = System.getProperty("java.security.krb5.conf");
+        if (realm != null) {
+            builder.environment().put("KRB5_CONFIG", realm);
+        }
     }
 
     /** Wait until the node listens. */
