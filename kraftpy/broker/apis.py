@@ -18,7 +18,7 @@ handler works in slices (`slicing`), so that no other client waits for it; a res
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from kraftpy.broker.quotas.clients import ClientQuotaManager, Meter
     from kraftpy.broker.security.authorizer import Authorizer
     from kraftpy.broker.services import HasConfig, HasSlices
+    from kraftpy.metrics.registry import NodeMetrics
+    from kraftpy.metrics.request_times import Timing
 
     class Broker(HasConfig, HasMetadata, HasProof, HasSlices, Protocol):
         """The part of a broker needed here; each handler's module declares its own."""
@@ -55,6 +57,10 @@ if TYPE_CHECKING:
         @property
         def tasks(self) -> Tasks:
             """Counts unexpected errors as incidents."""
+
+        @property
+        def metrics(self) -> NodeMetrics:
+            """Counts requests, if there are metrics."""
 
         @property
         def authorizer(self) -> Authorizer | None:
@@ -123,12 +129,17 @@ def _route(key: int) -> _Route:
 
 def answer(
     broker: Broker, frame: bytearray, client_host: str, listener: str, connection: Connection | None = None
-) -> Coroutine[Any, Any, Response | None]:
+) -> Awaitable[Response | None]:
     """Return the whole response to one request frame. Raises ProtocolError if the connection must be closed."""
     if connection is None or not broker.client_quotas.in_use:
-        return _answer(broker, frame, client_host, listener, connection, None)
-    meter = broker.client_quotas.meter()
-    return meter.run(_answer(broker, frame, client_host, listener, connection, meter))
+        work = _answer(broker, frame, client_host, listener, connection, None)
+    else:
+        meter = broker.client_quotas.meter()
+        work = meter.run(_answer(broker, frame, client_host, listener, connection, meter))
+    if connection is None or broker.metrics.requests is None:
+        return work
+    timing = connection.timing = broker.metrics.requests.timing(frame, connection.arrived_at, work)
+    return timing
 
 
 async def _answer(
@@ -187,6 +198,8 @@ async def _answer(
         return refusal
     if meter is not None:
         response = meter.settle(response, len(frame))
+    if connection is not None and connection.timing is not None:
+        count_errors(connection.timing, response)
     if response is None:
         return None
     if api_key == _FETCH:
@@ -286,3 +299,28 @@ async def _step_down(header: RequestHeader) -> bytes:
     from kraftpy.broker.handlers.cluster import unsupported_api_versions
 
     return encode_response(ApiKey.API_VERSIONS, header.api_version, header.correlation_id, unsupported_api_versions())
+
+
+def count_errors(timing: Timing, response: Any) -> None:
+    """Count the error codes of an answer, as Kafka's ErrorsPerSec does; up to `LONG_ELEMENTS` of one answer."""
+    if not isinstance(response, Struct):  # there is no answer, or it was encoded before, which is for no error
+        timing.count_error(ErrorCode.NONE)
+        return
+    left = LONG_ELEMENTS
+    pending: list[Any] = [response]
+    while pending and left:
+        message = pending.pop()
+        left -= 1
+        has_code, lists = _codes(cast("type", type(message)))
+        if has_code:
+            timing.count_error(message.error_code)
+        for name in lists:
+            pending += getattr(message, name) or ()
+
+
+@cache
+def _codes(kind: type) -> tuple[bool, tuple[str, ...]]:
+    """Return whether a message has an error code, and which of its list fields lead to more of them."""
+    lists = [field for field in fields(kind) if isinstance(field.wire, Array) and field.struct is not None]
+    leading = tuple(field.name for field in lists if field.struct is not None and any(_codes(field.struct)))
+    return any(field.name == "error_code" for field in fields(kind)), leading

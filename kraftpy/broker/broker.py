@@ -70,6 +70,7 @@ from kraftpy.metadata.decision import ProducerIdBlock
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import JournalError
 from kraftpy.metadata.records import Record
+from kraftpy.metrics.registry import NodeMetrics
 from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import KafkaError, ProtocolError
@@ -142,12 +143,14 @@ class Broker:
             from kraftpy.broker.metadata.configured_links import configured_links
 
             self.links = configured_links(config, tasks, self.complaints, self.incidents)
+        self.metrics = NodeMetrics(are_counted=config.kraftpy_metrics_listener is not None)
         self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
         self.controller: Controller | None = None
         if config.is_controller:
             self.controller = Controller(config, clock, self.metadata, self.directories, tasks, self.links)
         self.lifecycle = Lifecycle(config, clock, self.metadata, self.controller, self.links, tasks)
-        self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
+        traffic = self.metrics.traffic
+        self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks, traffic)
         self.proof = _proof(self)
         self.authorizer = authorizer_of(config, lambda: self.image.acls)
         self.fetchers = Fetchers(
@@ -169,6 +172,7 @@ class Broker:
             self.incidents,
             self._directory_failed,
             descriptors=self._descriptors,
+            traffic=traffic,
         )
         self.replicas = self.replica_manager.replicas
         self.log_moves = LogMoves(config, clock, lambda: self.image, self.replica_manager, self.incidents)
@@ -438,24 +442,14 @@ class Broker:
         while not await self.metadata.wait_for(lambda: self.image.cluster_id is not None, _LOOK_AROUND_MS):
             refused = self.links is not None and self.links.refused_cluster is not None and not self.links.peers
             if refused or self.clock.monotonic_ms() > deadline:
-                raise StartupError(self._why_no_quorum())
+                from kraftpy.broker.metadata.configured_links import why_no_quorum
+
+                raise StartupError(why_no_quorum(self.config, self.links, self.directories))
         cluster_id = self.image.cluster_id
         assert cluster_id is not None
         await asyncio.to_thread(self.directories.adopt, cluster_id)
         if self.links is not None:
             self.links.cluster_id = cluster_id
-
-    def _why_no_quorum(self) -> str:
-        if self.links is None:
-            return f"{self.directories.paths[0]}: the metadata log could not be started"
-        if self.links.refused_cluster is not None:
-            return (
-                f"log.dirs: {self.directories.paths[0]} belongs to cluster {self.directories.cluster_id}, "
-                f"the quorum to cluster {self.links.refused_cluster}"
-            )
-        quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
-        connected = ", ".join(map(str, self.links.peers)) or "none"
-        return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
 
     async def _start_partitions(self) -> None:
         await self.lifecycle.register(self.advertised, self.directories)
@@ -525,6 +519,7 @@ class Broker:
             receive_buffer=self._receive_buffer,
             opened=functools.partial(self._connection_opened, listener),
             closed=self._connection_closed,
+            metrics=self.metrics,
         )
 
     async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:

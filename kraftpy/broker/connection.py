@@ -27,7 +27,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.prompt_wait import PromptWait
@@ -36,6 +36,10 @@ from kraftpy.broker.response_writer import Response, ResponseWriter, SendFailed
 from kraftpy.log.timestamps import Trust
 from kraftpy.protocol.errors import ProtocolError
 from kraftpy.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from kraftpy.metrics.registry import NodeMetrics
+    from kraftpy.metrics.request_times import Timing
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer: memoryview,
         opened: Callable[[Connection], bool],
         closed: Callable[[Connection], None],
+        metrics: NodeMetrics | None = None,
     ) -> None:
         self._answer = answer
         self._tasks = tasks
@@ -101,6 +106,9 @@ class Connection(asyncio.BufferedProtocol):
         self._max_frame_bytes = self._most_frame_bytes = max_frame_bytes
         self._opened = opened
         self._closed = closed
+        self._metrics = metrics
+        self._arrivals: deque[float] | None = None if metrics is None or metrics.requests is None else deque()
+        """When each frame in the queue had arrived; None if there are no metrics."""
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
         self._receive_buffer = receive_buffer
@@ -136,6 +144,10 @@ class Connection(asyncio.BufferedProtocol):
         """The record of whether the timestamps in the headers of produced batches were right."""
         self.proved_broker: tuple[int, int] | None = None
         """The broker and the epoch that this claim has proved."""
+        self.arrived_at = 0.0
+        """When the request that is being answered had arrived, if there are metrics."""
+        self.timing: Timing | None = None
+        """Measures the request that is being answered, if there are metrics."""
         self.last_active_at = 0.0
         self.is_serving = False
         """A request is being answered: the connection is not idle, however long that takes."""
@@ -152,6 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._next_arrival = PromptWait(self._loop)
         self.responses = ResponseWriter(self._transport, self._loop, self._memory, self._frames)
+        if self._metrics is not None:
+            self.responses.counted = self._metrics.sent
         self.last_active_at = self._loop.time()
         if not self._opened(self):
             self._transport.abort()
@@ -227,6 +241,8 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.receiving -= self._partial_room
         self._partial, self._rest = None, b""
         self._frames.clear()
+        if self._arrivals is not None:
+            self._arrivals.clear()
         self._queued_bytes = 0
         self.responses.drop()
         self._memory.leave(self)
@@ -317,6 +333,8 @@ class Connection(asyncio.BufferedProtocol):
     def _queue(self, frame: bytearray) -> None:
         """Queue a frame, which is already charged, to be served."""
         self._frames.append(frame)
+        if self._arrivals is not None:
+            self._arrivals.append(self.last_active_at)
         self._queued_bytes += len(frame)
         if self.on_next_request is not None:
             self.on_next_request()
@@ -337,6 +355,8 @@ class Connection(asyncio.BufferedProtocol):
         while not self._frames:
             await self._next_arrival
         frame = self._frames.popleft()
+        if self._arrivals is not None:
+            self.arrived_at = self._arrivals.popleft()
         self._queued_bytes -= len(frame)
         if self._queue_is_full and len(self._frames) < _QUEUED_FRAMES // 2 and self._queued_bytes < _QUEUED_BYTES:
             self._queue_is_full = False
@@ -407,6 +427,8 @@ class Connection(asyncio.BufferedProtocol):
                     self.held_bytes = left
                     memory.held -= frame_bytes
                 served += 1
+                if self.timing is not None and response is not None:
+                    responses.count(response)
                 if isinstance(response, list):
                     served += sum(map(len, response)) // _SERVED_BYTES
                     await responses.send_pieces(response, self)
@@ -420,6 +442,9 @@ class Connection(asyncio.BufferedProtocol):
                     await responses.until_read(self)
                 self.is_serving = False
                 self.last_active_at = now()
+                if self.timing is not None:
+                    self.timing.sent(self.last_active_at, max(0.0, self._mute_until - self.last_active_at))
+                    self.timing = None
                 if self._mute_until:
                     await self._stay_muted()
         except ProtocolError as error:
