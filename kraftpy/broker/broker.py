@@ -24,7 +24,7 @@ from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, are_enough, least_limit, shares_of
+from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, shares_of
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
@@ -36,6 +36,8 @@ from kraftpy.broker.metadata.config_changes import ConfigRoom
 from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.metadata.quorum_description import why_no_quorum
+from kraftpy.broker.metrics.starting import open_monitoring
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.quotas.clients import ClientQuotaManager
 from kraftpy.broker.quotas.connections import ConnectionQuotas
@@ -54,7 +56,7 @@ from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
-from kraftpy.broker.startup import StartupError, let_many_wait, opening, reason
+from kraftpy.broker.startup import StartupError, check_descriptors, let_many_wait, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
@@ -292,14 +294,14 @@ class Broker:
 
     async def start(self) -> None:
         """Start serving clients. Raises StartupError if anything prevents it."""
-        if not are_enough(self._descriptors):
-            limit, least = self._descriptors.limit, least_limit(self._descriptors)
-            raise StartupError(f"a limit of {limit} open files (ulimit -n) is too low: {least} are enough")
+        check_descriptors(self._descriptors)
         try:
+            await open_monitoring(self)
             await self._bind()
         except StartupError:
             for bound in self._servers:
                 bound.close()
+            self.metrics.close()
             raise
         try:
             opened = asyncio.to_thread(self.directories.open)
@@ -338,6 +340,7 @@ class Broker:
             ]
         if not self.config.is_broker:
             self._background.append(self.tasks.keep_running(self.maintenance.idle_connections, name="idle connections"))
+            self.metrics.started()
             return
         self.fetchers.start()
         for shards in self.shards:
@@ -351,12 +354,14 @@ class Broker:
                 await server.start_serving()
                 let_many_wait(server, self.config.socket_listen_backlog_size)
         await self.lifecycle.start()
+        self.metrics.started()
 
     async def stop(self, *, is_ready: bool = True) -> bool:
         """Hand over, stop serving, make everything durable and mark a clean stop; return whether it was clean.
 
         `is_ready`: the start was completed. If it was not, this leaves the same state as a crash.
         """
+        self.metrics.stopping()
         if is_ready:
             await self.lifecycle.shut_down()
         else:
@@ -397,6 +402,7 @@ class Broker:
         except OSError as error:
             logger.critical("the marker of a clean shutdown cannot be written: %s", error)
             is_clean = False
+        self.metrics.close()
         return is_clean and not has_failed
 
     async def _bind(self) -> None:
@@ -442,8 +448,6 @@ class Broker:
         while not await self.metadata.wait_for(lambda: self.image.cluster_id is not None, _LOOK_AROUND_MS):
             refused = self.links is not None and self.links.refused_cluster is not None and not self.links.peers
             if refused or self.clock.monotonic_ms() > deadline:
-                from kraftpy.broker.metadata.configured_links import why_no_quorum
-
                 raise StartupError(why_no_quorum(self.config, self.links, self.directories))
         cluster_id = self.image.cluster_id
         assert cluster_id is not None
@@ -486,6 +490,7 @@ class Broker:
         self.settings.follow(records)
         if self.authorizer is not None:
             self.authorizer.follow(records)
+        self.metrics.follow(records)
         if not self.config.is_broker:
             return
         if records is None:
@@ -543,6 +548,8 @@ class Broker:
         quotas, limits = self.connection_quotas, self.connection_limits
         if not (quotas.opened(listener, connection) and limits.opened(connection, listener)):
             return False
+        connection.listener = listener
+        self.metrics.accepted[listener] += 1
         self._connections[connection] = None
         return True
 
@@ -557,14 +564,12 @@ class Broker:
 
 
 def _proof(broker: Broker) -> BrokerProof:
-    """Return this broker's proof of identity to other brokers; a node that is alone has none to prove it to."""
-    links = broker.links
     return BrokerProof(
         broker.node_id,
         image=lambda: broker.image,
         broker_epoch=lambda: broker.broker_epoch,
         incarnation_id=broker.lifecycle.incarnation_id,
-        key=lambda: bytes(32) if links is None else links.key_for(b"connections of brokers"),
+        key=lambda: bytes(32) if broker.links is None else broker.links.key_for(b"connections of brokers"),
     )
 
 

@@ -134,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self.held_bytes = 0
         self.client_host = ""
+        self.listener = ""
+        """The listener that accepted it."""
         self.principal = ANONYMOUS
         """The identity that the other end has proved."""
         self.is_by_token = False
@@ -324,6 +326,11 @@ class Connection(asyncio.BufferedProtocol):
     def has_next_request(self) -> bool:
         """True if a request waits for the one that is being answered."""
         return bool(self._frames)
+
+    @property
+    def queued_requests(self) -> int:
+        """The number of requests that have arrived and wait to be served."""
+        return len(self._frames)
 
     @property
     def is_receiving(self) -> bool:

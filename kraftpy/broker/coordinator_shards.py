@@ -119,6 +119,7 @@ class Shard(Generic[M]):
         self.loading: asyncio.Task[None] | None = None
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         """Unanswered requests, by id. A result that is an ErrorCode means that the machine gave no answer."""
+        self.is_loaded = False
         self.has_failed = False
         """The machine's state is doubtful: it gets no more events, and the shard is about to be reloaded."""
 
@@ -181,6 +182,22 @@ class Shards(ABC, Generic[M]):
         """Log that there is no room for something a client wants kept, at most once a minute."""
         printable = what[:_LONGEST_NAME].encode("unicode_escape").decode()  # names are the client's
         self._complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", printable)
+
+    def machines(self) -> list[tuple[int, M]]:
+        """Return the machines that serve requests, each with its partition."""
+        return [
+            (number, each.machine) for number, each in self._shards.items() if each.is_loaded and not each.has_failed
+        ]
+
+    def states(self) -> dict[str, int]:
+        """Return how many partitions led here are loading, active or failed, as Kafka's metrics count them."""
+        failed = sum(each.has_failed for each in self._shards.values()) + len(self._held_back)
+        active = len(self.machines())
+        return {
+            "loading": max(0, len(self._shards) + len(self._held_back) - failed - active),
+            "active": active,
+            "failed": failed,
+        }
 
     # --- following the leadership ------------------------------------------------------------
 
@@ -375,6 +392,7 @@ class Shards(ABC, Generic[M]):
     def _loaded(self, shard: Shard[M]) -> None:
         try:
             effects = shard.machine.loaded(self._monotonic(), self._clock.now())
+            shard.is_loaded = True
         except Exception as error:
             self._fail(shard, "loading", error)
         else:

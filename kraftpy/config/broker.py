@@ -77,7 +77,7 @@ class BrokerConfig:
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     kraftpy_audit_log_file: str | None = _default("kraftpy.audit.log.file")
     kraftpy_audit_log_max_bytes: int = _default("kraftpy.audit.log.max.bytes")
-    kraftpy_metrics_listener: Address | None = None
+    kraftpy_metrics_listener: str | None = _default("kraftpy.metrics.listener")
 
     # Network
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
@@ -458,8 +458,8 @@ def _resolve(values: dict[str, Any]) -> None:
     _resolve_request_memory(values, value)
     _resolve_listeners(values, value)
     _resolve_quorum(values, value)
-    if (text := value(METRICS)) is not None:
-        values[METRICS] = parse_metrics_listener(text)
+    if (address := value(METRICS)) is not None:
+        parse_metrics_listener(address)
 
 
 def _resolve_request_memory(values: dict[str, Any], value: Callable[[str], Any]) -> None:

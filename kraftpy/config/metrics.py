@@ -18,9 +18,12 @@ def parse_metrics_listener(text: str) -> Address:
     return parse_address(METRICS, text.strip())
 
 
-def warn_of_metrics(address: Address | None) -> str | None:
+def warn_of_metrics(text: str | None) -> str | None:
     """Return a warning if other machines can read the metrics, else None."""
-    if address is None or address.host.lower() == "localhost":
+    if text is None:
+        return None
+    address = parse_metrics_listener(text)
+    if address.host.lower() == "localhost":
         return None
     try:
         if ipaddress.ip_address(address.host).is_loopback:

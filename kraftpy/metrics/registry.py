@@ -13,12 +13,14 @@ may be registered all the same, and are never called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from kraftpy.metadata.records import Record
     from kraftpy.metrics.request_times import RequestTimes
     from kraftpy.metrics.traffic import SentBytes, Traffic
 
@@ -28,6 +30,22 @@ class Collector(Protocol):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics as of now, a family each. Called on the event loop."""
+
+
+class Monitor(Protocol):
+    """The listener for monitors, which follows the node's life."""
+
+    def started(self) -> None:
+        """Note that the node's start is complete."""
+
+    def stopping(self) -> None:
+        """Note that the node begins to stop."""
+
+    def follow(self, records: Sequence[Record] | None) -> None:
+        """Look at changes of the metadata; None stands for a snapshot."""
+
+    def close(self) -> None:
+        """End the listener."""
 
 
 class NodeMetrics:
@@ -41,6 +59,10 @@ class NodeMetrics:
         """The times of requests, by API."""
         self.sent: SentBytes | None = None
         """Bytes that were sent to clients, by the way they went."""
+        self.accepted: Counter[str] = Counter()
+        """How many connections each listener has accepted."""
+        self.monitor: Monitor | None = None
+        """The listener, from the node's start on; None if there is none."""
         self.collectors: list[Collector] = []
         if are_counted:
             from kraftpy.metrics.request_times import RequestTimes
@@ -55,3 +77,25 @@ class NodeMetrics:
     def unregister(self, collector: Collector) -> None:
         """Show a collector's metrics no more. Raises ValueError if it is not registered."""
         self.collectors.remove(collector)
+
+    # --- the node's life, for the listener ---------------------------------------------------
+
+    def started(self) -> None:
+        """Note that the node's start is complete."""
+        if self.monitor is not None:
+            self.monitor.started()
+
+    def stopping(self) -> None:
+        """Note that the node begins to stop."""
+        if self.monitor is not None:
+            self.monitor.stopping()
+
+    def follow(self, records: Sequence[Record] | None) -> None:
+        """Let the listener look at changes of the metadata."""
+        if self.monitor is not None:
+            self.monitor.follow(records)
+
+    def close(self) -> None:
+        """End the listener."""
+        if self.monitor is not None:
+            self.monitor.close()

@@ -167,6 +167,11 @@ class Timing:
                 thrown = error
             began_at = monotonic()
 
+    @property
+    def name(self) -> str:
+        """The name of its API."""
+        return self._times.name
+
     def count_error(self, code: int) -> None:
         """Count an error code of the answer; 0 is one too, as in Kafka."""
         errors = self._times.errors

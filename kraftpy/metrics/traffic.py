@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kraftpy.metrics.histograms import Histogram
 from kraftpy.protocol.errors import ErrorCode
 
 _TOO_LARGE: Final = frozenset((int(ErrorCode.MESSAGE_TOO_LARGE), int(ErrorCode.RECORD_LIST_TOO_LARGE)))
@@ -75,6 +76,8 @@ class Traffic:
     def __init__(self) -> None:
         self.topics: dict[str, TopicTraffic] = {}
         self._gone = dict.fromkeys(COUNTED, 0)
+        self.sync_times = Histogram()
+        """Durations of rounds of syncs."""
         self.replication_bytes_out = 0
         self.isr_expands = 0
         self.isr_shrinks = 0

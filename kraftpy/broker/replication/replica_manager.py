@@ -117,6 +117,8 @@ class ReplicaManager:
         self.deletions = DeferredDeletions()
         self.topic_configs = TopicConfigs(config, self.replicas, fetchers, self.failures, incidents, self.changing)
         self.syncs = Syncs(incidents, self._descriptors.work_files)
+        if traffic is not None:
+            self.syncs.durations = traffic.sync_times
         host = ReplicaHost(
             broker_id=self.broker_id,
             lag_time_max_ms=config.replica_lag_time_max_ms,
