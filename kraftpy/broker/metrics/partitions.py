@@ -45,7 +45,7 @@ def logs(node: Node, page: Page) -> Iterator[None]:
     failures = node.directories.failures
     page.add("kafka_log_logmanager_offlinelogdirectorycount", len(failures))
     for path in node.directories.paths:
-        page.add("kafka_log_logmanager_logdirectoryoffline", path in failures, labels(logDirectory=path))
+        page.add("kafka_log_logmanager_logdirectoryoffline", int(path in failures), labels(logDirectory=path))
 
 
 def replicas(node: Node, page: Page) -> Iterator[None]:
