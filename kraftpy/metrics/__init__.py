@@ -5,6 +5,7 @@
     request_times  the parts of a request's time, by API
     histograms     distributions as a list of small integers
     catalogue      every metric with its type, its labels, its meaning and when to worry
+    confluent      the names that other rules give them
     families       a page of metrics as text, in Prometheus's format and in OpenMetrics
 
 Nothing here knows a broker or does I/O. `kraftpy.broker.metrics` reads a node's state when a monitor asks, and serves

@@ -68,9 +68,9 @@ def _joined(text: str, more: str) -> str:
 
 CATALOGUE: dict[str, Meaning] = parse(JMX_TABLE) | parse(EXPORTER_TABLE) | parse(OWN_TABLE)
 ALIASES: dict[str, str] = {
-    name: "kafka_server_raft_metrics_" + name.removeprefix("kafka_server_raftmetrics_")
+    name: name.replace("_raftmetrics_", "_raft_metrics_").replace("_raftchannelmetrics_", "_raft_channel_metrics_")
     for name in list(CATALOGUE)
-    if name.startswith("kafka_server_raftmetrics_")
+    if name.startswith(("kafka_server_raftmetrics_", "kafka_server_raftchannelmetrics_"))
 } | {
     "kafka_server_socket_server_metrics_connection_count": "kafka_server_socketservermetrics_connection_count",
 }

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kraftpy.metrics.catalogue import CATALOGUE, Kind, Meaning
+from kraftpy.metrics.confluent import confluent_line, confluent_name
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -78,11 +79,18 @@ class Page:
         """Return the names of the families that have samples, sorted."""
         return sorted(name for name, lines in self._lines.items() if lines)
 
-    def texts(self, content_type: str) -> Iterator[str]:
-        """Yield the text of each family; OpenMetrics also needs `END` after the last."""
+    def texts(self, content_type: str, *, as_confluent: bool = False) -> Iterator[str]:
+        """Yield the text of each family; OpenMetrics also needs `END` after the last.
+
+        `as_confluent`: use the names of Confluent's rules (`confluent`).
+        """
         is_open = content_type == OPEN_METRICS
         for name in self.names():
-            yield head(name, CATALOGUE[name], is_open=is_open) + "\n".join(self._lines[name]) + "\n"
+            lines, meaning = self._lines[name], CATALOGUE[name]
+            shown = confluent_name(name) if as_confluent else name
+            if as_confluent and (shown != name or any(each != each.lower() for each in meaning.labels)):
+                lines = [confluent_line(line, name, shown) for line in lines]
+            yield head(shown, meaning, is_open=is_open) + "\n".join(lines) + "\n"
 
 
 END: Final = "# EOF\n"
@@ -92,4 +100,7 @@ def head(name: str, meaning: Meaning, *, is_open: bool) -> str:
     """Return the lines that introduce a family."""
     family = name.removesuffix("_total") if is_open and meaning.kind is Kind.COUNTER else name
     text = meaning.text.translate(_ESCAPED) if is_open else meaning.text.replace("\\", r"\\").replace("\n", r"\n")
-    return f"# HELP {family} {text}\n# TYPE {family} {meaning.kind.value}\n"
+    kind = meaning.kind.value
+    if is_open and meaning.kind is Kind.COUNTER and family == name:  # a counter's name has to end in _total
+        kind = "unknown"
+    return f"# HELP {family} {text}\n# TYPE {family} {kind}\n"

@@ -57,8 +57,9 @@ kafka_server_replicamanager_produceridcount gauge
 kafka_server_replicamanager_isrexpands_total counter
     Changes by which a leader's in-sync replicas grew.
 kafka_server_replicamanager_isrshrinks_total counter
-    Changes by which a leader's in-sync replicas shrank.
-    ! It grows while no broker restarts.
+    Changes by which a leader dropped in-sync replicas that had fallen behind. As in Kafka, those that the controller
+    drops because their broker was fenced do not count.
+    ! It grows: followers are too slow.
 kafka_server_replicamanager_failedisrupdates_total counter
     Changes of in-sync replicas that the controller refused.
 kafka_cluster_partition_replicascount gauge topic partition
@@ -212,6 +213,14 @@ kafka_server_raftmetrics_commit_latency_avg gauge
     ! Above 100.
 kafka_server_raftmetrics_commit_latency_max gauge
     The longest such time, over the last five minutes.
+kafka_server_raftchannelmetrics_outgoing_byte_total counter
+    Bytes of frames sent to other nodes over links: the quorum's messages, heartbeats, and metadata.
+kafka_server_raftchannelmetrics_incoming_byte_total counter
+    Bytes of frames received over links.
+kafka_server_raftchannelmetrics_request_total counter
+    Frames sent over links; those of the quorum are messages without answers, so they are not told apart.
+kafka_server_raftchannelmetrics_response_total counter
+    Frames received over links.
 
 # Groups (kafka.server:type=group-coordinator-metrics, kafka.coordinator.group)
 kafka_server_group_coordinator_metrics_group_count gauge protocol

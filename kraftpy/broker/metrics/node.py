@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.groups.coordinators import Coordinators
     from kraftpy.broker.metadata.lifecycle import Lifecycle
     from kraftpy.broker.metadata.log import MetadataLog
+    from kraftpy.broker.metadata.transport import Links
     from kraftpy.broker.peers import Peers
     from kraftpy.broker.quotas.clients import ClientQuotaManager
     from kraftpy.broker.replication.fetch_sessions import FetchSessions
@@ -51,6 +52,7 @@ class Node(Protocol):
     client_quotas: ClientQuotaManager
     request_memory: RequestMemory
     peers: Peers
+    links: Links | None
 
     @property
     def config(self) -> BrokerConfig:

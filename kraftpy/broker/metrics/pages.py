@@ -80,7 +80,8 @@ class Monitoring:
         match request.path:
             case "/metrics":
                 content_type = OPEN_METRICS if "application/openmetrics-text" in request.accept else PROMETHEUS
-                return Answer(200, content_type, await self._scraper.page(content_type))
+                as_confluent = "rules=confluent" in request.query.split("&")
+                return Answer(200, content_type, await self._scraper.page(content_type, as_confluent=as_confluent))
             case "/livez":
                 return _json(livez(self._node))
             case "/readyz":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _CONTROLLER: Final = "kafka_controller_kafkacontroller_"
 _RAFT: Final = "kafka_server_raftmetrics_"
+_CHANNEL: Final = "kafka_server_raftchannelmetrics_"
 
 
 class QuorumWatch:
@@ -118,5 +119,11 @@ def quorum(node: Node, page: Page, watch: LoopWatch) -> Iterator[None]:
         page.add("kraftpy_metadata_journal_entries", journal.last_index - journal.first_index + 1)
         page.add("kraftpy_metadata_journal_bytes", journal.size_bytes)
         page.add("kraftpy_metadata_journal_unsynced_entries", max(0, journal.last_index - journal.durable_index))
+    if node.links is not None:
+        counts = node.links.counts
+        page.add(f"{_CHANNEL}outgoing_byte_total", counts.sent_bytes)
+        page.add(f"{_CHANNEL}incoming_byte_total", counts.received_bytes)
+        page.add(f"{_CHANNEL}request_total", counts.sent)
+        page.add(f"{_CHANNEL}response_total", counts.received)
     page.add("kraftpy_metadata_applied_index", metadata.applied_index)
     page.add("kraftpy_metadata_acted_index", metadata.acted_index)

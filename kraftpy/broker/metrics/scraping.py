@@ -72,15 +72,15 @@ class Scraper:
         self._made: tuple[float, Page, list[Metric]] | None = None
         self._began_at = 0.0
 
-    async def page(self, content_type: str) -> Chunks:
-        """Return the page in a format."""
+    async def page(self, content_type: str, *, as_confluent: bool = False) -> Chunks:
+        """Return the page in a format, and perhaps with the names of Confluent's rules."""
         async with self._making:
             now = asyncio.get_running_loop().time()
             if self._made is None or now - self._made[0] >= _FRESH_S:
                 page, more = await self._make()
                 self._made = asyncio.get_running_loop().time(), page, more
         _, page, more = self._made
-        return await self._text(page, more, content_type)
+        return await self._text(page, more, content_type, as_confluent)
 
     async def _make(self) -> tuple[Page, list[Metric]]:
         page = Page()
@@ -131,9 +131,9 @@ class Scraper:
         complaints = self._node.incidents.complaints
         complaints.write(logger, logging.ERROR, "metrics", name, "metrics of %s are left out: %r", name, error)
 
-    async def _text(self, page: Page, more: list[Metric], content_type: str) -> Chunks:
+    async def _text(self, page: Page, more: list[Metric], content_type: str, as_confluent: bool) -> Chunks:
         chunks = []
-        for text in page.texts(content_type):
+        for text in page.texts(content_type, as_confluent=as_confluent):
             chunks.append(text.encode())
             await asyncio.sleep(0)
         for metric in more:

@@ -31,6 +31,7 @@ class Request(NamedTuple):
     method: str
     path: str
     """Without the query."""
+    query: str
     accept: str
 
 
@@ -133,8 +134,8 @@ class _Connection(asyncio.Protocol):
                 return
             if isinstance(event, h11.Request):
                 accept = next((value for name, value in event.headers if name == b"accept"), b"")
-                path = event.target.split(b"?", 1)[0]
-                self._request = Request(event.method.decode("ascii"), path.decode("latin-1"), accept.decode("latin-1"))
+                path, _, query = event.target.decode("latin-1").partition("?")
+                self._request = Request(event.method.decode("ascii"), path, query, accept.decode("latin-1"))
             elif isinstance(event, h11.Data):
                 self._answer_with(_plain(413, "a request has no body here"))
                 return
