@@ -32,6 +32,8 @@ NEEDS_MORE = (
     "kraftpy_log_sync_rounds",  # a sync
     "kraftpy_log_sync_waiting",
     "kafka_consumergroup_",  # a group
+    "kafka_server_raft_channel_metrics_",  # other nodes
+    "kafka_server_raftchannelmetrics_",
 )
 
 
