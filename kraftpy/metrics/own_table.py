@@ -42,7 +42,10 @@ kraftpy_metadata_acted_index gauge
     The newest entry that this node has acted on.
     ! It stays behind the applied one for minutes.
 kraftpy_scrape_seconds summary
-    Time that making a page of metrics took, on the event loop alone.
+    Processor time that collecting a page of metrics took.
+kraftpy_scrape_longest_slice_seconds gauge
+    The longest processor time for which a page has held the event loop without a pause, since the start.
+    ! Above 0.05.
 kraftpy_collectors_failed_total counter
     Collectors whose metrics were left out of a page because of an error.
     ! It grows: the log says why.

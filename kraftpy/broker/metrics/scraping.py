@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -70,7 +71,7 @@ class Scraper:
         self._took = Histogram()
         self._making: asyncio.Lock = asyncio.Lock()
         self._made: tuple[float, Page, list[Metric]] | None = None
-        self._began_at = 0.0
+        self._longest_s = 0.0
 
     async def page(self, content_type: str, *, as_confluent: bool = False) -> Chunks:
         """Return the page in a format, and perhaps with the names of Confluent's rules."""
@@ -95,23 +96,28 @@ class Scraper:
             page.alias(name, other)
         self._took.record(int(spent * 1e6))
         own.seconds(page, "kraftpy_scrape_seconds", self._took)
+        page.add("kraftpy_scrape_longest_slice_seconds", self._longest_s)
         more = await self._collected()
         page.add("kraftpy_collectors_failed_total", self._failed)
         return page, more
 
     async def _in_slices(self, steps: Iterator[None]) -> float:
-        """Take steps, with pauses; return how long they took on the loop, in seconds."""
-        now = asyncio.get_running_loop().time
-        spent, began_at = 0.0, now()
+        """Take steps, with pauses; return the processor time that they took, in seconds."""
+        spent = slice_s = 0.0
+        began_at = thread_time()
         for _ in steps:
-            used = now() - began_at
-            if used >= _SLICE_S:
-                spent += used
+            now = thread_time()
+            slice_s += now - began_at
+            began_at = now
+            if slice_s >= _SLICE_S:
+                spent += slice_s
+                self._longest_s = max(self._longest_s, slice_s)
                 await asyncio.sleep(_PAUSE_S)
-                began_at = now()
-        spent += now() - began_at
+                slice_s, began_at = 0.0, thread_time()
+        slice_s += thread_time() - began_at
+        self._longest_s = max(self._longest_s, slice_s)
         await asyncio.sleep(0)
-        return spent
+        return spent + slice_s
 
     async def _collected(self) -> list[Metric]:
         """Return the metrics of the process and of other parts of the node."""
@@ -132,15 +138,18 @@ class Scraper:
         complaints.write(logger, logging.ERROR, "metrics", name, "metrics of %s are left out: %r", name, error)
 
     async def _text(self, page: Page, more: list[Metric], content_type: str, as_confluent: bool) -> Chunks:
-        chunks = []
-        for text in page.texts(content_type, as_confluent=as_confluent):
-            chunks.append(text.encode())
-            await asyncio.sleep(0)
-        for metric in more:
-            chunk = _written(metric, content_type)
-            if chunk:
-                chunks.append(chunk)
-            await asyncio.sleep(0)
+        chunks: Chunks = []
+
+        def steps() -> Iterator[None]:
+            for text in page.texts(content_type, as_confluent=as_confluent):
+                chunks.append(text.encode())
+                yield
+            for metric in more:
+                if chunk := _written(metric, content_type):
+                    chunks.append(chunk)
+                yield
+
+        await self._in_slices(steps())
         if content_type == OPEN_METRICS:
             chunks.append(END.encode())
         return chunks
