@@ -102,7 +102,7 @@ def large_page(under: Path) -> list[str]:
         with ours(under, settings) as node:
             with BlockingAdmin(bootstrap_servers=node.bootstrap) as admin:
                 for number in range(TOPICS):
-                    admin.create_topics([NewTopic(f"t{number}", PARTITIONS)])
+                    admin.create_topics([NewTopic(name=f"t{number}", num_partitions=PARTITIONS)])
             wire = Wire(node.bootstrap)
             for number in range(GROUPS):
                 _commit(wire, f"group-{number}", f"t{number % TOPICS}")
@@ -133,7 +133,8 @@ def _commit(wire: Wire, group: str, topic: str) -> None:
         OffsetCommitRequestPartition(partition_index=each, committed_offset=each, committed_metadata="")
         for each in range(COMMITTED)
     ]
-    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)])
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=partitions)]
+    request = OffsetCommitRequest(group_id=group, member_id="", topics=topics)
     deadline = time.monotonic() + 60
     while True:
         answer = wire.ask(ApiKey.OFFSET_COMMIT, _COMMIT_VERSION, request)
