@@ -1,8 +1,8 @@
 """The Sphinx extension of this site: directives for pages generated from the code, and safe docstrings.
 
 `settings KIND`, `differences`, `answers`, `rights` and `metrics` insert the output of `pages`; `include-root FILE`
-shows a page from the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are object types:
-each setting can be searched for and linked to.
+shows a page from the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are
+object types: each setting can be searched for and linked to.
 
 Docstrings are prose with `code` in single backticks; `safe_lines` turns them into reStructuredText that means the
 same and cannot go wrong.

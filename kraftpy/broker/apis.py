@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from kraftpy.broker.security.authorizer import Authorizer
     from kraftpy.broker.services import HasConfig, HasSlices
     from kraftpy.metrics.registry import NodeMetrics
-    from kraftpy.metrics.request_times import Timing
 
     class Broker(HasConfig, HasMetadata, HasProof, HasSlices, Protocol):
         """The part of a broker needed here; each handler's module declares its own."""
@@ -138,8 +137,7 @@ def answer(
         work = meter.run(_answer(broker, frame, client_host, listener, connection, meter))
     if connection is None or broker.metrics.requests is None:
         return work
-    timing = connection.timing = broker.metrics.requests.timing(frame, connection.arrived_at, work)
-    return timing
+    return broker.metrics.requests.counted(frame, connection, work)
 
 
 async def _answer(
@@ -198,8 +196,8 @@ async def _answer(
         return refusal
     if meter is not None:
         response = meter.settle(response, len(frame))
-    if connection is not None and connection.timing is not None:
-        count_errors(connection.timing, response)
+    if connection is not None and (counted := connection.counted) is not None:
+        counted.count_errors(response)
     if response is None:
         return None
     if api_key == _FETCH:
@@ -299,28 +297,3 @@ async def _step_down(header: RequestHeader) -> bytes:
     from kraftpy.broker.handlers.cluster import unsupported_api_versions
 
     return encode_response(ApiKey.API_VERSIONS, header.api_version, header.correlation_id, unsupported_api_versions())
-
-
-def count_errors(timing: Timing, response: Any) -> None:
-    """Count the error codes of an answer, as Kafka's ErrorsPerSec does; up to `LONG_ELEMENTS` of one answer."""
-    if not isinstance(response, Struct):  # there is no answer, or it was encoded before, which is for no error
-        timing.count_error(ErrorCode.NONE)
-        return
-    left = LONG_ELEMENTS
-    pending: list[Any] = [response]
-    while pending and left:
-        message = pending.pop()
-        left -= 1
-        has_code, lists = _codes(cast("type", type(message)))
-        if has_code:
-            timing.count_error(message.error_code)
-        for name in lists:
-            pending += getattr(message, name) or ()
-
-
-@cache
-def _codes(kind: type) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a message has an error code, and which of its list fields lead to more of them."""
-    lists = [field for field in fields(kind) if isinstance(field.wire, Array) and field.struct is not None]
-    leading = tuple(field.name for field in lists if field.struct is not None and any(_codes(field.struct)))
-    return any(field.name == "error_code" for field in fields(kind)), leading

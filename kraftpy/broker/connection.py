@@ -39,7 +39,7 @@ from kraftpy.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from kraftpy.metrics.registry import NodeMetrics
-    from kraftpy.metrics.request_times import Timing
+    from kraftpy.metrics.request_times import CountedRequests, Timing
 
 logger = logging.getLogger(__name__)
 
@@ -148,8 +148,10 @@ class Connection(asyncio.BufferedProtocol):
         """The broker and the epoch that this claim has proved."""
         self.arrived_at = 0.0
         """When the request that is being answered had arrived, if there are metrics."""
+        self.counted: CountedRequests | None = None
+        """Counts the request that is being answered, if there are metrics."""
         self.timing: Timing | None = None
-        """Measures the request that is being answered, if there are metrics."""
+        """Measures it, if it is one of those that are measured."""
         self.last_active_at = 0.0
         self.is_serving = False
         """A request is being answered: the connection is not idle, however long that takes."""
@@ -410,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _serve(self) -> None:
         transport, now, memory, responses = self._transport, self._loop.time, self._memory, self.responses
         assert transport is not None
-        send = responses.send
+        send, sent = responses.send, responses.counted
         served = 0
         try:
             if self._mute_until:
@@ -434,13 +436,16 @@ class Connection(asyncio.BufferedProtocol):
                     self.held_bytes = left
                     memory.held -= frame_bytes
                 served += 1
-                if self.timing is not None and response is not None:
-                    responses.count(response)
                 if isinstance(response, list):
-                    served += sum(map(len, response)) // _SERVED_BYTES
+                    response_bytes = sum(map(len, response))
+                    served += response_bytes // _SERVED_BYTES
+                    if sent is not None:
+                        sent.in_all += response_bytes
                     await responses.send_pieces(response, self)
                 elif response is not None:
                     frame_bytes += len(response)
+                    if sent is not None:
+                        sent.in_all += len(response)
                     send(response)
                 if frame_bytes >= _SERVED_BYTES:
                     served += frame_bytes // _SERVED_BYTES
@@ -449,6 +454,7 @@ class Connection(asyncio.BufferedProtocol):
                     await responses.until_read(self)
                 self.is_serving = False
                 self.last_active_at = now()
+                self.counted = None
                 if self.timing is not None:
                     self.timing.sent(self.last_active_at, max(0.0, self._mute_until - self.last_active_at))
                     self.timing = None

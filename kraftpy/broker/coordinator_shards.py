@@ -183,22 +183,6 @@ class Shards(ABC, Generic[M]):
         printable = what[:_LONGEST_NAME].encode("unicode_escape").decode()  # names are the client's
         self._complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", printable)
 
-    def machines(self) -> list[tuple[int, M]]:
-        """Return the machines that serve requests, each with its partition."""
-        return [
-            (number, each.machine) for number, each in self._shards.items() if each.is_loaded and not each.has_failed
-        ]
-
-    def states(self) -> dict[str, int]:
-        """Return how many partitions led here are loading, active or failed, as Kafka's metrics count them."""
-        failed = sum(each.has_failed for each in self._shards.values()) + len(self._held_back)
-        active = len(self.machines())
-        return {
-            "loading": max(0, len(self._shards) + len(self._held_back) - failed - active),
-            "active": active,
-            "failed": failed,
-        }
-
     # --- following the leadership ------------------------------------------------------------
 
     def reconcile(self) -> None:
@@ -551,6 +535,19 @@ class Shards(ABC, Generic[M]):
     def _tick_now(self, shard: Shard[M]) -> None:
         shard.timer = None
         self._step(shard, self._tick())
+
+
+def machines_of(shards: Shards[M]) -> list[M]:
+    """Return the machines that serve requests."""
+    return [each.machine for each in shards._shards.values() if each.is_loaded and not each.has_failed]
+
+
+def states_of(shards: Shards[Any]) -> dict[str, int]:
+    """Return how many partitions led here are loading, active or failed, as Kafka's metrics count them."""
+    led, held_back = shards._shards.values(), len(shards._held_back)
+    failed = sum(each.has_failed for each in led) + held_back
+    active = len(machines_of(shards))
+    return {"loading": max(0, len(led) + held_back - failed - active), "active": active, "failed": failed}
 
 
 def _pieces(records: Iterable[BatchRecord]) -> Iterator[list[BatchRecord]]:

@@ -85,11 +85,6 @@ class ResponseWriter:
         """How many bytes were unread at that time."""
         self._unread_mark = (0, 0.0)  # bytes still unread at its last noticeable progress, and when that was
 
-    def count(self, response: Response) -> None:
-        """Count a response that is about to be sent, if there are metrics."""
-        if self.counted is not None:
-            self.counted.in_all += sum(map(len, response)) if isinstance(response, list) else len(response)
-
     def pause(self) -> None:
         """Note that the peer does not read."""
         self.writable = self._loop.create_future()

@@ -2,6 +2,7 @@
 
     registry       the counters of one node, and collectors that other parts of the node add
     traffic        bytes and records by topic
+    error_counts   the error codes in answers
     request_times  the parts of a request's time, by API
     histograms     distributions as a list of small integers
     catalogue      every metric with its type, its labels, its meaning and when to worry

@@ -46,20 +46,14 @@ class Histogram:
         self._now = [0] * _BUCKETS
         self._before: list[int] | None = None
 
-    def record(self, value: int) -> None:
-        """Count a duration. One below 0 counts as 0."""
-        self.count += 1
+    def record(self, value: int, weight: int = 1) -> None:
+        """Count a duration as often as `weight` says. One below 0 counts as 0."""
+        self.count += weight
         if value <= 0:
-            self._now[0] += 1
+            self._now[0] += weight
             return
-        self.total += value
-        shift = value.bit_length() - 4
-        if shift <= 0:
-            self._now[value] += 1
-        elif value <= _LARGEST:
-            self._now[(shift << 3) + (value >> shift)] += 1
-        else:
-            self._now[-1] += 1
+        self.total += value * weight
+        self._now[bucket_of(min(value, _LARGEST))] += weight
 
     def begin_window(self) -> None:
         """Begin a new window: quantiles forget what is older than the window before it."""

@@ -112,6 +112,8 @@ class Traffic:
             self.unknown_produce_requests += 1
             return
         topic.produce_requests += 1
+        if not error_code:
+            return
         if error_code in _TOO_LARGE:
             topic.bytes_rejected += batch_bytes
         elif error_code not in _CLIENTS_TRY_AGAIN:

@@ -24,7 +24,7 @@ from kraftpy.testing import Cluster
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "docs" / "monitoring"
 BOUND_SECONDS = 60.0
-TOPIC, GROUP, PARTITIONS, RECORDS = "flights", "readers", 3, 300
+TOPIC, OTHER_TOPIC, GROUP, PARTITIONS, RECORDS = "flights", "airports", "readers", 3, 300
 ADDED_BY_PROMETHEUS = {"instance", "job"}
 NOT_SHOWN_HERE = {
     "kafka_server_sharepartitionmetrics_inflightmessagecount",  # needs a share group
@@ -74,7 +74,8 @@ def monitored() -> Iterator[Monitored]:
     settings = {"kraftpy.metrics.listener": "127.0.0.1:0", "min.insync.replicas": "2"}
     with Cluster(brokers=3, settings=settings, keep_on_failure=True) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(BOUND_SECONDS)
+        for topic in (TOPIC, OTHER_TOPIC):
+            admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(BOUND_SECONDS)
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
         for number in range(RECORDS):
             producer.produce(TOPIC, b"%d" % number, partition=number % PARTITIONS)
@@ -133,12 +134,23 @@ def test_each_series_of_topics_and_groups_is_shown_by_one_node(monitored: Monito
 
 
 def test_what_leaders_send_followers_receive(monitored: Monitored) -> None:
+    monitored.cluster.wait_in_sync()
+    before = monitored.pages()
+    producer = Producer({"bootstrap.servers": monitored.cluster.bootstrap_servers, "acks": "all"})
+    for number in range(50):
+        producer.produce(OTHER_TOPIC, bytes(1000), partition=number % PARTITIONS)
+    assert producer.flush(BOUND_SECONDS) == 0
+
     def check(pages: dict[int, Scraped]) -> None:
-        written = total(pages, "kafka_server_brokertopicmetrics_bytesin_total", topic=TOPIC)
-        assert written == sum(page.of("kafka_log_log_size", topic=TOPIC) for page in pages.values()) / 3
-        replicated = total(pages, "kafka_server_brokertopicmetrics_replicationbytesin_total")
-        assert replicated >= 2 * written
-        assert total(pages, "kafka_server_brokertopicmetrics_replicationbytesout_total") >= replicated
+        def grown(name: str, **labels: str) -> float:
+            return total(pages, name, **labels) - total(before, name, **labels)
+
+        written = grown("kafka_server_brokertopicmetrics_bytesin_total", topic=OTHER_TOPIC)
+        assert written > 50_000
+        assert grown("kafka_server_brokertopicmetrics_messagesin_total", topic=OTHER_TOPIC) == 50
+        assert grown("kafka_log_log_size", topic=OTHER_TOPIC) == 3 * written
+        assert grown("kafka_server_brokertopicmetrics_replicationbytesin_total") >= 2 * written
+        assert grown("kafka_server_brokertopicmetrics_replicationbytesout_total") >= 2 * written
         assert total(pages, "kafka_network_requestmetrics_totaltimems_count", request="FetchFollower") > 0
         assert total(pages, "kafka_network_requestmetrics_remotetimems_sum", request="Produce") > 0
 
@@ -169,7 +181,12 @@ def test_a_monitor_sees_a_node_go_and_come_back(monitored: Monitored) -> None:
         monitored.eventually(degraded)
     monitored.cluster.wait_in_sync()
     monitored.ports[3] = metrics_port(monitored.cluster, 3)
-    assert total(monitored.eventually(well), "kafka_server_replicamanager_isrexpands_total") >= 1
+    monitored.eventually(well)
+
+    def grown(pages: dict[int, Scraped]) -> None:
+        assert total(pages, "kafka_server_replicamanager_isrexpands_total") >= 1
+
+    monitored.eventually(grown)
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -10,12 +11,24 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 
 from kraftpy.metrics import catalogue
 from kraftpy.metrics.catalogue import CATALOGUE, Kind
+from kraftpy.metrics.error_counts import count_errors, counter
 from kraftpy.metrics.families import END, OPEN_METRICS, PROMETHEUS, Page, labels
 from kraftpy.metrics.histograms import Histogram, bucket_of, upper_bound
-from kraftpy.metrics.request_times import UNKNOWN_VERSION, RequestTimes, name_of
+from kraftpy.metrics.request_times import (
+    ALL_MEASURED,
+    MEASURED_EVERY,
+    UNKNOWN_VERSION,
+    CountedRequests,
+    RequestTimes,
+    Timing,
+    name_of,
+)
 from kraftpy.metrics.traffic import Traffic
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.api_versions import ApiVersionsResponse
+from kraftpy.protocol.messages.metadata import MetadataResponse
+from kraftpy.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 
 @pytest.mark.parametrize("value", [*range(40), *(2**n + d for n in range(6, 40) for d in (-1, 0, 1))])
@@ -106,32 +119,81 @@ async def _nothing() -> None:
     return None
 
 
+class _Served:
+    """A connection, as far as counting needs one."""
+
+    def __init__(self) -> None:
+        self.arrived_at = 0.0
+        self.counted: CountedRequests | None = None
+        self.timing: Timing | None = None
+
+    async def serve(self, times: RequestTimes, frame: bytearray, *, is_follower: bool = False) -> None:
+        await times.counted(frame, self, _nothing())
+        if is_follower:
+            assert self.counted is not None
+            self.counted.note_follower(self)
+        if self.timing is not None:
+            self.timing.sent(1e6, 0.25)
+            self.timing = None
+
+
 async def test_versions_that_are_not_served_share_one_counter() -> None:
-    times = RequestTimes()
+    times, served = RequestTimes(), _Served()
     for version in (*range(1000), 65535):
-        timing = times.timing(frame(ApiKey.API_VERSIONS, version), 0.0, _nothing())
-        await timing
-        timing.sent(1e9, 0.0)
-    (found,) = times.all()
-    served = APIS[ApiKey.API_VERSIONS]
-    assert set(found.versions) == {*range(served.first, served.last + 1), UNKNOWN_VERSION}
-    assert sum(found.versions.values()) == 1001
+        await served.serve(times, frame(ApiKey.API_VERSIONS, version))
+    for key in (999, 32000, 40000):
+        await served.serve(times, frame(key, 0))
+    found = {each.name: each.versions for each in times.all()}
+    api = APIS[ApiKey.API_VERSIONS]
+    assert set(found["ApiVersions"]) == {*range(api.first, api.last + 1), UNKNOWN_VERSION}
+    assert sum(found["ApiVersions"].values()) == 1001
+    assert found["Unknown"] == {UNKNOWN_VERSION: 3}
+
+
+async def test_a_frame_too_short_for_a_request_is_left_to_its_decoder() -> None:
+    times, served = RequestTimes(), _Served()
+    for length in range(4):
+        await served.serve(times, bytearray(length))
+    assert times.all() == []
+    assert served.counted is None
 
 
 async def test_a_fetch_counts_as_a_consumer_s_or_a_follower_s_besides() -> None:
-    times = RequestTimes()
+    times, served = RequestTimes(), _Served()
     for is_follower in (False, True, True):
-        timing = times.timing(frame(ApiKey.FETCH, 12), 0.0, _nothing())
-        await timing
-        timing.is_follower = is_follower
-        timing.sent(1e6, 0.25)
+        await served.serve(times, frame(ApiKey.FETCH, 12), is_follower=is_follower)
     found = {each.name: each for each in times.all()}
-    assert {name: each.total.count for name, each in found.items()} == {
-        "Fetch": 3,
-        "FetchConsumer": 1,
-        "FetchFollower": 2,
-    }
+    counts = {name: (each.total.count, each.versions[12]) for name, each in found.items()}
+    assert counts == {"Fetch": (3, 3), "FetchConsumer": (1, 1), "FetchFollower": (2, 2)}
     assert found["Fetch"].throttle.total == 750_000
+
+
+async def test_all_requests_are_counted_and_some_measured_for_the_others() -> None:
+    times, served = RequestTimes(), _Served()
+    for _ in range(1600):
+        await served.serve(times, frame(ApiKey.PRODUCE, 9))
+    (produce,) = times.all()
+    assert produce.versions == {9: 1600}
+    measured = (1600 - ALL_MEASURED) // MEASURED_EVERY
+    assert produce.total.count == ALL_MEASURED + measured * MEASURED_EVERY == 1600
+    assert produce.total.total == 1600 * 10**12  # each took as long
+
+
+def test_every_error_code_of_an_answer_is_counted() -> None:
+    errors: dict[int, int] = defaultdict(int)
+    partitions = [PartitionProduceResponse(index=0, base_offset=0, error_code=code) for code in (0, 0, 3)]
+    answer = ProduceResponse(responses=[TopicProduceResponse(name="a", partition_responses=partitions)])
+    count_errors(answer, errors)
+    assert errors == {0: 2, 3: 1}
+    count_errors(ApiVersionsResponse(error_code=35, api_keys=[]), errors)
+    count_errors(MetadataResponse(brokers=[], topics=[]), errors)
+    count_errors(None, errors)
+    assert errors == {0: 4, 3: 1, 35: 1}
+
+
+@pytest.mark.parametrize("key", APIS)
+def test_codes_can_be_counted_in_every_answer(key: int) -> None:
+    counter(APIS[key].response)
 
 
 def test_apis_have_kafka_s_names() -> None:

@@ -82,8 +82,8 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
     broker.replicas.confirmations.answered(fetched.session)
     answers = list(reading.answers.values())
     count_fetched(broker.replicas, answers, is_follower=True)
-    if context.connection is not None and context.connection.timing is not None:
-        context.connection.timing.is_follower = True
+    if context.connection is not None and context.connection.counted is not None:
+        context.connection.counted.note_follower(context.connection)
     return respond(fetched, answers, name_leaders(broker, answers, context))
 
 

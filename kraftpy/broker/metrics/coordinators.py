@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from kraftpy.broker.coordinator_shards import machines_of, states_of
 from kraftpy.groups.classic.group import ClassicGroup, State
 from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.share.group import ShareGroup
@@ -46,7 +47,7 @@ def groups(node: Node, page: Page, ends: Ends) -> Iterator[None]:
     consumer = Counter(dict.fromkeys(("Empty", "Assigning", "Reconciling", "Stable", "Dead"), 0))
     offsets = 0
     shown = _Groups(page, ends)
-    for _, machine in node.coordinators.machines():
+    for machine in machines_of(node.coordinators):
         for number, group in enumerate(list(machine.groups.values()), 1):
             protocol = _protocol(group.kind)
             by_protocol[protocol] += 1
@@ -63,7 +64,7 @@ def groups(node: Node, page: Page, ends: Ends) -> Iterator[None]:
         page.add(f"{_GROUPS}group_count", count, labels(protocol=protocol))
     for state, count in sorted(consumer.items()):
         page.add(f"{_GROUPS}consumer_group_count", count, labels(state=state))
-    for state, count in node.coordinators.states().items():
+    for state, count in states_of(node.coordinators).items():
         page.add(f"{_GROUPS}num_partitions", count, labels(state=state))
     page.add(f"{_MANAGER}numoffsets", offsets)
     page.add(f"{_MANAGER}numgroups", by_protocol["classic"])
@@ -125,7 +126,7 @@ def share_groups(node: Node, page: Page) -> Iterator[None]:
             yield
     page.add("kafka_server_sharesessioncache_sharesessionscount", len(node.share_sessions))
     page.add("kafka_server_sharesessioncache_sharepartitionscount", node.share_sessions.remembered)
-    for state, count in node.share_coordinators.states().items():
+    for state, count in states_of(node.share_coordinators).items():
         page.add("kafka_server_share_coordinator_metrics_num_partitions", count, labels(state=state))
 
 
@@ -136,7 +137,7 @@ def transactions(node: Node, page: Page) -> Iterator[None]:
     prefix = "kafka_server_transaction_coordinator_metrics_"
     states: Counter[str] = Counter()
     count = 0
-    for _, machine in node.transactions.machines():
+    for machine in machines_of(node.transactions):
         for each in list(machine.transactions.values()):
             count += 1
             states["New" if each.state is None else each.state.value] += 1
@@ -145,5 +146,5 @@ def transactions(node: Node, page: Page) -> Iterator[None]:
     page.add(f"{prefix}transactional_id_count", count)
     for state, number in sorted(states.items()):
         page.add(f"{prefix}transaction_count", number, labels(state=state))
-    for state, number in node.transactions.states().items():
+    for state, number in states_of(node.transactions).items():
         page.add(f"{prefix}num_partitions", number, labels(state=state))

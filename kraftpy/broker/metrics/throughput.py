@@ -90,8 +90,8 @@ def connections(node: Node, page: Page) -> Iterator[None]:
         queued += connection.queued_requests
         blocked += connection.responses.unread_since is not None
         by_listener[connection.listener] += 1
-        if connection.timing is not None:
-            waiting[connection.timing.name] += 1
+        if connection.counted is not None:
+            waiting[connection.counted.name] += 1
         if not number % 1000:
             yield
     page.add("kafka_network_requestchannel_requestqueuesize", queued)
