@@ -41,7 +41,7 @@ RESULTS = Path(__file__).with_name("METRICS.md")
 TOPICS, PARTITIONS, GROUPS, COMMITTED = 50, 100, 1_000, 10
 MOST_US, MOST_SHARE, MOST_SLICE_S = 5.0, 0.02, 0.05
 _SCRAPE_S = 2.0
-_SECONDS = 6.0
+_SECONDS = 3.0
 _RECORDS = 400_000
 _COMMIT_VERSION, _FIND_VERSION = 8, 1
 
@@ -153,17 +153,26 @@ def _value(text: str, name: str) -> float:
 
 def described(runs: dict[str, Runs]) -> list[str]:
     """Return a table of the pairs. Sides are without and with."""
-    lines = ["", "## With and without", "", "| load | without | with | change |", "|---|---|---|---|"]
     added = statistics.median(on["cpu_us"] - off["cpu_us"] for off, on in zip(*runs["requests"], strict=True))
+    slower = 1 / ratio_of(runs["records"], "cpu_us") - 1
+    lines = ["", "## With and without", "", "| load | without | with | change |", "|---|---|---|---|"]
     off, on = (median(side, "cpu_us") for side in runs["requests"])
     lines.append(f"| processor time of a Produce request of 200 bytes | {off:.1f} us | {on:.1f} us | {added:+.1f} us |")
-    for load, key, name in (("requests", "per_s", "such requests a second"), ("records", "rate", "records a second")):
+    off, on = (median(side, "cpu_us") for side in runs["records"])
+    lines.append(
+        f"| processor time of a record of a librdkafka producer | {off:.3f} us | {on:.3f} us | {slower:+.1%} |"
+    )
+    for load, key, name in (
+        ("requests", "per_s", "such requests a second"),
+        ("records", "rate", "such records a second"),
+    ):
         off, on = (median(side, key) for side in runs[load])
-        change = 1 / ratio_of(runs[load], key) - 1
-        lines.append(f"| {name} | {off:,.0f} | {on:,.0f} | {change:+.1%} |")
-    slower = 1 - 1 / ratio_of(runs["records"], "rate")
+        lines.append(f"| {name} | {off:,.0f} | {on:,.0f} | {1 / ratio_of(runs[load], key) - 1:+.1%} |")
     return [
         *lines,
+        "",
+        "Changes are the medians of the pairs' changes. Loads and nodes share the machine, so rates depend on what",
+        "else it does, and processor time does less: the throughput of a node is judged by it.",
         "",
         f"- at most {MOST_US:g} us a request was the target: {met(added <= MOST_US)}",
         f"- at most {MOST_SHARE:.0%} of the throughput was the target: {met(slower <= MOST_SHARE)}",
@@ -172,7 +181,7 @@ def described(runs: dict[str, Runs]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--output", type=Path, default=RESULTS)
     chosen = parser.parse_args()

@@ -17,8 +17,9 @@ from typing import Final, NamedTuple, cast
 import h11
 
 from kraftpy.broker.containment import Tasks
+from kraftpy.broker.descriptors import MONITORS
 
-_MOST_CONNECTIONS: Final = 32
+_MOST_CONNECTIONS: Final = MONITORS
 _MOST_REQUEST_BYTES: Final = 16 * 1024
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 60.0
