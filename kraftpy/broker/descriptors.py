@@ -5,8 +5,8 @@ the node itself needs at once is set aside, and the user of each share keeps wit
 
 * its own: standard streams, event loop, listeners, monitors, locks, the journal, the links and fetchers to other nodes,
 the pipes of the log cleaner, connections that are accepted only to be refused, and spares (`runtime`);
-* `cached_files`: the files of partitions (`log.files.FileCache`), some of which may be pinned by transfers; * `work_files`: files open for
-one operation: rounds of syncs, logs being opened and closed.
+* `cached_files`: the files of partitions (`log.files.FileCache`), some of which may be pinned by transfers;
+* `work_files`: files open for one operation: rounds of syncs, logs being opened and closed.
 
 Left out: descriptors that other code in the process takes; the spares cover those.
 """

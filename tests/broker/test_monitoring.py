@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -183,6 +184,27 @@ async def test_reasons_say_what_is_wrong(tmp_path: Path) -> None:
         assert page.of("kafka_log_logmanager_offlinelogdirectorycount") == 1
         assert page.of("kafka_log_logmanager_logdirectoryoffline") == 1
         broker.directories.failures.clear()
+
+
+def checked(port: int, host: str = "127.0.0.1") -> subprocess.CompletedProcess[str]:
+    """Run the image's health check."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KAFKA_", "KRAFTPY_"))}
+    environment = {**kept, "KAFKA_KRAFTPY_METRICS_LISTENER": f"{host}:{port}"}
+    command = [sys.executable, "-m", "kraftpy.cli.container", "healthy"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+async def test_the_image_s_health_check_asks_whether_the_node_is_ready(tmp_path: Path) -> None:
+    async with running(tmp_path, ON) as broker:
+        found = await asyncio.to_thread(checked, port_of(broker), "0.0.0.0")
+        assert (found.returncode, found.stderr) == (0, "")
+        cast("Monitoring", broker.metrics.monitor).stopping()
+        found = await asyncio.to_thread(checked, port_of(broker))
+        assert (found.returncode, found.stderr) == (1, "kraftpy: the node is stopping\n")
+        port = port_of(broker)
+    found = await asyncio.to_thread(checked, port)
+    assert found.returncode == 1
+    assert "Connection refused" in found.stderr
 
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------
