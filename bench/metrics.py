@@ -42,7 +42,7 @@ TOPICS, PARTITIONS, GROUPS, COMMITTED = 50, 100, 1_000, 10
 MOST_US, MOST_SHARE, MOST_SLICE_S = 5.0, 0.02, 0.05
 _SCRAPE_S = 2.0
 _SECONDS = 3.0
-_RECORDS = 400_000
+_RECORDS = 1_000_000
 _COMMIT_VERSION, _FIND_VERSION = 8, 1
 
 
@@ -89,9 +89,16 @@ def requests(side: Side) -> Figures:
 
 def records(side: Side) -> Figures:
     """A producer and a consumer of librdkafka: records a second, and processor time of each."""
+    before = processor_s(side.node.process.pid)
     with scraped(side.port):
         sent = side.node.load("produce", "--topics", "large", "--count", str(_RECORDS), "--setting", "acks=1")
-    return {"rate": sent["rate"], "cpu_us": sent["broker_cpu"] / _RECORDS * 1e6}
+    return {"rate": sent["rate"], "cpu_us": (processor_s(side.node.process.pid) - before) / _RECORDS * 1e6}
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process, to the nanosecond: ticks of 10 ms would be 2 % of a run."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def large_page(under: Path) -> list[str]:

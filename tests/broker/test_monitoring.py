@@ -21,8 +21,10 @@ from kraftpy.broker.metrics import scraping, server
 from kraftpy.broker.metrics.ends import _History
 from kraftpy.broker.metrics.pages import Monitoring
 from kraftpy.broker.startup import StartupError
+from kraftpy.client import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, ResourceType, ShareConsumer
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.metrics.catalogue import CATALOGUE, Kind
+from kraftpy.types import TopicPartition
 
 ON = "kraftpy.metrics.listener=127.0.0.1:0"
 NEEDS_MORE = (
@@ -103,6 +105,46 @@ async def test_traffic_and_requests_are_counted(tmp_path: Path) -> None:
         assert page.of(f"{prefix}totaltimems", request=request, quantile="0.99") > 0
     assert page.of("kafka_topic_partition_current_offset", topic="a", partition="0") == 3
     assert page.of("kafka_brokers") == 1
+
+
+async def test_groups_transactions_and_quotas_are_shown(tmp_path: Path) -> None:
+    async with running(tmp_path, ON) as broker:
+        listener = broker.advertised[0]
+        options = {"bootstrap_servers": f"{listener.host}:{listener.port}"}
+        async with Admin(**options) as admin:
+            await admin.create_topics([NewTopic(name="a", num_partitions=1, replication_factor=1)])
+            await admin.alter_client_quotas({"client-id": "limited"}, {"producer_byte_rate": 1000})
+            change = {"share.auto.offset.reset": "earliest"}
+            await admin.alter_configs({(ResourceType.GROUP, "sharers"): change})
+        async with Producer(**options, transactional_id="transfer") as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                await producer.send("a", b"one")
+        async with Producer(**options, client_id="limited", linger_ms=0) as producer:
+            await (await producer.send("a", bytes(20_000)))
+        reading = {"group_id": "readers", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        async with Consumer("a", **options, **reading) as consumer:
+            await anext(consumer)
+            await consumer.commit({TopicPartition("a", 0): OffsetAndMetadata(1)})
+            async with ShareConsumer("a", **options, group_id="sharers") as sharer:
+                await anext(sharer)
+                page = await scrape(broker)
+    prefix = "kafka_server_transaction_coordinator_metrics_"
+    assert page.of(f"{prefix}transactional_id_count") == 1
+    assert page.of(f"{prefix}transaction_count", state="CompleteCommit") == 1
+    assert page.of(f"{prefix}num_partitions", state="active") == 50
+    assert page.of("kafka_server_quota_rate_limit", resource="Produce", clientId="limited") == 1000
+    assert page.of("kafka_server_quota_throttle_time", resource="Produce", clientId="limited") > 0
+    assert page.of("kafka_network_requestmetrics_throttletimems_sum", request="Produce") > 0
+    assert page.of("kafka_consumergroup_members", consumergroup="readers") == 1
+    assert page.of("kafka_consumergroup_current_offset", consumergroup="readers", topic="a", partition="0") == 1
+    lag = page.of("kafka_consumergroup_lag", consumergroup="readers", topic="a", partition="0")
+    assert lag == page.of("kafka_topic_partition_current_offset", topic="a", partition="0") - 1 == 2
+    assert page.of("kafka_server_sharepartitionmetrics_inflightmessagecount", group="sharers", topic="a") >= 1
+    assert page.of("kafka_server_sharesessioncache_sharesessionscount") == 1
+    assert page.of("kafka_server_group_coordinator_metrics_group_count", protocol="share") == 1
+    assert page.of("kafka_server_brokertopicmetrics_totalsharefetchrequests_total", topic="a") >= 1
+    assert not {name for name in CATALOGUE if name.startswith("kafka_consumergroup_")} - page.samples.keys()
 
 
 class _More:
