@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraped import OPEN_METRICS, Scraped, get, health, parse_prometheus, scraped
 
@@ -187,6 +187,31 @@ def test_a_monitor_sees_a_node_go_and_come_back(monitored: Monitored) -> None:
         assert total(pages, "kafka_server_replicamanager_isrexpands_total") >= 1
 
     monitored.eventually(grown)
+
+
+def test_coordinators_ask_leaders_for_the_ends_of_partitions_elsewhere(monitored: Monitored) -> None:
+    """Each partition has one replica, so at most one of them is on the coordinator's node."""
+    servers = {"bootstrap.servers": monitored.cluster.bootstrap_servers}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic("alone", PARTITIONS, 1)])["alone"].result(BOUND_SECONDS)
+    producer = Producer({**servers, "acks": "all"})
+    for number in range(30):
+        producer.produce("alone", b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(BOUND_SECONDS) == 0
+    group = Consumer({**servers, "group.id": "elsewhere"})
+    group.commit(offsets=[TopicPartition("alone", each, 4) for each in range(PARTITIONS)], asynchronous=False)
+    group.close()
+
+    def check(pages: dict[int, Scraped]) -> None:
+        for each in range(PARTITIONS):
+            labels = {"consumergroup": "elsewhere", "topic": "alone", "partition": str(each)}
+            assert total(pages, "kafka_consumergroup_lag", **labels) == 6
+        assert total(pages, "kafka_consumergroup_lag_sum", consumergroup="elsewhere") == 18
+
+    monitored.eventually(check)
+    for page in monitored.eventually(check).values():
+        if matches(page, "kafka_consumergroup_lag_seconds", {"consumergroup": "elsewhere"}):
+            assert page.of("kafka_consumergroup_lag_seconds", consumergroup="elsewhere") > 0
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------

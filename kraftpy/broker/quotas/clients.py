@@ -18,8 +18,7 @@ Exempt: requests on connections that have proved to be another broker's, and tho
 Limits: at most `MOST_COUNTERS` counters of each kind. Counters that are as good as new are dropped first, then the
 least recently used ones. Without quotas of users and client ids, a request costs one check, and nothing is counted.
 
-Left out: metrics of quotas. As in Kafka, each broker counts separately; here that includes mutations, which in Kafka
-the controller counts.
+As in Kafka, each broker counts separately; here that includes mutations, which in Kafka the controller counts.
 """
 
 from __future__ import annotations
