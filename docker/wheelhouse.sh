@@ -23,5 +23,5 @@ if [ -n "$source_only" ]; then
 fi
 "$python" -m pip --disable-pip-version-check download --quiet --dest "$house" --find-links "$house" \
     --only-binary=:all: --implementation cp --python-version 3.11 \
-    --platform "manylinux2014_$machine" --platform "manylinux_2_28_$machine" . 'hatchling>=1.24'
+    --platform "manylinux2014_$machine" --platform "manylinux_2_28_$machine" '.[metrics]' 'hatchling>=1.24'
 echo "$house: $(ls "$house"/*.whl | wc -l) wheels for CPython 3.11 on $machine"

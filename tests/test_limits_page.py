@@ -11,6 +11,7 @@ from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
 from kraftpy.broker.handlers.security import LONGEST_NAME
 from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST
+from kraftpy.broker.metrics.server import _ANSWER_S, _MOST_CONNECTIONS, _MOST_REQUEST_BYTES, _REQUEST_S
 from kraftpy.broker.security.authorizer import MOST_LINES
 from kraftpy.broker.security.jwks import MISSING_KEYS, MISSING_SECONDS, MOST_WAIT_SECONDS
 from kraftpy.broker.security.tls import HANDSHAKE_SECONDS
@@ -54,6 +55,10 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "size of an OAUTHBEARER token": f"{MOST_TOKEN_BYTES // 1024} KiB",
         "size of a JWKS document with the keys for tokens": f"{MOST_JWKS_BYTES >> 20} MiB",
         "wait for the key that a token names": f"{MOST_WAIT_SECONDS:g} s",
+        "connections of monitors (`kraftpy.metrics.listener`)": f"{_MOST_CONNECTIONS}",
+        "a request of a monitor": f"{_MOST_REQUEST_BYTES // 1024} KiB",
+        "time for a monitor's request to arrive": f"{_REQUEST_S:g} s",
+        "time for the answer to a monitor": f"{_ANSWER_S:g} s",
         "unknown keys that are remembered": f"{MISSING_KEYS}, for {MISSING_SECONDS:g} s",
     }
     for what, value in fixed.items():

@@ -1,8 +1,8 @@
 """The Sphinx extension of this site: directives for pages generated from the code, and safe docstrings.
 
-`settings KIND`, `differences`, `answers` and `rights` insert the output of `pages`; `include-root FILE` shows a page
-from the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are object types:
-each setting can be searched for and linked to.
+`settings KIND`, `differences`, `answers`, `rights` and `metrics` insert the output of `pages`; `include-root FILE`
+shows a page from the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are
+object types: each setting can be searched for and linked to.
 
 Docstrings are prose with `code` in single backticks; `safe_lines` turns them into reStructuredText that means the
 same and cannot go wrong.
@@ -173,6 +173,15 @@ def safe(line: str) -> str:
     return start + "".join(told)
 
 
+class Metrics(Generated):
+    """Every metric of a node."""
+
+    def text(self) -> str:
+        """Return the tables."""
+        self.env.note_dependency(pages.__file__)
+        return pages.metrics_page()
+
+
 def process_docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Make the docstring safe, in place."""
     lines[:] = safe_lines(lines)
@@ -191,6 +200,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("differences", Differences)
     app.add_directive("answers", Answers)
     app.add_directive("rights", Rights)
+    app.add_directive("metrics", Metrics)
     app.connect("source-read", read_root_page)
     app.connect("autodoc-process-docstring", process_docstring)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

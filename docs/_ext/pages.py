@@ -1,4 +1,4 @@
-"""Markdown generated from the code: the reference of settings and rights, and the tables of differences from Kafka.
+"""Markdown generated from the code: the reference of settings, rights and metrics, and what differs from Kafka.
 
 Pure functions of the tables in `kraftpy.config`, of the rights in `kraftpy.broker.authorization`, and of
 docs/differences.toml and docs/answers.toml. `kraftpy_docs` inserts their output into the site; tests call them without
@@ -21,6 +21,7 @@ from kraftpy.config.other_settings import OTHER_TABLE
 from kraftpy.config.security_settings import SECURITY_TABLE
 from kraftpy.config.settings import ConfigType, Setting, parse_table
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS, TOPIC_TABLE
+from kraftpy.metrics.catalogue import ALIASES, CATALOGUE
 
 DIFFERENCES = Path(__file__).resolve().parents[1] / "differences.toml"
 ANSWERS = DIFFERENCES.with_name("answers.toml")
@@ -68,6 +69,24 @@ def settings_page(kind: str) -> str:
             lines += [f"## {heading}", ""]
         for setting in settings:
             lines += [f"````{{{DIRECTIVES[kind]}}} {setting.name}", *_body(kind, setting), "````", ""]
+    return "\n".join(lines)
+
+
+def metrics_page() -> str:
+    """Return the catalogue of metrics as Markdown, a table for each of its sections."""
+    lines: list[str] = []
+    section = ""
+    for name, meaning in CATALOGUE.items():
+        if name in ALIASES.values():
+            continue
+        if meaning.section != section:
+            section = meaning.section
+            lines += ["", f"## {section}", "", "| metric | labels | meaning | when to worry |", "|---|---|---|---|"]
+        labels = ", ".join(f"`{each}`{'?' if each in meaning.optional else ''}" for each in meaning.labels)
+        shown = f"`{name}` ({meaning.kind.value})"
+        if name in ALIASES:
+            shown += f", also `{ALIASES[name]}`"
+        lines.append(f"| {shown} | {labels} | {_safe(meaning.text)} | {_safe(meaning.worry)} |")
     return "\n".join(lines)
 
 

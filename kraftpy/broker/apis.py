@@ -18,7 +18,7 @@ handler works in slices (`slicing`), so that no other client waits for it; a res
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -48,10 +48,15 @@ if TYPE_CHECKING:
     from kraftpy.broker.containment import Tasks
     from kraftpy.broker.quotas.clients import ClientQuotaManager, Meter
     from kraftpy.broker.security.authorizer import Authorizer
+    from kraftpy.metrics.registry import NodeMetrics
 
 
 class Broker(HasConfig, HasMetadata, HasProof, HasSlices, Protocol):
     """The part of a broker needed here; each handler's module declares its own."""
+
+    @property
+    def metrics(self) -> NodeMetrics:
+        """Counts requests, if there are metrics."""
 
     @property
     def tasks(self) -> Tasks:
@@ -124,12 +129,16 @@ def _route(key: int) -> _Route:
 
 def answer(
     broker: Broker, frame: bytearray, client_host: str, listener: str, connection: Connection | None = None
-) -> Coroutine[Any, Any, Response | None]:
+) -> Awaitable[Response | None]:
     """Return the whole response to one request frame. Raises ProtocolError if the connection must be closed."""
     if connection is None or not broker.client_quotas.in_use:
-        return _answer(broker, frame, client_host, listener, connection, None)
-    meter = broker.client_quotas.meter()
-    return meter.run(_answer(broker, frame, client_host, listener, connection, meter))
+        work = _answer(broker, frame, client_host, listener, connection, None)
+    else:
+        meter = broker.client_quotas.meter()
+        work = meter.run(_answer(broker, frame, client_host, listener, connection, meter))
+    if connection is None or broker.metrics.requests is None:
+        return work
+    return broker.metrics.requests.counted(frame, connection, work)
 
 
 async def _answer(
@@ -188,6 +197,8 @@ async def _answer(
         return refusal
     if meter is not None:
         response = meter.settle(response, len(frame))
+    if connection is not None and (counted := connection.counted) is not None:
+        counted.count_errors(response)
     if response is None:
         return None
     if api_key == _FETCH:

@@ -24,7 +24,7 @@ from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, are_enough, least_limit, shares_of
+from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, shares_of
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.groups.coordinators import Coordinators
@@ -36,6 +36,8 @@ from kraftpy.broker.metadata.config_changes import ConfigRoom
 from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.metadata.quorum_description import why_no_quorum
+from kraftpy.broker.metrics.starting import open_monitoring
 from kraftpy.broker.peers import Outgoing, Peers
 from kraftpy.broker.quotas.clients import ClientQuotaManager
 from kraftpy.broker.quotas.connections import ConnectionQuotas
@@ -54,7 +56,7 @@ from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
-from kraftpy.broker.startup import StartupError, let_many_wait, opening, reason
+from kraftpy.broker.startup import StartupError, check_descriptors, let_many_wait, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
@@ -70,6 +72,7 @@ from kraftpy.metadata.decision import ProducerIdBlock
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import JournalError
 from kraftpy.metadata.records import Record
+from kraftpy.metrics.registry import NodeMetrics
 from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import KafkaError, ProtocolError
@@ -142,12 +145,14 @@ class Broker:
             from kraftpy.broker.metadata.configured_links import configured_links
 
             self.links = configured_links(config, tasks, self.complaints, self.incidents)
+        self.metrics = NodeMetrics(are_counted=config.kraftpy_metrics_listener is not None)
         self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
         self.controller: Controller | None = None
         if config.is_controller:
             self.controller = Controller(config, clock, self.metadata, self.directories, tasks, self.links)
         self.lifecycle = Lifecycle(config, clock, self.metadata, self.controller, self.links, tasks)
-        self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
+        traffic = self.metrics.traffic
+        self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks, traffic)
         self.proof = _proof(self)
         self.authorizer = authorizer_of(config, lambda: self.image.acls)
         self.outgoing = Outgoing(config)
@@ -171,6 +176,7 @@ class Broker:
             self.incidents,
             self._directory_failed,
             descriptors=self._descriptors,
+            traffic=traffic,
         )
         self.replicas = self.replica_manager.replicas
         self.log_moves = LogMoves(config, clock, lambda: self.image, self.replica_manager, self.incidents)
@@ -288,14 +294,14 @@ class Broker:
 
     async def start(self) -> None:
         """Start serving clients. Raises StartupError if anything prevents it."""
-        if not are_enough(self._descriptors):
-            limit, least = self._descriptors.limit, least_limit(self._descriptors)
-            raise StartupError(f"a limit of {limit} open files (ulimit -n) is too low: {least} are enough")
+        check_descriptors(self._descriptors)
         try:
+            await open_monitoring(self)
             await self._bind()
         except StartupError:
             for bound in self._servers:
                 bound.close()
+            self.metrics.close()
             raise
         try:
             opened = asyncio.to_thread(self.directories.open)
@@ -334,6 +340,7 @@ class Broker:
             ]
         if not self.config.is_broker:
             self._background.append(self.tasks.keep_running(self.maintenance.idle_connections, name="idle connections"))
+            self.metrics.started()
             return
         self.fetchers.start()
         for shards in self.shards:
@@ -347,12 +354,14 @@ class Broker:
                 await server.start_serving()
                 let_many_wait(server, self.config.socket_listen_backlog_size)
         await self.lifecycle.start()
+        self.metrics.started()
 
     async def stop(self, *, is_ready: bool = True) -> bool:
         """Hand over, stop serving, make everything durable and mark a clean stop; return whether it was clean.
 
         `is_ready`: the start was completed. If it was not, this leaves the same state as a crash.
         """
+        self.metrics.stopping()
         if is_ready:
             await self.lifecycle.shut_down()
         else:
@@ -393,6 +402,7 @@ class Broker:
         except OSError as error:
             logger.critical("the marker of a clean shutdown cannot be written: %s", error)
             is_clean = False
+        self.metrics.close()
         return is_clean and not has_failed
 
     async def _bind(self) -> None:
@@ -438,24 +448,12 @@ class Broker:
         while not await self.metadata.wait_for(lambda: self.image.cluster_id is not None, _LOOK_AROUND_MS):
             refused = self.links is not None and self.links.refused_cluster is not None and not self.links.peers
             if refused or self.clock.monotonic_ms() > deadline:
-                raise StartupError(self._why_no_quorum())
+                raise StartupError(why_no_quorum(self.config, self.links, self.directories))
         cluster_id = self.image.cluster_id
         assert cluster_id is not None
         await asyncio.to_thread(self.directories.adopt, cluster_id)
         if self.links is not None:
             self.links.cluster_id = cluster_id
-
-    def _why_no_quorum(self) -> str:
-        if self.links is None:
-            return f"{self.directories.paths[0]}: the metadata log could not be started"
-        if self.links.refused_cluster is not None:
-            return (
-                f"log.dirs: {self.directories.paths[0]} belongs to cluster {self.directories.cluster_id}, "
-                f"the quorum to cluster {self.links.refused_cluster}"
-            )
-        quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
-        connected = ", ".join(map(str, self.links.peers)) or "none"
-        return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
 
     async def _start_partitions(self) -> None:
         await self.lifecycle.register(self.advertised, self.directories)
@@ -492,6 +490,7 @@ class Broker:
         self.settings.follow(records)
         if self.authorizer is not None:
             self.authorizer.follow(records)
+        self.metrics.follow(records)
         if not self.config.is_broker:
             return
         if records is None:
@@ -525,6 +524,7 @@ class Broker:
             receive_buffer=self._receive_buffer,
             opened=functools.partial(self._connection_opened, listener),
             closed=self._connection_closed,
+            metrics=self.metrics,
         )
 
     async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
@@ -548,6 +548,8 @@ class Broker:
         quotas, limits = self.connection_quotas, self.connection_limits
         if not (quotas.opened(listener, connection) and limits.opened(connection, listener)):
             return False
+        connection.listener = listener
+        self.metrics.accepted[listener] += 1
         self._connections[connection] = None
         return True
 
@@ -562,14 +564,12 @@ class Broker:
 
 
 def _proof(broker: Broker) -> BrokerProof:
-    """Return this broker's proof of identity to other brokers; a node that is alone has none to prove it to."""
-    links = broker.links
     return BrokerProof(
         broker.node_id,
         image=lambda: broker.image,
         broker_epoch=lambda: broker.broker_epoch,
         incarnation_id=broker.lifecycle.incarnation_id,
-        key=lambda: bytes(32) if links is None else links.key_for(b"connections of brokers"),
+        key=lambda: bytes(32) if broker.links is None else broker.links.key_for(b"connections of brokers"),
     )
 
 

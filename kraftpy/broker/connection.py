@@ -27,7 +27,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.prompt_wait import PromptWait
@@ -36,6 +36,10 @@ from kraftpy.broker.response_writer import Response, ResponseWriter, SendFailed
 from kraftpy.log.timestamps import Trust
 from kraftpy.protocol.errors import ProtocolError
 from kraftpy.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from kraftpy.metrics.registry import NodeMetrics
+    from kraftpy.metrics.request_times import CountedRequests, Timing
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer: memoryview,
         opened: Callable[[Connection], bool],
         closed: Callable[[Connection], None],
+        metrics: NodeMetrics | None = None,
     ) -> None:
         self._answer = answer
         self._tasks = tasks
@@ -101,6 +106,9 @@ class Connection(asyncio.BufferedProtocol):
         self._max_frame_bytes = self._most_frame_bytes = max_frame_bytes
         self._opened = opened
         self._closed = closed
+        self._metrics = metrics
+        self._arrivals: deque[float] | None = None if metrics is None or metrics.requests is None else deque()
+        """When each frame in the queue had arrived; None if there are no metrics."""
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
         self._receive_buffer = receive_buffer
@@ -126,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self.held_bytes = 0
         self.client_host = ""
+        self.listener = ""
+        """The listener that accepted it."""
         self.principal = ANONYMOUS
         """The identity that the other end has proved."""
         self.is_by_token = False
@@ -136,6 +146,12 @@ class Connection(asyncio.BufferedProtocol):
         """The record of whether the timestamps in the headers of produced batches were right."""
         self.proved_broker: tuple[int, int] | None = None
         """The broker and the epoch that this claim has proved."""
+        self.arrived_at = 0.0
+        """When the request that is being answered had arrived, if there are metrics."""
+        self.counted: CountedRequests | None = None
+        """Counts the request that is being answered, if there are metrics."""
+        self.timing: Timing | None = None
+        """Measures it, if it is one of those that are measured."""
         self.last_active_at = 0.0
         self.is_serving = False
         """A request is being answered: the connection is not idle, however long that takes."""
@@ -152,6 +168,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._next_arrival = PromptWait(self._loop)
         self.responses = ResponseWriter(self._transport, self._loop, self._memory, self._frames)
+        if self._metrics is not None:
+            self.responses.counted = self._metrics.sent
         self.last_active_at = self._loop.time()
         if not self._opened(self):
             self._transport.abort()
@@ -227,6 +245,8 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.receiving -= self._partial_room
         self._partial, self._rest = None, b""
         self._frames.clear()
+        if self._arrivals is not None:
+            self._arrivals.clear()
         self._queued_bytes = 0
         self.responses.drop()
         self._memory.leave(self)
@@ -310,6 +330,11 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._frames)
 
     @property
+    def queued_requests(self) -> int:
+        """The number of requests that have arrived and wait to be served."""
+        return len(self._frames)
+
+    @property
     def is_receiving(self) -> bool:
         """True if a frame is being received that was too long for one read."""
         return self._partial is not None
@@ -317,6 +342,8 @@ class Connection(asyncio.BufferedProtocol):
     def _queue(self, frame: bytearray) -> None:
         """Queue a frame, which is already charged, to be served."""
         self._frames.append(frame)
+        if self._arrivals is not None:
+            self._arrivals.append(self.last_active_at)
         self._queued_bytes += len(frame)
         if self.on_next_request is not None:
             self.on_next_request()
@@ -337,6 +364,8 @@ class Connection(asyncio.BufferedProtocol):
         while not self._frames:
             await self._next_arrival
         frame = self._frames.popleft()
+        if self._arrivals is not None:
+            self.arrived_at = self._arrivals.popleft()
         self._queued_bytes -= len(frame)
         if self._queue_is_full and len(self._frames) < _QUEUED_FRAMES // 2 and self._queued_bytes < _QUEUED_BYTES:
             self._queue_is_full = False
@@ -383,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _serve(self) -> None:
         transport, now, memory, responses = self._transport, self._loop.time, self._memory, self.responses
         assert transport is not None
-        send = responses.send
+        send, sent = responses.send, responses.counted
         served = 0
         try:
             if self._mute_until:
@@ -408,10 +437,15 @@ class Connection(asyncio.BufferedProtocol):
                     memory.held -= frame_bytes
                 served += 1
                 if isinstance(response, list):
-                    served += sum(map(len, response)) // _SERVED_BYTES
+                    response_bytes = sum(map(len, response))
+                    served += response_bytes // _SERVED_BYTES
+                    if sent is not None:
+                        sent.in_all += response_bytes
                     await responses.send_pieces(response, self)
                 elif response is not None:
                     frame_bytes += len(response)
+                    if sent is not None:
+                        sent.in_all += len(response)
                     send(response)
                 if frame_bytes >= _SERVED_BYTES:
                     served += frame_bytes // _SERVED_BYTES
@@ -420,6 +454,10 @@ class Connection(asyncio.BufferedProtocol):
                     await responses.until_read(self)
                 self.is_serving = False
                 self.last_active_at = now()
+                self.counted = None
+                if self.timing is not None:
+                    self.timing.sent(self.last_active_at, max(0.0, self._mute_until - self.last_active_at))
+                    self.timing = None
                 if self._mute_until:
                     await self._stay_muted()
         except ProtocolError as error:

@@ -119,6 +119,7 @@ class Shard(Generic[M]):
         self.loading: asyncio.Task[None] | None = None
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         """Unanswered requests, by id. A result that is an ErrorCode means that the machine gave no answer."""
+        self.is_loaded = False
         self.has_failed = False
         """The machine's state is doubtful: it gets no more events, and the shard is about to be reloaded."""
 
@@ -375,6 +376,7 @@ class Shards(ABC, Generic[M]):
     def _loaded(self, shard: Shard[M]) -> None:
         try:
             effects = shard.machine.loaded(self._monotonic(), self._clock.now())
+            shard.is_loaded = True
         except Exception as error:
             self._fail(shard, "loading", error)
         else:
@@ -533,6 +535,19 @@ class Shards(ABC, Generic[M]):
     def _tick_now(self, shard: Shard[M]) -> None:
         shard.timer = None
         self._step(shard, self._tick())
+
+
+def machines_of(shards: Shards[M]) -> list[M]:
+    """Return the machines that serve requests."""
+    return [each.machine for each in shards._shards.values() if each.is_loaded and not each.has_failed]
+
+
+def states_of(shards: Shards[Any]) -> dict[str, int]:
+    """Return how many partitions led here are loading, active or failed, as Kafka's metrics count them."""
+    led, held_back = shards._shards.values(), len(shards._held_back)
+    failed = sum(each.has_failed for each in led) + held_back
+    active = len(machines_of(shards))
+    return {"loading": max(0, len(led) + held_back - failed - active), "active": active, "failed": failed}
 
 
 def _pieces(records: Iterable[BatchRecord]) -> Iterator[list[BatchRecord]]:

@@ -3,10 +3,10 @@
 A process out of descriptors can neither write nor sync, so clients must not be able to take the last one. The most that
 the node itself needs at once is set aside, and the user of each share keeps within it:
 
-* its own: standard streams, event loop, listeners, locks, the journal, the links and fetchers to other nodes, the pipes
-of the log cleaner, connections that are accepted only to be refused, and spares (`runtime`); * `cached_files`: the
-files of partitions (`log.files.FileCache`), some of which may be pinned by transfers; * `work_files`: files open for
-one operation: rounds of syncs, logs being opened and closed.
+* its own: standard streams, event loop, listeners, monitors, locks, the journal, the links and fetchers to other nodes,
+the pipes of the log cleaner, connections that are accepted only to be refused, and spares (`runtime`);
+* `cached_files`: the files of partitions (`log.files.FileCache`), some of which may be pinned by transfers;
+* `work_files`: files open for one operation: rounds of syncs, logs being opened and closed.
 
 Left out: descriptors that other code in the process takes; the spares cover those.
 """
@@ -21,6 +21,8 @@ SPARES: Final = 16
 ACCEPTED_AT_ONCE: Final = 8
 """Connections a listener accepts at a time; those above a limit are closed three loop iterations later."""
 _REFUSED_PER_LISTENER: Final = 4 * ACCEPTED_AT_ONCE
+MONITORS: Final = 32
+"""Connections of monitors (`metrics.server`)."""
 _BASE: Final = 24
 _RESERVED: Final = 16
 """Connections beyond the clients' limit, which may still prove to be another broker's (`connection_limits`)."""
@@ -53,14 +55,24 @@ def shares_of(config: BrokerConfig, limit: int) -> Descriptors:
         listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
         directories=len(config.log_dirs),
         cleaner_threads=config.log_cleaner_threads,
+        monitors=0 if config.kraftpy_metrics_listener is None else MONITORS,
         other_nodes=0 if config.is_alone else max(_FEW_NODES, len(config.controller_quorum_voters)),
     )
 
 
 def share_out(
-    limit: int, *, listeners: int = 1, directories: int = 1, cleaner_threads: int = 1, other_nodes: int = 0
+    limit: int,
+    *,
+    listeners: int = 1,
+    directories: int = 1,
+    cleaner_threads: int = 1,
+    other_nodes: int = 0,
+    monitors: int = 0,
 ) -> Descriptors:
-    """Divide `limit` descriptors for a node with this many listeners, log directories, cleaner threads and peers."""
+    """Divide `limit` descriptors for a node with this many listeners, log directories, cleaner threads and peers.
+
+    `monitors` is how many connections monitors may have.
+    """
     reserved = _RESERVED if other_nodes else 0
     own = (
         _BASE
@@ -70,6 +82,7 @@ def share_out(
         + _PER_DIRECTORY * directories
         + _PER_CLEANER_THREAD * cleaner_threads
         + _PER_OTHER_NODE * other_nodes
+        + 2 * monitors  # as many may be accepted only to be refused; the listener is in `_BASE`
     )
     cached = max(8, min(limit // 4, 2048))
     pinned = max(1, cached // 8)

@@ -21,10 +21,14 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kraftpy.broker.request_memory import Holder, RequestMemory
 from kraftpy.log.results import LogSlice
 from kraftpy.ports import Buffer
+
+if TYPE_CHECKING:
+    from kraftpy.metrics.traffic import SentBytes
 
 Part = Buffer | LogSlice
 Response = bytes | bytearray | list[Part]
@@ -68,6 +72,8 @@ class ResponseWriter:
         self._descriptor = -1
         if transport.get_extra_info("sslcontext") is None and (socket := transport.get_extra_info("socket")):
             self._descriptor = socket.fileno()
+        self.counted: SentBytes | None = None
+        """Counts what is sent; None if there are no metrics."""
         self._held: list[bytes | bytearray] = []
         self._held_bytes = 0
         self._is_over = False
@@ -226,6 +232,8 @@ class ResponseWriter:
                     if not sent:
                         raise SendFailed(f"a log's file ends at {position}, {end - position} bytes early")
             position += sent
+            if self.counted is not None:
+                self.counted.from_files += sent
             if position == end:
                 return
             if sent:

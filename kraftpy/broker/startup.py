@@ -7,6 +7,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kraftpy.broker.descriptors import Descriptors, are_enough, least_limit
 from kraftpy.config import Listener
 
 
@@ -19,6 +20,13 @@ class StartupError(Exception):
     def __init__(self, message: str, *, is_damage: bool = False) -> None:
         super().__init__(message)
         self.is_damage = is_damage
+
+
+def check_descriptors(shares: Descriptors) -> None:
+    """Check that there are descriptors for a node's minimum of files and connections. Raises StartupError."""
+    if not are_enough(shares):
+        limit, least = shares.limit, least_limit(shares)
+        raise StartupError(f"a limit of {limit} open files (ulimit -n) is too low: {least} are enough")
 
 
 @contextmanager

@@ -102,12 +102,38 @@ def run(arguments: Sequence[str]) -> None:
     cli(["server", *_file_arguments()], prog_name="kraftpy")
 
 
+def _why_not_ready(address: str) -> str | None:
+    """Ask the listener for monitors whether the server is ready; return why not."""
+    import http.client
+    import json
+
+    from kraftpy.config.metrics import parse_metrics_listener
+
+    host, port = parse_metrics_listener(address)
+    connection = http.client.HTTPConnection({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, timeout=4)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        text = answer.read(65536)
+        if answer.status == 200:
+            return None
+        return f"kraftpy: {printable('; '.join(json.loads(text)['reasons']))}"
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        return f"kraftpy: {address}: {printable(str(error))}"
+    finally:
+        connection.close()
+
+
 def healthy() -> None:
     """Exit with status 0 if the server that this environment describes is up."""
     from kraftpy.cli.output import Failure
     from kraftpy.cli.ping import ask
 
     config = configure()
+    if config.kraftpy_metrics_listener is not None:
+        if problem := _why_not_ready(config.kraftpy_metrics_listener):
+            sys.exit(problem)
+        return
     listener = config.client_listeners[0] if config.is_broker else config.listeners[0]
     listener = next((each for each in config.client_listeners if config.security_of(each.name) is None), listener)
     host = "localhost" if listener.host in ("", "0.0.0.0", "::") else listener.host

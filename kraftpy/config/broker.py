@@ -23,6 +23,7 @@ from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.consistency import check_together
 from kraftpy.config.listener_limits import limit_name, parse_limit
 from kraftpy.config.listeners import Listener
+from kraftpy.config.metrics import METRICS, parse_metrics_listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
@@ -76,6 +77,7 @@ class BrokerConfig:
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     kraftpy_audit_log_file: str | None = _default("kraftpy.audit.log.file")
     kraftpy_audit_log_max_bytes: int = _default("kraftpy.audit.log.max.bytes")
+    kraftpy_metrics_listener: str | None = _default("kraftpy.metrics.listener")
 
     # Network
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
@@ -457,6 +459,8 @@ def _resolve(values: dict[str, Any]) -> None:
     _resolve_request_memory(values, value)
     _resolve_listeners(values, value)
     _resolve_quorum(values, value)
+    if (address := value(METRICS)) is not None:
+        parse_metrics_listener(address)
 
 
 def _resolve_request_memory(values: dict[str, Any], value: Callable[[str], Any]) -> None:

@@ -30,6 +30,8 @@ kraftpy.audit.log.file                           string   null
     File of the audit log: a line of JSON for each refusal and administrative operation. Defaults to the broker's log.
 kraftpy.audit.log.max.bytes                      long     104857600 4096..
     Size at which a new file of the audit log begins; nine older ones are kept.
+kraftpy.metrics.listener                         string   null
+    Address, as host:port, at which monitors read metrics and health over HTTP (extra metrics); by default, nowhere.
 
 # Listeners and connections
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092

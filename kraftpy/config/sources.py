@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.listener_limits import limit_name
 from kraftpy.config.listeners import is_reachable
+from kraftpy.config.metrics import warn_of_metrics
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
 
@@ -88,6 +89,7 @@ def load(
         listed = ", ".join(map(str, exposed))
         warnings.append(f"listeners: anyone who can reach {listed} may do anything, and read what others send")
     warnings += filter(None, map(_why_tokens_prove_little, config.secured))
+    warnings += filter(None, [warn_of_metrics(config.kraftpy_metrics_listener)])
     notes += [
         f"{name} is ignored: {reason}"
         for name in given

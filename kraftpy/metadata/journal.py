@@ -155,6 +155,11 @@ class Journal:
         return self._durable_index
 
     @property
+    def size_bytes(self) -> int:
+        """The bytes of the file that hold records."""
+        return self._end
+
+    @property
     def is_dirty(self) -> bool:
         """True if something is waiting for a sync or being synced. Call on the loop."""
         return self._is_writing or bool(self._unwritten) or bool(self._unwritten_votes)

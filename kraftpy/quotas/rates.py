@@ -32,6 +32,11 @@ class Rate:
         self._window_s = burst_seconds(samples, sample_ms)
         self._used = self._at = self._limit = 0.0
 
+    @property
+    def limit(self) -> float:
+        """The limit as of the last use; 0 before the first."""
+        return self._limit
+
     def record(self, amount: float, limit: float, now: float, *, forgives: bool = False) -> None:
         """Record some usage.
 

@@ -133,6 +133,8 @@ class Follower:
         self.leader_epoch = leader_epoch
         self.retry_at: Millis | None = None
         """`next_fetch` returns None until this time; if None, there is no back-off."""
+        self.leader_high_watermark = -1
+        """The leader's high watermark in its last answer; -1 before the first."""
         self._log = log
         self._back_off_ms = self._first_back_off_ms = back_off_ms
         self._back_off_max_ms = back_off_max_ms
@@ -178,6 +180,7 @@ class Follower:
                 return [TruncateTo(offset=first.base_offset)]
         self._back_off_ms = self._first_back_off_ms
         self._diverged_at = None
+        self.leader_high_watermark = answer.high_watermark
         effects: list[FollowerEffect] = []
         if answer.records:
             effects.append(AppendRecords(records=answer.records, leader_epoch=asked.leader_epoch))

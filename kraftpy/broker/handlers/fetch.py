@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from kraftpy.broker.handlers import replica_fetch as followers
 from kraftpy.broker.handlers.offsets import committed_only
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
-from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
+from kraftpy.broker.replication.fetch_responses import Answers, count_fetched, name_leaders, respond, respond_long
 from kraftpy.broker.replication.fetch_sessions import FIRST_TOPIC_ID_VERSION, asked_for
 from kraftpy.broker.rights import ASK_UNITS
 from kraftpy.broker.services import HasImage, HasNodeId, HasSlices
@@ -92,6 +92,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         sum(len(each.records or b"") for _, each in answers)
     ):
         return FetchResponse(session_id=broker.fetch_sessions.keep_unanswered(fetched))
+    count_fetched(broker.replicas, answers, is_follower=False)
     answers.sort(key=lambda each: each[1].error_code in _UNKNOWN)  # these come last, as in Kafka
     if len(answers) > 2 * _LONG:
         return await respond_long(broker, fetched, answers, context)

@@ -166,11 +166,12 @@ async def _append_all(
         for topic in request.topic_data
     ]
     looked_at = 0
+    traffic = broker.replicas.traffic
     for topic, response in zip(request.topic_data, responses, strict=True):
         for partition in topic.partition_data:
             if context.is_long:
                 await broker.slices.breathe(_APPEND_UNITS)
-            batch = None
+            batch = replica = None
             attempt = _Attempt()
             try:
                 _check_version(context)
@@ -189,6 +190,9 @@ async def _append_all(
                 )
             except KafkaError as error:
                 answer = _refused(partition.index, error, attempt.replica)
+            if traffic is not None:
+                counters = None if replica is None else replica.traffic
+                traffic.produced(counters, answer.error_code, len(partition.records or b""))
             response.partition_responses.append(answer)
     return [response for response in responses if response.partition_responses]
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.handlers.services import HasFetchSessions, HasMetadata, HasProof, HasReplicas
 from kraftpy.broker.replication.change_reports import NEWS_WAITS_S
-from kraftpy.broker.replication.fetch_responses import name_leaders, respond
+from kraftpy.broker.replication.fetch_responses import count_fetched, name_leaders, respond
 from kraftpy.broker.services import HasClock, HasConfig, HasImage
 from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.waiting import ChangedKeys
@@ -82,6 +82,9 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     broker.replicas.confirmations.answered(fetched.session)
     answers = list(reading.answers.values())
+    count_fetched(broker.replicas, answers, is_follower=True)
+    if context.connection is not None and context.connection.counted is not None:
+        context.connection.counted.note_follower(context.connection)
     return respond(fetched, answers, name_leaders(broker, answers, context))
 
 

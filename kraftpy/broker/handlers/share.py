@@ -139,6 +139,10 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         if len(told) > _SHORT:
             await broker.slices.breathe(_TOLD_UNITS)
         answers.append(_answer(partition, fetch.taken.get(partition), results))
+    for taken in fetch.taken.values():
+        if taken.held is not None and (traffic := taken.held.replica.traffic) is not None:
+            traffic.share_fetch_requests += 1
+            traffic.bytes_out += len(taken.records)
     endpoints = _name_leaders(broker, context, answers)
     response = ShareFetchResponse(
         acquisition_lock_timeout_ms=broker.share_partitions.lock_duration_ms(key.group_id), node_endpoints=endpoints

@@ -84,6 +84,15 @@ ONE_WAY, REQUEST, ANSWER, REFUSAL, PING, LOGIN = range(6)
 Body = dict[str, Any]
 
 
+class LinkCounts:
+    """The frames that went over a node's links, both ways, with their bytes."""
+
+    __slots__ = ("received", "received_bytes", "sent", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.sent = self.sent_bytes = self.received = self.received_bytes = 0
+
+
 class _State(Enum):
     """The stage of a connection's handshake."""
 
@@ -499,6 +508,8 @@ class Link(asyncio.Protocol):
         if not hmac.compare_digest(mac, self._mac(self._receive_key, self._received, payload)):
             raise LinkError("a frame does not belong to this session")
         self._received += 1
+        self._links.counts.received += 1
+        self._links.counts.received_bytes += len(frame)
         assert self.peer is not None
         found = unpack(payload)
         match found:
@@ -547,6 +558,8 @@ class Link(asyncio.Protocol):
     def _write(self, payload: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_SIZE.pack(len(payload)) + payload)
+            self._links.counts.sent += 1
+            self._links.counts.sent_bytes += len(payload)
 
     def close(self, reason: str, kind: str = "lost") -> None:
         """Close the connection at once; idempotent. `kind` classifies the reason for rate-limited logging."""

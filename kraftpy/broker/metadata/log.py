@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.metadata.early_credentials import EarlyCredentials
     from kraftpy.broker.metadata.observer import Observer
     from kraftpy.broker.metadata.transport import Links
+    from kraftpy.metrics.histograms import Histogram
 
 MAX_COMMAND_BYTES = MAX_ENTRY_BYTES - 1024
 """Room for what a submission adds."""
@@ -115,6 +116,9 @@ class MetadataLog:
             tasks.incidents,
         )
         self._applied_index = 0
+        self.latency: Histogram | None = None
+        """Microseconds from the submission of a command here to its decision; None if there are no metrics."""
+        self.unusable_entries = 0
         self._leader: tuple[int | None, int] = (None, -1)
         self._active_term: int | None = None
         """The term in which this node is the active controller."""
@@ -145,6 +149,11 @@ class MetadataLog:
     def image(self) -> Image:
         """The metadata decided so far."""
         return self._machine.state.image
+
+    @property
+    def source(self) -> Voter | Observer | None:
+        """The node's part in the quorum; None before the start."""
+        return self._source
 
     @property
     def leader_id(self) -> int | None:
@@ -279,6 +288,7 @@ class MetadataLog:
 
     def _unusable(self, index: int, reason: str) -> None:
         """Report an entry of the log that changed nothing on any node because it is not a command."""
+        self.unusable_entries += 1
         self._tasks.incidents.note(f"entry {index} of the metadata log", ValueError(reason), kind="metadata log")
 
     # --- submitting --------------------------------------------------------------------------
@@ -323,7 +333,12 @@ class MetadataLog:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a metadata command of {len(encoded)} bytes is too large")
         try:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
-                return await self._submissions.decided(encoded)
+                if self.latency is None:
+                    return await self._submissions.decided(encoded)
+                began_ms = self._clock.monotonic_ms()
+                decision = await self._submissions.decided(encoded)
+                self.latency.record(1000 * (self._clock.monotonic_ms() - began_ms))
+                return decision
         except TimeoutError:
             if self.leader_id is None:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "the metadata quorum has no leader") from None

@@ -68,6 +68,11 @@ class Observer:
         """True if this observer has caught up with a voter's newest entry since it started."""
 
     @property
+    def journal(self) -> Journal | None:
+        """The journal, to be looked at; None before the start."""
+        return self._journal
+
+    @property
     def is_active(self) -> bool:
         """False: an observer never leads."""
         return False

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.metadata.dialing import Dialer
-from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
+from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link, LinkCounts
 from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.metadata.secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
 from kraftpy.broker.peers import security_to
@@ -92,6 +92,7 @@ class Links:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
+        self.counts = LinkCounts()
         self.node_id = node_id
         self.is_voter = is_voter
         self.max_frame_bytes = max_frame_bytes

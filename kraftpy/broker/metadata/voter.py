@@ -131,6 +131,16 @@ class Voter:
         return self._quorum
 
     @property
+    def journal(self) -> Journal | None:
+        """The journal, to be looked at; None while the disk is full."""
+        return self._journal
+
+    @property
+    def has_disk_trouble(self) -> bool:
+        """True while the disk is full, so that this node takes no part in the quorum."""
+        return bool(self._disk_trouble)
+
+    @property
     def refusal(self) -> KafkaError:
         """Why `quorum` is None, as the answer to a command."""
         if self._disk_trouble:

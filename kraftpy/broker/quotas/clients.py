@@ -18,13 +18,12 @@ Exempt: requests on connections that have proved to be another broker's, and tho
 Limits: at most `MOST_COUNTERS` counters of each kind. Counters that are as good as new are dropped first, then the
 least recently used ones. Without quotas of users and client ids, a request costs one check, and nothing is counted.
 
-Left out: metrics of quotas. As in Kafka, each broker counts separately; here that includes mutations, which in Kafka
-the controller counts.
+As in Kafka, each broker counts separately; here that includes mutations, which in Kafka the controller counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, ItemsView, Iterator
 from hashlib import sha256
 from time import perf_counter_ns
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
@@ -76,6 +75,10 @@ class _Counters(Generic[C]):
     def __len__(self) -> int:
         return len(self._counters)
 
+    def items(self) -> ItemsView[_Key, C]:
+        """Return the counters with their keys."""
+        return self._counters.items()
+
     def of(self, key: _Key) -> C:
         """Return the counter of a key, creating it if necessary."""
         counters = self._counters
@@ -126,6 +129,16 @@ class ClientQuotaManager:
     def in_use(self) -> bool:
         """True if some user or client id has a quota."""
         return self._limits().of_clients
+
+    def usage(self) -> Iterator[tuple[str, str | None, str | None, float, int]]:
+        """Yield what clients with quotas of bytes and time use: (quota, user, client id, limit, milliseconds to wait).
+
+        None stands for any user or client id. Names that are too long to be kept are left out.
+        """
+        now = self._now()
+        for (key, user, client_id), rate in list(self._rates.items()):
+            if not isinstance(user, bytes) and not isinstance(client_id, bytes) and rate.limit > 0:
+                yield key, user, client_id, rate.limit, rate.wait_ms(rate.limit, now)
 
     def meter(self) -> Meter:
         """Return a meter for a request that has just arrived."""

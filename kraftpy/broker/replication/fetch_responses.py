@@ -10,8 +10,10 @@ from kraftpy.broker.services import HasImage, HasSlices
 from kraftpy.broker.slicing import PIECE
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint, PartitionData
+from kraftpy.types import ZERO_TOPIC_ID, TopicPartition
 
 if TYPE_CHECKING:
+    from kraftpy.broker.replication.replicas import Replicas
     from kraftpy.broker.request import RequestContext
 
 
@@ -73,3 +75,17 @@ def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoin
             last = key
         topics[-1].partitions.append(answer)
     return FetchResponse(session_id=fetched.session_id, responses=topics, node_endpoints=endpoints)
+
+
+def count_fetched(replicas: Replicas, answers: Answers, *, is_follower: bool) -> None:
+    """Count the partitions of an answer and their records by topic, if there are metrics."""
+    traffic = replicas.traffic
+    if traffic is None:
+        return
+    for partition, answer in answers:
+        if partition.topic_id == ZERO_TOPIC_ID:
+            replica = replicas.held(TopicPartition(partition.topic, partition.partition))
+        else:
+            replica = replicas.held_by_id(partition.topic_id, partition.partition)
+        topic = None if replica is None else replica.traffic
+        traffic.fetched(topic, answer.error_code, len(answer.records or b""), is_follower=is_follower)

@@ -159,6 +159,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def remembered(self) -> int:
+        """The number of partitions in all sessions."""
+        return sum(len(session.partitions) for session in self._sessions.values())
+
     def open(
         self,
         request: FetchRequest,

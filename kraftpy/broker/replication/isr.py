@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.replication.replica import Replica
@@ -24,6 +24,9 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
 from kraftpy.replication.leader import Leader
 from kraftpy.types import BrokerId, LeaderEpoch, TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.metrics.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +54,14 @@ class IsrProposals:
         metadata: Metadata,
         clock: Clock,
         tasks: Tasks,
+        traffic: Traffic | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._metadata = metadata
         self._clock = clock
         self._tasks = tasks
+        self._traffic = traffic
         self._waiting: dict[_Key, tuple[Replica, Leader, ProposeIsr]] = {}
         self._submitting: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -99,6 +104,7 @@ class IsrProposals:
             )
             for (topic_id, partition), (_, _, proposal) in batch.items()
         )
+        before = {key: len(leader.state.isr) for key, (_, leader, _) in batch.items()}
         command = ChangePartitions(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch(), changes=changes, time_ms=self._clock.now()
         )
@@ -123,14 +129,26 @@ class IsrProposals:
             with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
                 if error_code == ErrorCode.NONE:
                     replica.proposal_agreed(leader, proposal)
+                    self._count(len(proposal.isr) - before[key])
                     in_sync = sorted(member for member, _ in proposal.isr)
                     logger.info("%s: in sync: %s", replica.topic_partition, in_sync)
                 else:
                     logger.info("%s: in-sync replicas refused: %s", replica.topic_partition, error_code.name)
                     replica.proposal_refused(leader, proposal, error_code)
+                    self._count_failed()
+
+    def _count(self, growth: int) -> None:
+        if self._traffic is not None:
+            self._traffic.isr_expands += growth > 0
+            self._traffic.isr_shrinks += growth < 0
+
+    def _count_failed(self) -> None:
+        if self._traffic is not None:
+            self._traffic.failed_isr_updates += 1
 
     def _refuse(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]], error: ErrorCode) -> None:
         """Refuse proposals whose outcome is unknown; each leader will propose again."""
         for replica, leader, proposal in batch.values():
+            self._count_failed()
             with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
                 replica.proposal_refused(leader, proposal, error)

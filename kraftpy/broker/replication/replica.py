@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from kraftpy.broker.replication.change_reports import ChangeReports
 from kraftpy.broker.replication.fetch_sessions import PartitionKey
@@ -45,6 +45,9 @@ from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect, Prop
 from kraftpy.replication.follower import Follower
 from kraftpy.replication.leader import Leader, PartitionState
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.metrics.traffic import TopicTraffic
 
 NO_LEADER = BrokerId(-1)
 NO_LEADER_EPOCH = -1
@@ -107,6 +110,8 @@ class Replica:
         """The partition's key in followers' fetch sessions."""
         self.change_reports = ChangeReports(self.session_key)
         """Followers' fetch sessions that hear of each change."""
+        self.traffic: TopicTraffic | None = None
+        """The counters of its topic; None if there are no metrics."""
         self.flushed_at_ms = Millis(0)
         self._host = host
         self.errors = LogErrors(self, host.storage_failed, host.complaints)
@@ -430,6 +435,9 @@ class Replica:
         if appended.flush_due:
             self.syncs.request()
         if not appended.is_duplicate:
+            if self.traffic is not None:
+                self.traffic.bytes_in += len(records)
+                self.traffic.messages_in += appended.last_offset - appended.base_offset + 1
             if self.is_alone:
                 leading.appended(appended.log_end_offset, now)
                 if leading.high_watermark > self.high_watermark:
@@ -444,7 +452,10 @@ class Replica:
 
     def append_copies(self, records: Buffer, leader_epoch: LeaderEpoch) -> AppendResult:
         """Append the leader's batches (rules 7 and 8). Raises KafkaError; CorruptBatch if they do not fit."""
-        return self._append(records, leader_epoch, Origin.REPLICA, self._host.now())
+        appended = self._append(records, leader_epoch, Origin.REPLICA, self._host.now())
+        if self.traffic is not None:
+            self.traffic.replication_bytes_in += len(records)
+        return appended
 
     def _append(
         self,

@@ -27,6 +27,7 @@ import functools
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kraftpy.broker.containment import Incidents
 from kraftpy.broker.descriptors import Descriptors, share_out
@@ -66,6 +67,9 @@ from kraftpy.replication.events import ProposeIsr
 from kraftpy.replication.leader import PartitionState
 from kraftpy.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
+if TYPE_CHECKING:
+    from kraftpy.metrics.traffic import Traffic
+
 logger = logging.getLogger(__name__)
 
 _CLOSED_BEFORE_A_PAUSE = 20
@@ -89,6 +93,7 @@ class ReplicaManager:
         directory_failed: DirectoryFailed = lambda path, reason, partitions: None,
         *,
         descriptors: Descriptors | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """`catch_up` returns once everything the quorum decided before is applied here (`MetadataLog.catch_up`)."""
         self.broker_id = BrokerId(config.node_id)
@@ -105,13 +110,15 @@ class ReplicaManager:
         self.changing = asyncio.Lock()
         """Held by operations that open, close, move and delete partitions."""
         self.offline = Offline(self.broker_id)
-        self.replicas = Replicas(self.offline, Confirmations(catch_up, config.replica_fetch_wait_max_ms))
+        self.replicas = Replicas(self.offline, Confirmations(catch_up, config.replica_fetch_wait_max_ms), traffic)
         self.disks = Disks()
         self.failures = DirectoryFailures(directories, self.disks, self.replicas, fetchers, directory_failed)
         self.checkpoints = Checkpoints(self.replicas, self.disks, self.failures)
         self.deletions = DeferredDeletions()
         self.topic_configs = TopicConfigs(config, self.replicas, fetchers, self.failures, incidents, self.changing)
         self.syncs = Syncs(incidents, self._descriptors.work_files)
+        if traffic is not None:
+            self.syncs.durations = traffic.sync_times
         host = ReplicaHost(
             broker_id=self.broker_id,
             lag_time_max_ms=config.replica_lag_time_max_ms,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 from kraftpy.broker.replication.leadership_check import Confirmations
 from kraftpy.broker.replication.replica import NO_LEADER, Replica
@@ -22,6 +23,9 @@ from kraftpy.metadata.image import Image
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicId, TopicPartition
 
+if TYPE_CHECKING:
+    from kraftpy.metrics.traffic import Traffic
+
 _PARTITIONS_BEFORE_A_PAUSE = 20
 """Loops over thousands of partitions give others the event loop after this many."""
 
@@ -29,7 +33,7 @@ _PARTITIONS_BEFORE_A_PAUSE = 20
 class Replicas:
     """Every partition of this broker, by topic name and by topic id."""
 
-    def __init__(self, offline: Offline, confirmations: Confirmations) -> None:
+    def __init__(self, offline: Offline, confirmations: Confirmations, traffic: Traffic | None = None) -> None:
         self.broker_id = offline.broker_id
         self.image = Image()
         """The metadata that the table reflects, or is about to."""
@@ -39,6 +43,8 @@ class Replicas:
         """Checks that this broker still leads."""
         self.decoding = Decoding()
         """Long work on the records of a partition."""
+        self.traffic = traffic
+        """Counts bytes and records by topic; None if there are no metrics."""
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._by_id: dict[Number, Replica] = {}
 
@@ -129,6 +135,8 @@ class Replicas:
 
     def add(self, replica: Replica) -> None:
         """Add a replica that was opened."""
+        if self.traffic is not None and replica.topic_partition not in self._by_name:
+            replica.traffic = self.traffic.opened(replica.topic_partition.topic)
         self._by_name[replica.topic_partition] = replica
         self._by_id[(replica.topic_id, replica.topic_partition.partition)] = replica
 
@@ -137,4 +145,6 @@ class Replicas:
         if self._by_name.pop(replica.topic_partition, None) is None:
             return False
         del self._by_id[(replica.topic_id, replica.topic_partition.partition)]
+        if self.traffic is not None:
+            self.traffic.closed(replica.topic_partition.topic)
         return True

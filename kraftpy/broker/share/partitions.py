@@ -18,7 +18,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import assert_never
 
@@ -113,6 +113,9 @@ class SharePartitions:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __iter__(self) -> Iterator[HeldPartition]:
+        return iter(list(self._held.values()))
 
     # --- creating and dropping ---------------------------------------------------------------
 

@@ -72,6 +72,11 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def remembered(self) -> int:
+        """The number of partitions in all sessions."""
+        return self._partitions
+
     def has_group(self, group_id: str) -> bool:
         """Return whether any member of the group has a session on this broker."""
         return group_id in self._of_group

@@ -21,16 +21,19 @@ in the page cache of that file system, and its error would name no file (decisio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kraftpy.broker.containment import Incidents
 from kraftpy.broker.threads import Threads
 from kraftpy.log.flushing import FlushJob
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.metrics.histograms import Histogram
 
 _THREADS_PER_DISK = 4
 _LOGS_PER_ROUND = 64
@@ -81,6 +84,9 @@ class Rounds:
 
     def __init__(self, path: str, incidents: Incidents | None = None, files_per_round: int = _FILES_PER_ROUND) -> None:
         self._incidents = incidents
+        self.durations: Histogram | None = None
+        """The microseconds that rounds took; None if there are no metrics."""
+        self._began_at = 0.0
         self.rounds = 0
         """How many rounds synced something."""
         self._pool = Threads(_THREADS_PER_DISK, thread_name_prefix=f"sync {path}")
@@ -170,6 +176,7 @@ class Rounds:
             self._go_on(shortage)
             return
         self.rounds += 1
+        self._began_at = asyncio.get_running_loop().time()
         shares = [jobs[number::_THREADS_PER_DISK] for number in range(min(_THREADS_PER_DISK, len(jobs)))]
         loop = asyncio.get_running_loop()
         running = asyncio.gather(
@@ -193,6 +200,8 @@ class Rounds:
         running: asyncio.Future[list[list[Exception | None] | BaseException]],
     ) -> None:
         """Answer the waiters of the round, and begin the next. An unexpected error affects its log alone."""
+        if self.durations is not None:
+            self.durations.record(int(1e6 * (asyncio.get_running_loop().time() - self._began_at)))
         shortage: OSError | None = None
         outcomes = [RuntimeError("the round was cancelled")] * len(shares) if running.cancelled() else running.result()
         for share, outcome in zip(shares, outcomes, strict=True):
@@ -265,12 +274,18 @@ class Syncs:
         self._incidents = incidents
         self._files_per_round = files_per_round
         self._rounds: dict[str, Rounds] = {}
+        self.durations: Histogram | None = None
+        """The microseconds that rounds take on all disks; None if there are no metrics."""
+
+    def __iter__(self) -> Iterator[tuple[str, Rounds]]:
+        return iter(self._rounds.items())
 
     def of(self, path: str) -> Rounds:
         """Return the rounds of one log directory."""
         rounds = self._rounds.get(path)
         if rounds is None:
             rounds = self._rounds[path] = Rounds(path, self._incidents, self._files_per_round)
+            rounds.durations = self.durations
         return rounds
 
     def stop(self) -> None:

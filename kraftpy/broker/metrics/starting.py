@@ -1,0 +1,34 @@
+"""Opens the listener for monitors, if the settings ask for one. Imports nothing of it otherwise."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kraftpy.broker.startup import StartupError, reason
+from kraftpy.config.metrics import METRICS, parse_metrics_listener
+
+if TYPE_CHECKING:
+    from kraftpy.broker.metrics.node import Node
+
+logger = logging.getLogger(__name__)
+
+
+async def open_monitoring(node: Node) -> None:
+    """Serve metrics and health from now on. Raises StartupError if that is not possible."""
+    text = node.config.kraftpy_metrics_listener
+    if text is None:
+        return
+    try:
+        from kraftpy.broker.metrics.pages import Monitoring
+    except ImportError as error:
+        problem = f"{METRICS} needs the extra metrics (pip install 'kraftpy[metrics]'): {error}"
+        raise StartupError(problem) from error
+    address = parse_metrics_listener(text)
+    monitoring = Monitoring(node)
+    try:
+        await monitoring.start(address.host, address.port)
+    except OSError as error:
+        raise StartupError(f"{METRICS}: cannot listen on {address}: {reason(error)}") from error
+    node.metrics.monitor = monitoring
+    logger.info("metrics are at http://%s/metrics", address._replace(port=monitoring.port))
