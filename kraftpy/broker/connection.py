@@ -467,8 +467,8 @@ class Connection(asyncio.BufferedProtocol):
             if last.answer is not None and not transport.is_closing():
                 transport.write(last.answer)
             transport.close()
-        except SendFailed as error:
-            self._give_up(str(error))
+        except SendFailed as failure:
+            self._give_up(str(failure))
         except Exception as error:
             # A bug in one handler is logged, and only this client pays for it. The log and the journal are changed by
             # code of their own, which either finishes or leaves no trace.

@@ -46,5 +46,5 @@ def _checked(replica: Replica, work: Work[TimestampAndOffset | None]) -> Work[Ti
         return found
     except OSError as error:
         raise replica.errors.failed("read", error) from error
-    except CorruptSegment as error:
-        raise replica.errors.damaged(error) from error
+    except CorruptSegment as damage:
+        raise replica.errors.damaged(damage) from damage

@@ -401,8 +401,8 @@ class Replica:
             )
         except OSError as error:
             raise self.errors.failed("read", error) from error
-        except CorruptSegment as error:
-            raise self.errors.damaged(error) from error
+        except CorruptSegment as damage:
+            raise self.errors.damaged(damage) from damage
 
     def check_in_sync(self) -> None:
         """Check that acks=all can be promised now (rule 17). Raises KafkaError (NOT_ENOUGH_REPLICAS)."""

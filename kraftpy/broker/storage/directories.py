@@ -128,8 +128,8 @@ class LogDirectories:
             try:
                 directory = self._take(path)
                 found[path] = (directory, layout.read_meta_properties(directory))
-            except layout.CorruptFile as error:
-                raise DirectoryError(f"log.dirs: {error}") from error
+            except layout.CorruptFile as damage:
+                raise DirectoryError(f"log.dirs: {damage}") from damage
             except OSError as error:
                 self._cannot_use(path, error)
         self._identify(list(found.values()))
