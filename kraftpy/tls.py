@@ -28,6 +28,8 @@ MOST_STORE_BYTES: Final = 4 << 20
 """The largest file of keys or certificates; the certificates of all public authorities take 0.3 MB."""
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----[^-]*-----END \1-----")
 _SUITES_OF_1_3 = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+_MOST_ROUNDS: Final = 10
+"""More than a handshake takes."""
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -53,6 +55,24 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
     _trust(context, tls.trusted, ssl.Purpose.SERVER_AUTH)
     _set_up(context, tls)
     return context
+
+
+def can_connect(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
+    """Return whether each end would accept the other, whatever the host; without a network."""
+    sent, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(answered, sent), server.wrap_bio(sent, answered, server_side=True)]
+    for _ in range(_MOST_ROUNDS):
+        left = []
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                left.append(end)
+            except (ssl.SSLError, ValueError):
+                return False
+        if not left:
+            return True
+    return False
 
 
 def check_trusted(store: Store) -> None:

@@ -19,7 +19,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from kraftpy.config.token_sources import TokenSource
+from kraftpy.client.assertions import GRANT, UnusableAssertion, assertion_of
+from kraftpy.config.settings import ConfigError
+from kraftpy.config.token_sources import TokenSource, token_source
 from kraftpy.endpoints import EndpointError, fetch
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.security.json_web_tokens import MOST_TOKEN_BYTES, expiry_ms_of
@@ -92,6 +94,15 @@ def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
     if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc:
         raise ValueError("sasl_oauthbearer_token_endpoint_url must be an https, http or file URL")
     given = {} if jaas is None else jaas.options
+    if options.sasl_oauthbearer_jwt_retriever_class is not None:
+        try:
+            found = token_source(
+                lambda name: getattr(options, name.replace(".", "_")), lambda name: name.replace(".", "_"), given
+            )
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        assert found is not None, "there is a URL"
+        return Tokens(functools.partial(_from, found))
     client_id = options.sasl_oauthbearer_client_credentials_client_id or given.get("clientId")
     secret = options.sasl_oauthbearer_client_credentials_client_secret or given.get("clientSecret")
     if not client_id or not secret:
@@ -119,12 +130,17 @@ def _from(source: TokenSource) -> tuple[str, float | None]:
     """Get a token; return it, and its lifetime in seconds if the source tells it. Raises KafkaError."""
     if source.is_file:
         return _checked(_fetched(source.url).decode(errors="replace").strip()), None
-    url, scope = source.url, source.scope
-    body = urlencode({"grant_type": "client_credentials", **({"scope": scope} if scope else {})})
-    headers = {
-        "Authorization": f"Basic {b64encode(f'{source.client_id}:{source.secret}'.encode()).decode()}",
-        "Content-Type": "application/x-www-form-urlencoded",
-    }
+    url, form, headers = source.url, {"grant_type": "client_credentials"}, dict[str, str]()
+    if source.assertion is None:
+        credentials = b64encode(f"{source.client_id}:{source.secret}".encode()).decode()
+        headers["Authorization"] = f"Basic {credentials}"
+    else:
+        try:
+            form = {"grant_type": GRANT, "assertion": assertion_of(source.assertion, time.time())}
+        except UnusableAssertion as error:
+            raise _failure(str(error)) from None
+    body = urlencode({**form, **({"scope": source.scope} if source.scope else {})})
+    headers["Content-Type"] = "application/x-www-form-urlencoded"
     answer: Any
     try:
         answer = json.loads(_fetched(url, headers=headers, body=body, trusted=source.trusted))

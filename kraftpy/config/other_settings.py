@@ -49,28 +49,6 @@ sasl.login.retry.backoff.max.ms                  long     10000
     Longest pause between tries to log in.
 sasl.login.retry.backoff.ms                      long     100
     First pause between tries to log in.
-sasl.oauthbearer.assertion.algorithm             string   RS256 ~{ES256,RS256}
-    Algorithm that signs a token assertion.
-sasl.oauthbearer.assertion.claim.aud             string   null
-    Audience claim of a token assertion.
-sasl.oauthbearer.assertion.claim.exp.seconds     int      300 0..86400
-    Lifetime of a token assertion.
-sasl.oauthbearer.assertion.claim.iss             string   null
-    Issuer claim of a token assertion.
-sasl.oauthbearer.assertion.claim.jti.include     boolean  false
-    Give each token assertion its own id.
-sasl.oauthbearer.assertion.claim.nbf.seconds     int      60 0..3600
-    How far back a token assertion is valid.
-sasl.oauthbearer.assertion.claim.sub             string   null
-    Subject claim of a token assertion.
-sasl.oauthbearer.assertion.file                  string   null
-    File with a ready token assertion.
-sasl.oauthbearer.assertion.private.key.file      string   null
-    File with the key that signs token assertions.
-sasl.oauthbearer.assertion.private.key.passphrase password null
-    Passphrase of that key.
-sasl.oauthbearer.assertion.template.file         string   null
-    File with header and claims of token assertions.
 sasl.oauthbearer.allow.unverified.audience       boolean  false
     Whether a token may be for any audience.
 sasl.oauthbearer.allow.unverified.issuer         boolean  false

@@ -344,7 +344,11 @@ def _tokens(settings: _Settings, logins: Mapping[str, Login]) -> TokenSource | N
     login = logins.get(OAUTHBEARER)
     source = token_source(value, written, {} if login is None else login.options)
     if source is not None:
-        _check_url(written(TOKEN_URL), source.url, value(f"{_ALLOWED}.urls"), value(f"{_ALLOWED}.files"))
+        urls, files = value(f"{_ALLOWED}.urls"), value(f"{_ALLOWED}.files")
+        _check_url(written(TOKEN_URL), source.url, urls, files)
+        for file in () if source.assertion is None else source.assertion.files:
+            if file not in files:
+                raise ConfigError(f"the file {file} of an assertion is not allowed: it is not in {_ALLOWED}.files")
     return source
 
 

@@ -72,9 +72,31 @@ sasl.server.max.receive.size                     int      524288
 kraftpy.sasl.oauthbearer.allow.unsecured.tokens  boolean  none->false
     Accept unsigned tokens, which anyone can forge, and no others; only for testing clients.
 org.apache.kafka.sasl.oauthbearer.allowed.files  list     none->""
-    Paths of the files that the URLs of sasl.oauthbearer settings may name.
+    Paths of the files that sasl.oauthbearer settings, and their URLs, may name.
 org.apache.kafka.sasl.oauthbearer.allowed.urls   list     none->""
     URLs that sasl.oauthbearer.jwks.endpoint.url and .token.endpoint.url may have.
+sasl.oauthbearer.assertion.algorithm             string   RS256 ~{ES256,RS256}
+    Algorithm that signs a token assertion.
+sasl.oauthbearer.assertion.claim.aud             string   null
+    Audience claim of a token assertion.
+sasl.oauthbearer.assertion.claim.exp.seconds     int      300 0..86400
+    Lifetime of a token assertion.
+sasl.oauthbearer.assertion.claim.iss             string   null
+    Issuer claim of a token assertion.
+sasl.oauthbearer.assertion.claim.jti.include     boolean  false
+    Give each token assertion its own id.
+sasl.oauthbearer.assertion.claim.nbf.seconds     int      60 0..3600
+    How far back a token assertion is valid.
+sasl.oauthbearer.assertion.claim.sub             string   null
+    Subject claim of a token assertion.
+sasl.oauthbearer.assertion.file                  string   null
+    File with a ready token assertion.
+sasl.oauthbearer.assertion.private.key.file      string   null
+    File with the key that signs token assertions.
+sasl.oauthbearer.assertion.private.key.passphrase password null
+    Passphrase of that key.
+sasl.oauthbearer.assertion.template.file         string   null
+    File with header and claims of token assertions.
 sasl.oauthbearer.client.credentials.client.id    string   null
     Client id for the client-credentials grant.
 sasl.oauthbearer.client.credentials.client.secret password null

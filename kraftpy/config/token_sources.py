@@ -3,6 +3,8 @@
 `sasl.oauthbearer.token.endpoint.url` is a token endpoint (https or http), or a file with a token, which is read again
 for each new token. At an endpoint, a token is granted to a client with an id and a secret, the grant "client
 credentials" of RFC 6749, section 4.4. The login module's options clientId, clientSecret and scope are the older form.
+With `sasl.oauthbearer.jwt.retriever.class` JwtBearerJwtRetriever, a token is granted for an assertion, the grant
+"jwt-bearer" of RFC 7523, section 2.1: a ready one from a file, or one that is signed with a private key each time.
 
 Left out: assertions in place of a client's secret (RFC 7523, section 2.2); classes other than Kafka's own.
 """
@@ -21,9 +23,35 @@ _RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
 _CLASS: Final = "org.apache.kafka.common.security.oauthbearer."
 _CREDENTIALS: Final = f"{_CLASS}ClientCredentialsJwtRetriever"
 _FILE: Final = f"{_CLASS}FileJwtRetriever"
-_RETRIEVERS: Final = (f"{_CLASS}DefaultJwtRetriever", _CREDENTIALS, _FILE)
+JWT_BEARER: Final = f"{_CLASS}JwtBearerJwtRetriever"
+_RETRIEVERS: Final = (f"{_CLASS}DefaultJwtRetriever", _CREDENTIALS, _FILE, JWT_BEARER)
+_ASSERTION: Final = "sasl.oauthbearer.assertion."
+ALGORITHMS: Final = ("RS256", "ES256")
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 _SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assertion:
+    """A ready assertion in a file, or a private key and the claims of assertions. `repr` shows no secrets."""
+
+    file: str | None = None
+    key_file: str | None = None
+    passphrase: str | None = field(default=None, repr=False)
+    algorithm: str = "RS256"
+    template_file: str | None = None
+    """A file with headers and claims, in JSON: {"header": {...}, "payload": {...}}."""
+    claims: tuple[tuple[str, str], ...] = ()
+    """The claims aud, iss and sub, as far as they are set; those of the template take precedence."""
+    lifetime_seconds: int = 300
+    not_before_seconds: int = 60
+    """How far back the assertion is valid."""
+    has_id: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the files that are read."""
+        return tuple(filter(None, (self.file, self.key_file, self.template_file)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +62,8 @@ class TokenSource:
     client_id: str = ""
     secret: str = field(default="", repr=False)
     scope: str | None = None
+    assertion: Assertion | None = None
+    """The assertion to show in place of an id and a secret."""
     trusted: str | None = None
     """A file with the authorities to trust for the URL's server; None for the system's."""
 
@@ -59,10 +89,14 @@ def token_source(
     if url is None:
         return None
     is_file = urlsplit(url).scheme == "file"
-    if retriever == (_CREDENTIALS if is_file else _FILE):
+    if retriever in ((_CREDENTIALS, JWT_BEARER) if is_file else (_FILE,)):
         raise ConfigError(f"{written(_RETRIEVER)}={retriever} does not fit {written(URL)}")
     if is_file:
         return TokenSource(url=url)
+    trusted = options.get("ssl.truststore.location")
+    if retriever == JWT_BEARER:
+        scope = value("sasl.oauthbearer.scope")
+        return TokenSource(url=url, assertion=_assertion(value, written), scope=scope, trusted=trusted)
     given: dict[str, Any] = {}
     for name, option in ((_CLIENT_ID, "clientId"), (_SECRET, "clientSecret")):
         given[name] = value(name) or options.get(option)
@@ -73,5 +107,30 @@ def token_source(
         client_id=given[_CLIENT_ID],
         secret=given[_SECRET],
         scope=value("sasl.oauthbearer.scope") or options.get("scope"),
-        trusted=options.get("ssl.truststore.location"),
+        trusted=trusted,
+    )
+
+
+def _assertion(value: Callable[[str], Any], written: Callable[[str], str]) -> Assertion:
+    def setting(name: str) -> Any:
+        return value(_ASSERTION + name)
+
+    if setting("file"):
+        return Assertion(file=setting("file"))
+    if not setting("private.key.file"):
+        raise ConfigError(
+            f"{written(_ASSERTION + 'private.key.file')} is not set: {JWT_BEARER} needs it, or a file with an assertion"
+        )
+    if setting("algorithm") not in ALGORITHMS:
+        name = written(_ASSERTION + "algorithm")
+        raise ConfigError(f"{name}={setting('algorithm')} is not supported: expected one of {', '.join(ALGORITHMS)}")
+    return Assertion(
+        key_file=setting("private.key.file"),
+        passphrase=setting("private.key.passphrase"),
+        algorithm=setting("algorithm"),
+        template_file=setting("template.file"),
+        claims=tuple((each, setting(f"claim.{each}")) for each in ("aud", "iss", "sub") if setting(f"claim.{each}")),
+        lifetime_seconds=setting("claim.exp.seconds"),
+        not_before_seconds=setting("claim.nbf.seconds"),
+        has_id=setting("claim.jti.include"),
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives import serialization
 
 from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
@@ -26,11 +27,12 @@ def encrypted(keys: Path, password: str) -> Path:
     """Encrypt the private key of a PEM file; return the new file."""
     made = keys.with_name(f"{keys.stem}-encrypted.pem")
     text = keys.read_text()
-    key = subprocess.run(
-        ["openssl", "pkcs8", "-topk8", "-in", str(keys), "-passout", f"pass:{password}"],
-        check=True, capture_output=True, text=True, timeout=60,
-    ).stdout  # fmt: skip
-    made.write_text(key + text[text.index("-----BEGIN CERTIFICATE-----") :])
+    key = serialization.load_pem_private_key(text.encode(), None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+    made.write_text(key.decode() + text[text.index("-----BEGIN CERTIFICATE-----") :])
     return made
 
 

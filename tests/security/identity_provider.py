@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import jwt
+
 from tests.security.certificates import HOST
 from tests.security.tokens import Issuer
 
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CLIENT_ID, CLIENT_SECRET = "robot", "the robot's secret"
 
 
@@ -41,10 +44,9 @@ class IdentityProvider:
 
             def do_POST(self) -> None:
                 provider.asked.append(self.path)
-                form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                provider.forms.append(parse_qs(form))
-                given = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
-                status = 200 if given == f"{CLIENT_ID}:{CLIENT_SECRET}" else 401
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                provider.forms.append(form)
+                status = 200 if provider.may_grant(form, self.headers["Authorization"]) else 401
                 self._answer(*provider.answers.get(self.path, (status, provider.granted() if status == 200 else b"{}")))
 
             def _answer(self, status: int, content: bytes) -> None:
@@ -66,6 +68,19 @@ class IdentityProvider:
         scheme = "http" if keys is None else "https"
         self.url = f"{scheme}://{HOST}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def may_grant(self, form: dict[str, list[str]], authorization: str | None) -> bool:
+        """Whether a client has shown its id and secret, or an assertion of one of the issuer's keys."""
+        if form["grant_type"] == [JWT_BEARER]:
+            (assertion,) = form["assertion"]
+            key = self.issuer.keys["rsa" if jwt.get_unverified_header(assertion)["alg"] == "RS256" else "ec"]
+            try:
+                claims = jwt.decode(assertion, key.public_key(), ["RS256", "ES256"], audience=self.url)
+            except jwt.InvalidTokenError:
+                return False
+            return authorization is None and claims["sub"] == CLIENT_ID
+        given = base64.b64decode((authorization or "").removeprefix("Basic ")).decode()
+        return given == f"{CLIENT_ID}:{CLIENT_SECRET}"
 
     def granted(self) -> bytes:
         """The answer of the token endpoint."""

@@ -199,6 +199,32 @@ async def test_a_renewed_certificate_names_the_same_node(
         assert f"{listener} keeps its certificate: {reason}" in caplog.text
 
 
+async def test_nodes_that_have_changed_accept_those_that_have_not(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A key of an authority that the others do not trust yet is refused, and so is a trust store without theirs."""
+    (tmp_path / "other").mkdir()
+    other = Certificates(tmp_path / "other")
+    settings = config(certificates, "first", **{"ssl.client.auth": "required"})
+    file, before = location(settings, "SSL"), certificates.trusted.read_bytes()
+    async with node_of(settings, certificates) as node:
+        os.replace(other.issue("first", HOST, common_name="first"), file)
+        await node.change()
+        assert caplog.text.count("SSL keeps its certificate: nodes with the new certificate and those with the") == 1
+        os.replace(certificates.issue("renewed", HOST, common_name="first"), file)
+        await node.change()
+        context = node.secured.context_for("SSL")
+        certificates.trusted.write_bytes(other.trusted.read_bytes())
+        await node.change()
+        assert node.secured.context_for("SSL") is context
+        certificates.trusted.write_bytes(before + other.trusted.read_bytes())
+        await node.change()
+        os.replace(other.issue("again", HOST, common_name="first"), file)
+        await node.change()
+        assert node.secured.context_for("SSL") is not context, "step by step, the authority may change"
+    assert caplog.text.count("SSL keeps its certificate") == 2
+
+
 async def test_a_changed_setting_for_controllers_is_checked(certificates: Certificates, tmp_path: Path) -> None:
     settings = config(certificates, "first")
     async with node_of(settings, certificates) as node:

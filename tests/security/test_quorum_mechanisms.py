@@ -261,6 +261,21 @@ def test_a_source_of_tokens_is_complete() -> None:
             BrokerConfig.of(settings_with(**changes))
 
 
+def test_a_node_may_show_an_assertion() -> None:
+    """The files that it names have to be allowed, like those of URLs."""
+    retriever = "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
+    given = settings_with(jwt_retriever_class=retriever, assertion_private_key_file="/key", assertion_claim_sub="n")
+    with pytest.raises(ConfigError, match="the file /key of an assertion is not allowed"):
+        BrokerConfig.of(given)
+    security = BrokerConfig.of({**given, ALLOWED.replace("urls", "files"): "/key"}).controller_security
+    assert security is not None
+    assert security.sasl is not None
+    source = security.sasl.tokens
+    assert source is not None
+    assert source.assertion is not None
+    assert (source.assertion.key_file, source.assertion.claims, source.secret) == ("/key", (("sub", "n"),), "")
+
+
 def test_the_login_module_may_hold_the_credentials() -> None:
     """The form before KIP-1139."""
     options = f'clientId="{CLIENT_ID}" clientSecret="{CLIENT_SECRET}" scope="older" ssl.truststore.location="/ca.pem"'

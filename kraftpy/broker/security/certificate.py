@@ -6,8 +6,9 @@ listener on other nodes. Both show the same certificate, and change together or 
 Kafka reads changed files when its settings are altered; here a changed file is enough. A renewed certificate must name
 the same broker: its subject must be the same, and its alternative names must include the previous ones, unless
 `ssl.allow.dn.changes` and `ssl.allow.san.changes` are set. As in Kafka, a listener does not gain or lose its key store,
-and does not gain a trust store. If a file cannot be used, the error is logged and the contexts stay as they were.
-Established connections are not affected.
+and does not gain a trust store. On a listener that this node both has and calls, nodes with the new certificate and
+those with the previous one must accept each other, unless even those with the previous one do not. If a file cannot be
+used, the error is logged and the contexts stay as they were. Established connections are not affected.
 
 The methods read files, and may be called from any thread.
 """
@@ -18,12 +19,13 @@ import logging
 import os
 import ssl
 import threading
+from dataclasses import replace
 from typing import NamedTuple
 
 from kraftpy.config.security import TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import alternative_names_of, subject_of
-from kraftpy.tls import TlsError, check_trusted, client_context, files_of, own_certificate, server_context
+from kraftpy.tls import TlsError, can_connect, check_trusted, client_context, files_of, own_certificate, server_context
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ class _Made(NamedTuple):
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext | None
+    any_host: ssl.SSLContext | None
+    """The client's, without a check of host names, for trying the certificate; None unless there are both."""
     subject: str | None
     names: frozenset[bytes]
 
@@ -116,6 +120,7 @@ class Certificate:
         return _Made(
             server_context(tls) if self._is_served else None,
             client_context(tls) if self._is_called else None,
+            client_context(replace(tls, is_host_checked=False)) if self._is_called and self._is_served else None,
             subject,
             names,
         )
@@ -138,6 +143,7 @@ class Certificate:
             )
         if not made.names >= before.names and not self.tls.may_drop_names:
             raise TlsError("subject alternative names would be lost, and ssl.allow.san.changes is false")
+        _check_peers(before, made)
         return made
 
     def _look(self, tls: TlsSettings) -> _Seen:
@@ -150,6 +156,16 @@ class Certificate:
             except OSError:
                 found.append(None)
         return tuple(found)
+
+
+def _check_peers(before: _Made, made: _Made) -> None:
+    """Check that nodes that have changed already, and those that have not, can connect. Raises TlsError."""
+    if before.server is None or made.server is None or before.any_host is None or made.any_host is None:
+        return
+    if not can_connect(before.server, before.any_host):
+        return
+    if not can_connect(made.server, before.any_host) or not can_connect(before.server, made.any_host):
+        raise TlsError("nodes with the new certificate and those with the previous one would not accept each other")
 
 
 def _names(certificate: bytes) -> tuple[str, frozenset[bytes]]:

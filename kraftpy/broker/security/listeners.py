@@ -151,7 +151,7 @@ class SecureListeners:
     def context_for(self, listener: str) -> ssl.SSLContext:
         """Return the context for a connection to this listener of another node. Raises TlsError."""
         if (error := self._unusable.get(listener)) is not None:
-            raise error
+            raise TlsError(str(error))
         return self._certificates[listener].client
 
     def protocol(self, listener: str, connection: Connection, serve: Answer) -> asyncio.BaseProtocol:
@@ -196,6 +196,7 @@ class SecureListeners:
 
         `known` gets the name in the peer's certificate, if the listener has no SASL; `host` returns the peer's address.
         """
+        assert listener not in self._unusable, "it is served once it has a certificate"
         served = self._certificates.get(listener)
         if served is None:
             return None
