@@ -119,10 +119,11 @@ class LogDirectories:
 
     def open(self) -> None:
         """Lock and identify the directories. Raises DirectoryError; one that fails alone is put into `failures`."""
-        try:
-            check_cordoned(self._config.cordoned_log_dirs, self._config.log_dirs)
-        except ConfigError as error:
-            raise DirectoryError(str(error)) from None
+        if self._config.is_broker:
+            try:
+                check_cordoned(self._config.cordoned_log_dirs, self._config.log_dirs)
+            except ConfigError as error:
+                raise DirectoryError(str(error)) from None
         found: dict[str, tuple[OsDirectory, dict[str, str] | None]] = {}
         for path in self.paths:
             try:

@@ -116,9 +116,12 @@ class ReplicaReports:
         try:
             decision = await self._metadata.submit(command)
         except KafkaError as error:
-            logger.warning("the cluster does not know yet whether this broker is cordoned: %s", error)
+            if not self._has_complained:
+                logger.warning("the cluster does not know yet whether this broker is cordoned: %s", error)
+                self._has_complained = True
             return
         if decision.error == ErrorCode.NONE:
+            self._has_complained = False
             effect = "are all cordoned: it gets no new replicas" if is_cordoned else "are not all cordoned any more"
             logger.info("the log directories of this broker %s", effect)
 
