@@ -1,4 +1,4 @@
-"""The cost of metrics: the same loads on a node with the listener, scraped, and on one without, in turn; and large pages.
+"""The cost of metrics: the same loads on a node with the listener, scraped, and one without, in turn; large pages.
 
     python -m bench.metrics [--pairs N] [--directory DIR] [--output FILE]
 
