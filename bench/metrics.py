@@ -1,4 +1,4 @@
-"""What metrics cost: the same loads on a node with the listener, scraped, and on one without, in turn; and large pages.
+"""The cost of metrics: the same loads on a node with the listener, scraped, and one without, in turn; large pages.
 
     python -m bench.metrics [--pairs N] [--directory DIR] [--output FILE]
 
@@ -205,7 +205,7 @@ def main() -> int:
                 "records": in_turn(chosen.pairs, sides, records),
             }
     head = [
-        "# What metrics cost",
+        "# The cost of metrics",
         "",
         "Written by `make bench-metrics` (`python -m bench.metrics`); do not edit.",
         "",

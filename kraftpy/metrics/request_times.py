@@ -13,7 +13,7 @@ In Kafka, a sync counts as local time, because it blocks the thread; here it is 
 as `FetchConsumer` or `FetchFollower` besides, as in Kafka. A request that closes its connection has no times.
 
 Every request is counted. The first `ALL_MEASURED` of an API in one version are measured, and then each
-`MEASURED_EVERY`th, which stands for as many: measuring takes some 4 us of the processor (Kafka measures all, but takes
+`MEASURED_EVERY`th, which stands for as many: measuring takes some 5 us of the processor (Kafka measures all, but takes
 its quantiles from a sample). A `Timing` is awaited in place of the coroutine that answers the request.
 """
 

@@ -1,4 +1,4 @@
-"""What went through a node's partitions, by topic, as Kafka's BrokerTopicMetrics count it.
+"""The traffic of a node's partitions, by topic, as Kafka's BrokerTopicMetrics count it.
 
 A topic's counters go when the last partition of it leaves this node, and come back as new ones; the sums over all
 topics never go back.
@@ -41,7 +41,7 @@ COUNTED: Final = (
     "failed_produce_requests",
     "failed_fetch_requests",
 )
-"""What is counted for each topic."""
+"""The counters of each topic."""
 
 
 class TopicTraffic:

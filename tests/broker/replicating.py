@@ -46,6 +46,7 @@ from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.decision import Decision
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.records import ConfigChanged, PartitionChanged, PartitionCreated, Record, TopicCreated
+from kraftpy.metrics.registry import NodeMetrics
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kraftpy.protocol.record_batch import encode_batch
@@ -255,6 +256,7 @@ class Node:
             self.directories = _MemoryDirectories(self.config, cluster.disks[number])
         self.broker_epoch = -1
         self.authorizer = None
+        self.metrics = NodeMetrics(are_counted=False)
         self.client_quotas = ClientQuotaManager(self.config, self.clock, lambda: cluster.image.quotas.limits)
         self.complaints = Complaints()
         self.incidents = incidents = Incidents(self.complaints)

@@ -258,7 +258,8 @@ def test_public_dashboards_light_up(monitored: Monitored, dashboard: dict[str, A
 
 _NAME = re.compile(r"([a-zA-Z_:][\w:]*)\s*(\{[^}]*\})?")
 _GROUPING = re.compile(r"\b(?:by|without|on)\s*\(([^)]*)\)")
-_WORDS = {"job", "sum", "max", "min", "rate", "increase", "topk", "by", "on", "min_over_time", "label_values", "instance"}
+_FUNCTIONS = {"sum", "max", "min", "rate", "increase", "topk", "min_over_time", "label_values"}
+_WORDS = _FUNCTIONS | {"by", "on", "instance", "job"}
 
 
 def named_in(expression: str) -> Iterator[tuple[str, set[str]]]:

@@ -4,7 +4,7 @@
     readyz    it can serve: it has started, is registered and unfenced, and knows the metadata. If not, send it no one.
     clusterz  the cluster, as this node sees it, is well: a controller, no partition without leader or replica.
 
-Who asks gets an answer from the event loop: if there is none in time, the loop is stuck, which is an answer too.
+An answer comes from the event loop. If there is none in time, the loop is stuck, which is an answer too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_NAMED: Final = 20
 _AT_ONCE: Final = 1000
 
 Answer = dict[str, Any]
-"""What is answered, as JSON: `status` is "ok", or "failed" with `reasons`."""
+"""An answer, as JSON: `status` is "ok", or "failed" with `reasons`."""
 
 
 def _answer(node: Node, reasons: list[str], **more: Any) -> Answer:

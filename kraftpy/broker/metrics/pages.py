@@ -1,4 +1,4 @@
-"""What monitors find at each path: `/metrics`, `/livez`, `/readyz`, `/clusterz`.
+"""The pages that monitors read: `/metrics`, `/livez`, `/readyz`, `/clusterz`.
 
 The listener is open from the node's start to the end of its stop, so that a monitor can see why a node is not ready.
 Answers about health have status 200 or 503, and JSON that says why not. `/metrics` is in OpenMetrics if the request

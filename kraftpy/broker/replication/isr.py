@@ -104,7 +104,7 @@ class IsrProposals:
             )
             for (topic_id, partition), (_, _, proposal) in batch.items()
         )
-        before = {key: len(leader.state.isr) for key, (_, leader, _) in batch.items()}
+        before = {key: len(leader.state.isr) for key, (_, leader, _) in batch.items()} if self._traffic else {}
         command = ChangePartitions(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch(), changes=changes, time_ms=self._clock.now()
         )
@@ -129,7 +129,8 @@ class IsrProposals:
             with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
                 if error_code == ErrorCode.NONE:
                     replica.proposal_agreed(leader, proposal)
-                    self._count(len(proposal.isr) - before[key])
+                    if key in before:
+                        self._count(len(proposal.isr) - before[key])
                     in_sync = sorted(member for member, _ in proposal.isr)
                     logger.info("%s: in sync: %s", replica.topic_partition, in_sync)
                 else:
