@@ -3,18 +3,16 @@
     python tests/compat/spark_connector_suite.py     exit status 1 if anything differs that is not documented
 
 Needs a JDK, Maven and a repository that has the connector (spark-sql-kafka-0-10): that of the installed PySpark or,
-if there is none, `BEFORE` in the same Spark; which one it was is printed. One broker holds topics that librdkafka
-filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its checkpoint
-with changes in between, the ends of its batches compared too, and each write goes to topics of either's own, which
-librdkafka reads. Differences by design (docs/how-to/spark.md) must be as documented. Part of `make compat`.
+if there is none, `spark_jars.BEFORE` in the same Spark; which one it was is printed. One broker holds topics that
+librdkafka filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its
+checkpoint with changes in between, the ends of its batches compared too, and each write goes to topics of either's own,
+which librdkafka reads. Differences by design (docs/how-to/spark.md) must be as documented. Part of `make compat`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +28,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "spark")]
 
+from compat.spark_jars import connector  # noqa: E402
 from compat.spark_topics import CODECS, DELETED_BEFORE, QUICK, Topics, numbered  # noqa: E402
 from session_of_tests import spark_session  # noqa: E402
 
@@ -38,10 +37,6 @@ from kraftpy.spark.offsets import TOPIC_IDS  # noqa: E402
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
 
 FORMATS = ("kafka", "kraftpy")
-ARTIFACTS = "spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2"
-"""The jars that Spark does not come with."""
-BEFORE = "4.2.0"
-"""A version that repositories have which lack that of the newest Spark."""
 BOUND_SECONDS = 180
 EARLIEST = {"startingOffsets": "earliest"}
 COMMITTED = {"kafka.isolation.level": "read_committed"}
@@ -392,21 +387,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [tuple(map(plain, each)) for each in value]
     return value
-
-
-def connector(scratch: Path) -> tuple[str, list[Path]]:
-    """Its version, and the jars."""
-    wanted = pyspark.__version__
-    shutil.copy(HERE / "java_spark" / "pom.xml", scratch)
-    words = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-    words.append(f"-DincludeArtifactIds={ARTIFACTS}")
-    for version in (wanted, BEFORE):
-        done = subprocess.run([*words, f"-Dconnector={version}"], cwd=scratch, capture_output=True, text=True)
-        if done.returncode == 0:
-            jars = sorted((scratch / "lib").glob("*.jar"))
-            found = next(path.stem for path in jars if path.name.startswith("spark-sql-kafka"))
-            return found.rpartition("_2.13-")[2], jars
-    raise SystemExit(f"no Kafka connector of Spark {wanted} could be fetched: {done.stdout}{done.stderr}")
 
 
 def main() -> int:
