@@ -48,12 +48,33 @@ _FIRST = 5
 """The triggers of a run that do not count: they start and warm up what the others use."""
 _BOUND_S = 600.0
 _EMPTY = ("bench_empty", "bench_simple")
+_TASKS = {"prefetchRecords": "0", "maxPartitions": "1000000"}
+"""Options with which every batch has its tasks, as all had before small ones were read by the planner."""
 _NAMES = {
     "kafka": "Spark's connector",
     "kraftpy": "kraftpy",
+    "tasks": "kraftpy, a task for each partition",
     "bench_empty": "an empty stream reader, 4 tasks",
     "bench_simple": "an empty simple stream reader",
 }
+
+_WHOSE = [
+    "## Where a trigger's time goes",
+    "",
+    "| part | whose | what is around it |",
+    "|---|---|---|",
+    "| `walCommit`, `commitOffsets` | Spark's, with any source (MicroBatchExecution.scala, HDFSMetadataLog.scala): a "
+    "file each is written beside the checkpoint, checksummed and renamed | nothing in a source; a checkpoint on a "
+    "faster disk |",
+    "| `addBatch`: tasks in Python | Spark's, with any Python source (PythonStreamingPartitionReaderFactory.scala, "
+    "pyspark/worker.py): each task sends the pickled reader to a worker, and streams Arrow back. It is the difference "
+    "between the two empty readers | few tasks, and for small batches none: their rows come with the plan, as those of "
+    "a simple reader (PythonMicroBatchStream.scala, `kraftpy/spark/prefetch.py`) |",
+    "| `addBatch`: rows | ours and Spark's: the planner's reading, and the copy of rows into a block in the JVM "
+    "(PythonStreamingSourceRunner.scala) | larger batches are read by tasks, whose columns are not copied |",
+    "| `latestOffset`, `getBatch`, `queryPlanning` | ours and Spark's: one question to the planner, over a socket; "
+    "with `availableNow` brokers are not asked again | |",
+]
 
 Lines = list[str]
 Progress = Mapping[str, Any]
@@ -189,7 +210,15 @@ class Bench:
                 [run["triggerExecution"] for run in found[name]], [r["triggerExecution"] for r in found["kafka"]]
             )
             lines.append(f"| {label} | {' | '.join(f'{each:.0f}' for each in medians)} | {ratio:.2f} |")
-        return lines
+        whole = statistics.median(run["triggerExecution"] for run in found["kafka"])
+        logs = statistics.median(run["walCommit"] + run["commitOffsets"] for run in found["kafka"])
+        bound = [
+            "",
+            f"Spark's two logs take {logs / whole:.0%} of the connector's trigger. A source that took no time at all "
+            f"would therefore have {whole / logs:.1f} of its rate in such triggers.",
+            "",
+        ]
+        return [*lines, *bound, *_WHOSE]
 
     def rates(self) -> Lines:
         """Measure whole streams, from `start()` to their end."""
@@ -199,14 +228,15 @@ class Bench:
             "Rows a second from `start()` to the end of the stream, into `noop`, all seven columns; the ratio is the "
             "median of pairs that ran one after the other.",
             "",
-            "| triggers | rows of each | bytes | kraftpy | Spark's connector | of the connector's rate |",
-            "|--:|--:|--:|--:|--:|--:|",
+            "| triggers | rows of each | bytes | kraftpy | Spark's connector | of the connector's rate | "
+            "with a task for each partition |",
+            "|--:|--:|--:|--:|--:|--:|--:|",
         ]
         cases = [(8, 250_000, 100), (8, 25_000, 1024), (100, 10_000, 100), (100, 2_000, 1024)]
         for count, rows, size in cases:
             rows = rows // 10 if self.quick else rows
             topic = self.filled(count * rows, size=size)
-            seconds: dict[str, list[float]] = {"kraftpy": [], "kafka": []}
+            seconds: dict[str, list[float]] = {"kraftpy": [], "kafka": [], "tasks": []}
             for run in range(self.runs + 1):
                 for name in seconds:
                     took, progress = self.drain(name, topic, count, rows)
@@ -214,9 +244,11 @@ class Bench:
                         raise RuntimeError(f"{name}: {len(progress)} triggers in place of {count}")
                     if run:
                         seconds[name].append(took)
-            ratio = _ratio(seconds["kafka"], seconds["kraftpy"])
+            ratio, before = (_ratio(seconds["kafka"], seconds[name]) for name in ("kraftpy", "tasks"))
             mine, theirs = (count * rows / statistics.median(seconds[name]) for name in ("kraftpy", "kafka"))
-            lines.append(f"| {count} | {rows:,} | {size:,} | {mine:,.0f} | {theirs:,.0f} | {ratio:.2f} |")
+            lines.append(
+                f"| {count} | {rows:,} | {size:,} | {mine:,.0f} | {theirs:,.0f} | {ratio:.2f} | {before:.2f} |"
+            )
         return lines
 
     def latency(self) -> Lines:
@@ -267,6 +299,8 @@ class Bench:
     ) -> tuple[float, list[Progress]]:
         """Return the seconds that a new stream takes for so many triggers of `rows` rows, and their progress."""
         options = {"triggers": str(count)} if name in _EMPTY else {**self.source(topic), **(more or {})}
+        if name == "tasks":
+            name, options = "kraftpy", {**options, **_TASKS}
         if name not in _EMPTY:
             options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(rows)}
         with tempfile.TemporaryDirectory(dir=self.directory) as kept:

@@ -6,7 +6,8 @@ Needs a JDK, Maven and a repository that has the connector (spark-sql-kafka-0-10
 if there is none, `spark_jars.BEFORE` in the same Spark; which one it was is printed. One broker holds topics that
 librdkafka filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its
 checkpoint with changes in between, the ends of its batches compared too, and each write goes to topics of either's own,
-which librdkafka reads. Differences by design (docs/how-to/spark.md) must be as documented. Part of `make compat`.
+which librdkafka reads; queries change hands. Differences by design (docs/how-to/spark.md) must be as documented. Part
+of `make compat`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from compat.spark_jars import connector  # noqa: E402
 from compat.spark_topics import CODECS, DELETED_BEFORE, QUICK, Topics, numbered  # noqa: E402
 from session_of_tests import spark_session  # noqa: E402
 
+from kraftpy.spark.checkpoints import release  # noqa: E402
 from kraftpy.spark.java import find_java  # noqa: E402
 from kraftpy.spark.offsets import TOPIC_IDS  # noqa: E402
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
@@ -286,6 +288,46 @@ class Suite:
             options = {"subscribe": "stream.a", **EARLIEST, "maxOffsetsPerTrigger": 10}
             self.run(kind, "once", options, once=True)
 
+    # --- checkpoints that change hands ------------------------------------------------------------------------------
+
+    def handovers(self) -> None:
+        """A query is continued by the other, and by the first again; also after a crash in the middle of a batch."""
+        for first, second in (FORMATS, FORMATS[::-1]):
+            for crashes in (False, True):
+                name = f"handover.{first}{'.crash' * crashes}"
+                self.topics.create(name, 2)
+                checkpoint = self.scratch / name
+                rows: dict[int, list[int]] = {}
+                for number, kind in enumerate((first, second, first)):
+                    self.topics.fill(name, numbered(number * 50, number * 50 + 50, partitions=2))
+                    if number and crashes:
+                        last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+                        last.unlink()
+                        last.with_name(f".{last.name}.crc").unlink()
+                    if number and kind == "kafka":
+                        release(checkpoint)
+                    self.run_into(rows, kind, name, checkpoint)
+                found = sorted(value for batch in rows.values() for value in batch)
+                right = found == list(range(150))
+                print(
+                    f"{'handover':<8} {name:<50} {len(found):>5} rows{'' if right else ': lost or doubled'}", flush=True
+                )
+                if not right:
+                    self.differences.append(f"{name}: {found}")
+
+    def run_into(self, rows: dict[int, list[int]], kind: str, topic: str, checkpoint: Path) -> None:
+        """One run of a query, whose batches replace those of the same number."""
+
+        def take(frame: DataFrame, number: int) -> None:
+            rows[number] = [int(row.value) for row in frame.select("value").collect()]
+
+        reader = self.spark.readStream.format(kind).option("kafka.bootstrap.servers", self.bootstrap)
+        stream = reader.options(subscribe=topic, maxOffsetsPerTrigger=20, **EARLIEST).load()
+        writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        if not query.awaitTermination(BOUND_SECONDS):
+            raise SystemExit(f"the stream of {topic} through {kind} did not end")
+
     # --- sinks ----------------------------------------------------------------------------------------------------
 
     def rows(self, kind: str) -> DataFrame:
@@ -399,7 +441,7 @@ def main() -> int:
             topics.fill_all(scratch / "broker" / "logs")
             with spark_session(find_java(os.environ, scratch), scratch / "spark", jars=jars) as spark:
                 suite = Suite(spark, topics, broker.bootstrap, scratch)
-                for part in (suite.batches, suite.streams, suite.sinks, suite.designs):
+                for part in (suite.batches, suite.streams, suite.handovers, suite.sinks, suite.designs):
                     part()
             topics.close()
     for line in suite.differences:
