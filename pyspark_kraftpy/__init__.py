@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 class DefaultSource(DataSource):
     """Topics of a Kafka broker as rows, with the columns and options of Spark's own Kafka source."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        """Create a source. Raises UnsupportedSparkError if PySpark is too old."""
+        from kraftpy.spark.versions import check_version
+
+        check_version()
+        super().__init__(options)
+
     @classmethod
     def name(cls) -> str:
         """The name to pass to `format`."""

@@ -1,5 +1,5 @@
 """The command line: `kraftpy server | init | format | topic | produce | consume | group | txn | user | acl | token |
-quota | config | cluster | ping | log | load | audit | pipeline | demo`.
+quota | config | cluster | ping | log | load | audit | pipeline | spark | demo`.
 
 Each command lives in a module of its own that is imported on demand: `kraftpy server` must not pay for the others.
 Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
@@ -40,6 +40,7 @@ COMMANDS = {
     "load": "kraftpy.cli.load:load",
     "audit": "kraftpy.cli.audit:audit",
     "pipeline": "kraftpy.cli.pipeline:pipeline",
+    "spark": "kraftpy.cli.spark:spark",
     "demo": "kraftpy.cli.demo:demo",
 }
 """Command -> module:function, in the order `--help` shows them."""

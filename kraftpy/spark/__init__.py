@@ -1,16 +1,9 @@
 """Read and write Kafka topics with PySpark. Imports the client only.
 
-Spark finds the format `kraftpy` by itself; `configure` makes the one setting that has to precede the session.
+Spark finds the format `kraftpy` by itself if it runs the Python that has this package; `session` sees to that, and
+`register` if there is a session. `configure` makes the one setting that has to precede the session.
 """
 
-from __future__ import annotations
+from kraftpy.spark.starting import configure, register, session
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Let sessions push filters into Python sources. Needed by the option `pushdown`; changes nothing else."""
-    return builder.config("spark.sql.python.filterPushdown.enabled", "true")
+__all__ = ["configure", "register", "session"]

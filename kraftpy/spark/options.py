@@ -5,9 +5,10 @@ a misspelt `startingOffset` were ignored, the query would silently read the wron
 client under Kafka's names (`client_options`).
 
 Our own options: `maxPartitions` merges neighbouring ranges into at most that many Spark partitions, because each task
-costs tens of milliseconds and a topic may have many small partitions; `maxBytesPerTrigger`; `commitGroupId` names a
-consumer group in which the stream commits its progress; `startingOffsets=committed`; times such as `-10 minutes`; and
-the options that give values a type (`value_options`).
+costs tens of milliseconds and a topic may have many small partitions; `prefetchRecords` is the size up to which batches
+of a stream have no such task; `maxBytesPerTrigger`; `commitGroupId` names a consumer group in which the stream commits
+its progress; `startingOffsets=committed`; times such as `-10 minutes`; and the options that give values a type
+(`value_options`).
 
 `kafka.default.api.timeout.ms` is how long planning tries to reach a silent broker; it defaults to 10 s, so that a wrong
 address is reported soon. Tasks wait `kafkaConsumer.pollTimeoutMs` for the next record.
@@ -72,9 +73,17 @@ READ = frozenset(
 ENDINGS = frozenset({"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"})
 BATCH_ONLY = ENDINGS | {"pushdown"}
 STREAM_ONLY = frozenset(
-    {"commitGroupId", "maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"}
+    {
+        "commitGroupId",
+        "maxBytesPerTrigger",
+        "maxOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "minOffsetsPerTrigger",
+        "prefetchRecords",
+    }
 )
 WITHOUT_EFFECT = frozenset({"groupIdPrefix"})
+PREFETCH_RECORDS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +118,8 @@ class StreamOptions:
     """How long `min_offsets` may delay a batch."""
     max_bytes: int | None
     commit_group: str | None
+    prefetch_records: int
+    """Batches of at most so many records are read where the stream is planned."""
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -143,6 +154,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         max_delay_ms=duration_ms("maxTriggerDelay", options.get("maxtriggerdelay", "15m")),
         max_bytes=optional_number(options, "maxBytesPerTrigger", least=1),
         commit_group=_group(options, "commitGroupId"),
+        prefetch_records=number(options, "prefetchRecords", PREFETCH_RECORDS, least=0),
     )
 
 

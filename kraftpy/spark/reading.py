@@ -46,18 +46,24 @@ def read_partition(options: ReadOptions, partition: InputPartition, to_batches: 
         return
     with connect(options.client, timeout_ms=options.poll_timeout_ms) as broker:
         for each in partition.ranges:
-            yield from _read_range(options, broker, each, to_batches)
+            yield from read_range(options, broker, each, to_batches)
 
 
-def _read_range(
-    options: ReadOptions, broker: RangeReader, wanted: OffsetRange, to_batches: ToBatches
+def read_range(
+    options: ReadOptions,
+    broker: RangeReader,
+    wanted: OffsetRange,
+    to_batches: ToBatches,
+    *,
+    fetch_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
+    """Read the records of one range, about `fetch_bytes` at a time. Raises DataLossError, KafkaError, CorruptBatch."""
     where = TopicPartition(wanted.topic, wanted.partition)
     position = wanted.start
     retries = options.offset_retries
     while position < wanted.end:
         try:
-            for chunk in broker.read(where, position, wanted.end, topic_id=wanted.topic_id):
+            for chunk in broker.read(where, position, wanted.end, topic_id=wanted.topic_id, fetch_bytes=fetch_bytes):
                 for records in _decode(chunk, position, wanted.end):
                     yield from to_batches(records, where)
                     position = records.next_offset

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -84,8 +85,12 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
     return kind(options, schema)
 
 
-def to_partitions(options: ReadOptions, ranges: Sequence[OffsetRange]) -> list[RangesPartition]:
-    """Divide ranges into as many Spark partitions as the options ask for."""
+def to_partitions(
+    options: ReadOptions, ranges: Sequence[OffsetRange], *, at_most: int | None = None
+) -> list[RangesPartition]:
+    """Divide ranges into as many Spark partitions as the options ask for, or else into `at_most` if that is less."""
+    if options.min_partitions is None and options.max_partitions is None and at_most is not None:
+        options = replace(options, max_partitions=at_most)
     groups = divide(
         ranges,
         min_partitions=options.min_partitions,

@@ -7,8 +7,12 @@ The `start` that Spark passes is the end of the last finished batch. It is commi
 query's lag shows like any consumer's. A failed commit is logged; the checkpoint alone decides what is read.
 
 A trigger that is always ready would ask about 85 times a second. An answer of "nothing new" therefore takes
-`kafka.fetch.max.wait.ms` (half a second); during that time, brokers are asked every `POLL_INTERVAL_MS` for their end
-offsets only.
+`kafka.fetch.max.wait.ms` (half a second); during that time a Fetch waits at each broker for the next record. With more
+than `MOST_WATCHED` partitions, or if a batch waits for `minOffsetsPerTrigger`, brokers are asked for their end offsets
+instead, every `POLL_INTERVAL_MS`.
+
+A batch of few records is read here, and handed over with its plan (`prefetch`); a larger one in few tasks, as long as
+that is quick (`pace`).
 
 The stream waits for unreachable brokers and moving leaders: `1 + fetchOffset.numRetries` times
 `kafka.default.api.timeout.ms` here, and `kafkaConsumer.pollTimeoutMs` without a record in tasks.
@@ -25,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -51,8 +55,9 @@ from kraftpy.spark.offsets import (
     wanted_topics,
 )
 from kraftpy.spark.options import parse_stream_options
-from kraftpy.spark.progress import GroupProgress
-from kraftpy.spark.reading import read_partition
+from kraftpy.spark.pace import Pace, few_tasks
+from kraftpy.spark.prefetch import Handover, Prefetch
+from kraftpy.spark.reading import RangesPartition, read_partition
 from kraftpy.spark.source import batches_of, to_partitions
 from kraftpy.spark.stream_offsets import (
     BrokerOffsets,
@@ -69,20 +74,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from kraftpy.spark.progress import GroupProgress
+
 logger = logging.getLogger("kraftpy.spark")
 
 POLL_INTERVAL_MS = 100
+MOST_WATCHED = 1_000
+"""How many partitions the Fetches that wait for records may name."""
 SAMPLE_BYTES = 64 << 10
 """How many bytes of a partition are read to estimate the size of its offsets."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Handover, SupportsTriggerAvailableNow):
     """Plans micro-batches in one process; others read them. Pickled as a whole for the tasks, before use."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Check both, without asking the broker. Raises OptionError."""
         self._options = parse_stream_options(options)
         self._to_batches = batches_of(self._options.read, schema)
+        self._prefetch = Prefetch(
+            self._options.read, schema, self._to_batches, most_records=self._options.prefetch_records
+        )
+        self._pace = Pace()
         self._delay: Delay | None = None
         if self._options.min_offsets is not None:
             self._delay = Delay(min_offsets=self._options.min_offsets, max_delay_ms=self._options.max_delay_ms)
@@ -121,6 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends, or `start` if there is nothing to read. Raises DataLossError."""
+        self._pace.asked(_monotonic_ms())
         at = from_json(start)
         self._commit(at)
         deadline_ms = _monotonic_ms() + self._options.read.client.fetch_max_wait_ms
@@ -133,8 +147,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of the batch between two offsets, without asking the broker."""
-        return to_partitions(self._options.read, ranges_between(from_json(start), from_json(end)))
+        """Return the tasks of the batch between two offsets: of a small one, a single task and its rows."""
+        self._handed_over = None
+        ranges = ranges_between(from_json(start), from_json(end))
+        if not self._pace.planned(ranges, _monotonic_ms()):
+            return to_partitions(self._options.read, ranges)
+        if self._prefetch.suits(ranges):
+            self._handed_over = self._prefetch.read(self._connected(), ranges)
+        if self._handed_over is not None:
+            return [RangesPartition(tuple(ranges))]
+        return to_partitions(self._options.read, ranges, at_most=few_tasks(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the records of one task. Raises DataLossError, KafkaError, CorruptBatch."""
@@ -236,11 +258,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait_for_records(self, seen: BrokerOffsets, deadline_ms: int) -> bool:
         """Wait until the ends of the logs have moved, or may have; return False if time is up first."""
         while (left_ms := deadline_ms - _monotonic_ms()) > 0:
-            time.sleep(min(POLL_INTERVAL_MS, left_ms) / 1000)
+            pause_ms = min(POLL_INTERVAL_MS, left_ms)
             try:
-                if seen.log_end and self._connected().latest(seen.log_end) != seen.log_end:
-                    return True
+                if self._delay is None and 0 < len(seen.log_end) <= MOST_WATCHED:
+                    asked_ms = _monotonic_ms()
+                    if self._connected().wait_beyond(seen.log_end, left_ms):
+                        return True
+                    time.sleep(max(0, asked_ms + pause_ms - _monotonic_ms()) / 1000)  # if it was answered too soon
+                else:
+                    time.sleep(pause_ms / 1000)
+                    if seen.log_end and self._connected().latest(seen.log_end) != seen.log_end:
+                        return True
             except KafkaError:
+                time.sleep(pause_ms / 1000)
                 return True  # the next call finds out, and is patient
         return False
 
@@ -249,6 +279,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.commit_group is None:
             return
         if self._group is None:
+            from kraftpy.spark.progress import GroupProgress  # here: it imports the whole client
+
             self._group = GroupProgress(self._options.read.client, self._options.commit_group)
         self._group.commit(at.offsets)
 

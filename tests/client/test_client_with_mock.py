@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 import uuid
 import warnings
 from collections.abc import Callable
@@ -211,6 +212,31 @@ async def test_the_range_reader_reads_exactly_the_range(mock_cluster: str) -> No
             reader.topics([topic_name()])
 
     await asyncio.to_thread(unknown)
+
+
+async def test_a_record_at_any_leader_ends_a_wait(mock_cluster: str) -> None:
+    """The requests that the others have not answered stay for the next wait, and its answer may be empty."""
+    topic = topic_name()
+    async with Producer(bootstrap_servers=mock_cluster) as producer:
+        for partition in range(4):
+            await producer.send(topic, b"first", partition=partition)
+        await producer.flush()
+        with RangeReader(mock_cluster) as reader:
+            ends = {TopicPartition(topic, partition): 1 for partition in range(4)}
+
+            def wait() -> None:
+                deadline = time.monotonic() + 60
+                while not reader.wait_beyond(ends, 500):
+                    assert time.monotonic() < deadline
+
+            leaders = {info.leader for info in (await asyncio.to_thread(reader.topics, [topic]))[topic].partitions}
+            assert len(leaders) > 1
+            for partition in range(4):
+                waiting = asyncio.create_task(asyncio.to_thread(wait))
+                await producer.send_and_wait(topic, b"later", partition=partition)
+                await waiting
+                ends[TopicPartition(topic, partition)] += 1
+                assert await asyncio.to_thread(reader.latest, ends) == ends
 
 
 async def test_a_range_that_outlives_its_reader_hangs_up(mock_cluster: str, recwarn: pytest.WarningsRecorder) -> None:

@@ -3,18 +3,17 @@
     python tests/compat/spark_connector_suite.py     exit status 1 if anything differs that is not documented
 
 Needs a JDK, Maven and a repository that has the connector (spark-sql-kafka-0-10): that of the installed PySpark or,
-if there is none, `BEFORE` in the same Spark; which one it was is printed. One broker holds topics that librdkafka
-filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its checkpoint
-with changes in between, the ends of its batches compared too, and each write goes to topics of either's own, which
-librdkafka reads. Differences by design (docs/how-to/spark.md) must be as documented. Part of `make compat`.
+if there is none, `spark_jars.BEFORE` in the same Spark; which one it was is printed. One broker holds topics that
+librdkafka filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its
+checkpoint with changes in between, the ends of its batches compared too, and each write goes to topics of either's own,
+which librdkafka reads; queries change hands. Differences by design (docs/how-to/spark.md) must be as documented. Part
+of `make compat`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -30,18 +29,16 @@ from pyspark.sql import DataFrame, Row, SparkSession
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "spark")]
 
+from compat.spark_jars import connector  # noqa: E402
 from compat.spark_topics import CODECS, DELETED_BEFORE, QUICK, Topics, numbered  # noqa: E402
 from session_of_tests import spark_session  # noqa: E402
 
+from kraftpy.spark.checkpoints import release  # noqa: E402
 from kraftpy.spark.java import find_java  # noqa: E402
 from kraftpy.spark.offsets import TOPIC_IDS  # noqa: E402
 from kraftpy.testing.cluster import EmbeddedBroker  # noqa: E402
 
 FORMATS = ("kafka", "kraftpy")
-ARTIFACTS = "spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2"
-"""The jars that Spark does not come with."""
-BEFORE = "4.2.0"
-"""A version that repositories have which lack that of the newest Spark."""
 BOUND_SECONDS = 180
 EARLIEST = {"startingOffsets": "earliest"}
 COMMITTED = {"kafka.isolation.level": "read_committed"}
@@ -291,6 +288,46 @@ class Suite:
             options = {"subscribe": "stream.a", **EARLIEST, "maxOffsetsPerTrigger": 10}
             self.run(kind, "once", options, once=True)
 
+    # --- checkpoints that change hands ------------------------------------------------------------------------------
+
+    def handovers(self) -> None:
+        """A query is continued by the other, and by the first again; also after a crash in the middle of a batch."""
+        for first, second in (FORMATS, FORMATS[::-1]):
+            for crashes in (False, True):
+                name = f"handover.{first}{'.crash' * crashes}"
+                self.topics.create(name, 2)
+                checkpoint = self.scratch / name
+                rows: dict[int, list[int]] = {}
+                for number, kind in enumerate((first, second, first)):
+                    self.topics.fill(name, numbered(number * 50, number * 50 + 50, partitions=2))
+                    if number and crashes:
+                        last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+                        last.unlink()
+                        last.with_name(f".{last.name}.crc").unlink()
+                    if number and kind == "kafka":
+                        release(checkpoint)
+                    self.run_into(rows, kind, name, checkpoint)
+                found = sorted(value for batch in rows.values() for value in batch)
+                right = found == list(range(150))
+                print(
+                    f"{'handover':<8} {name:<50} {len(found):>5} rows{'' if right else ': lost or doubled'}", flush=True
+                )
+                if not right:
+                    self.differences.append(f"{name}: {found}")
+
+    def run_into(self, rows: dict[int, list[int]], kind: str, topic: str, checkpoint: Path) -> None:
+        """One run of a query, whose batches replace those of the same number."""
+
+        def take(frame: DataFrame, number: int) -> None:
+            rows[number] = [int(row.value) for row in frame.select("value").collect()]
+
+        reader = self.spark.readStream.format(kind).option("kafka.bootstrap.servers", self.bootstrap)
+        stream = reader.options(subscribe=topic, maxOffsetsPerTrigger=20, **EARLIEST).load()
+        writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        if not query.awaitTermination(BOUND_SECONDS):
+            raise SystemExit(f"the stream of {topic} through {kind} did not end")
+
     # --- sinks ----------------------------------------------------------------------------------------------------
 
     def rows(self, kind: str) -> DataFrame:
@@ -394,21 +431,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def connector(scratch: Path) -> tuple[str, list[Path]]:
-    """Its version, and the jars."""
-    wanted = pyspark.__version__
-    shutil.copy(HERE / "java_spark" / "pom.xml", scratch)
-    words = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-    words.append(f"-DincludeArtifactIds={ARTIFACTS}")
-    for version in (wanted, BEFORE):
-        done = subprocess.run([*words, f"-Dconnector={version}"], cwd=scratch, capture_output=True, text=True)
-        if done.returncode == 0:
-            jars = sorted((scratch / "lib").glob("*.jar"))
-            found = next(path.stem for path in jars if path.name.startswith("spark-sql-kafka"))
-            return found.rpartition("_2.13-")[2], jars
-    raise SystemExit(f"no Kafka connector of Spark {wanted} could be fetched: {done.stdout}{done.stderr}")
-
-
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kraftpy-connector-") as directory:
         scratch = Path(directory)
@@ -419,7 +441,7 @@ def main() -> int:
             topics.fill_all(scratch / "broker" / "logs")
             with spark_session(find_java(os.environ, scratch), scratch / "spark", jars=jars) as spark:
                 suite = Suite(spark, topics, broker.bootstrap, scratch)
-                for part in (suite.batches, suite.streams, suite.sinks, suite.designs):
+                for part in (suite.batches, suite.streams, suite.handovers, suite.sinks, suite.designs):
                     part()
             topics.close()
     for line in suite.differences:

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -31,6 +32,8 @@ class Query:
         self.checkpoint: list[str] = []
         """Offsets: the first is the query's start, and each of the others the end of a batch."""
         self.batches: list[list[dict[str, Any]]] = []
+        self.handed_over: list[bool] = []
+        """For each batch, whether the planner read it."""
 
     def run(self, *, available_now: bool = True, once: bool = False, most: int = 1_000) -> list[list[dict[str, Any]]]:
         """The batches of one run, until there is nothing new."""
@@ -67,11 +70,31 @@ class Query:
             yield
 
     def read(self, planner: StreamReader, start: str, end: str) -> None:
-        """One batch: planned here, read by a reader that has gone through pickle."""
+        """One batch: planned here, read by a reader that has gone through pickle.
+
+        Spark takes a small batch's rows from the planner, or has them read if it has lost them: they must be the same.
+        """
         tasks = pickle.loads(pickle.dumps(StreamReader(self.options, self.schema)))
-        rows = []
-        for partition in pickle.loads(pickle.dumps(planner.partitions(json.loads(start), json.loads(end)))):
-            for batch in tasks.read(partition):
-                batch.validate(full=True)
-                rows += batch.to_pylist()
+        partitions = pickle.loads(pickle.dumps(planner.partitions(json.loads(start), json.loads(end))))
+        handed_over = planner.getCache(json.loads(start), json.loads(end)) if is_simple(planner) else None
+        rows = [row for partition in partitions for row in rows_of(tasks.read(partition))]
+        self.handed_over.append(handed_over is not None)
+        if handed_over is not None:
+            assert len(partitions) == 1
+            assert rows_of(handed_over) == rows
+        assert not is_simple(planner)
         self.batches.append(rows)
+
+
+def is_simple(planner: StreamReader) -> bool:
+    """Whether Spark's runner takes it for a simple reader, whose rows come with the plan."""
+    return isinstance(planner, _SimpleStreamReaderWrapper)
+
+
+def rows_of(batches: Iterator[Any]) -> list[dict[str, Any]]:
+    """The rows of Arrow batches that are whole."""
+    rows = []
+    for batch in batches:
+        batch.validate(full=True)
+        rows += batch.to_pylist()
+    return rows

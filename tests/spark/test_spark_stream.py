@@ -82,6 +82,25 @@ def wait_for(query: Any, reached: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("most", ["1000", "0"])
+def test_a_small_batch_comes_with_its_plan_in_one_task(
+    stream_of: Callable[..., Stream], topic_of: Filler, most: str
+) -> None:
+    """Spark reads the planner's rows, all columns of them, or has a task for each partition."""
+    headers = [("name", b"value"), ("none", None)]
+    topic = topic_of([{**each, "headers": headers} for each in numbered(30, partitions=3)], partitions=3)
+    stream = stream_of(topic, prefetchRecords=most, includeHeaders="true", maxOffsetsPerTrigger="15")
+    stream.frame = stream.frame.selectExpr("*", "spark_partition_id() as task")
+    progress = stream.drain()
+    assert stream.values() == list(range(30))
+    for batch in stream.batches:
+        assert {row["task"] for row in batch} == ({0} if most == "1000" else {0, 1, 2})
+        assert {row["partition"] for row in batch} == {0, 1, 2}
+        assert [[tuple(each) for each in row["headers"]] for row in batch] == [headers] * 15
+    assert progress[0]["sources"][0]["latestOffset"] == {topic: {"0": 10, "1": 10, "2": 10}}
+    assert sum(each["numInputRows"] for each in progress) == 30
+
+
 def test_available_now_drains_within_limits_and_shows_its_lag(
     stream_of: Callable[..., Stream], topic_of: Filler, kraftpy_server: EmbeddedBroker
 ) -> None:

@@ -119,7 +119,12 @@ class BlockingCluster:
         node = self._metadata.nodes.get(node_id)
         if node is None:
             raise BrokerUnreachable(f"broker {node_id} is unknown")
-        return self._take(node.host, node.port)
+        try:
+            return self._take(node.host, node.port)
+        except BrokerUnreachable as failed:
+            if (node.host, node.port) in self.options.addresses:
+                raise
+            raise BrokerUnreachable(f"{failed.message}; broker {node_id} advertises this address") from failed
 
     def _any(self) -> BlockingConnection:
         known = [(node.host, node.port) for node in self._metadata.nodes.values()]

@@ -10,12 +10,14 @@ Any failure closes the connection. Left out: use from two threads at once.
 from __future__ import annotations
 
 import random
+import selectors
 import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Mapping
 from struct import Struct
-from typing import Any
+from typing import Any, TypeVar
 
 from kraftpy.client.connection import (
     BrokerUnreachable,
@@ -37,6 +39,8 @@ from kraftpy.protocol.schema import decode
 
 RECEIVE_BUFFER_BYTES = 8 << 20
 _SIZE = Struct(">i")
+
+K = TypeVar("K")
 
 
 class BlockingConnection:
@@ -95,6 +99,15 @@ class BlockingConnection:
     def closed(self) -> bool:
         """True if the connection is closed."""
         return self._socket.fileno() < 0
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, so that a selector can wait for it."""
+        return self._socket.fileno()
+
+    @property
+    def has_bytes(self) -> bool:
+        """True if bytes of an answer have been received and decrypted already."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     @property
     def idle(self) -> bool:
@@ -216,3 +229,15 @@ class BlockingConnection:
             text = f"{self.name} did not answer within {self._timeout:g} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from failed
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.name} broke: {failed}") from failed
+
+
+def readable(connections: Mapping[K, BlockingConnection], timeout_s: float) -> list[K]:
+    """Return the names of connections whose answers have begun to arrive; wait for the first, until time is up."""
+    # What TLS has decrypted already is not seen by a selector.
+    found = [name for name, each in connections.items() if each.has_bytes]
+    if found:
+        return found
+    with selectors.DefaultSelector() as selector:
+        for name, each in connections.items():
+            selector.register(each, selectors.EVENT_READ, name)
+        return [key.data for key, _ in selector.select(timeout_s)]

@@ -7,8 +7,8 @@ a lost connection or a moved leader, it retries from the next offset; nothing is
 A gap within a range (compaction, transaction markers, control batches) is no loss. An offset below the log's start is:
 it raises `OffsetOutOfRange`, as does an end beyond what the log holds once `default_api_timeout_ms` have passed.
 
-Left out: following a log as it grows (use `Consumer`), nearest replicas (KIP-392), fetch sessions (one partition at a
-time has nothing to save).
+Left out: following a log as it grows (`wait_beyond` only tells that it has; use `Consumer`), nearest replicas
+(KIP-392), fetch sessions (one partition at a time has nothing to save).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kraftpy.client.offsets import Found, list_offsets_request, read_list_offset
 from kraftpy.client.options import one_of, whole
 from kraftpy.client.ranges.cluster import BlockingCluster
 from kraftpy.client.ranges.cluster import UnknownTopic as UnknownTopic
-from kraftpy.client.ranges.connection import BlockingConnection
+from kraftpy.client.ranges.connection import BlockingConnection, readable
 from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -84,6 +84,8 @@ class RangeReader(BlockingCluster):
         self._isolation = IsolationLevel[isolation_level.upper()]
         self._fetch_bytes = max_partition_fetch_bytes
         self._wait_ms = fetch_max_wait_ms
+        self._waiting: dict[int, BlockingConnection] = {}
+        """By node, connections that owe `wait_beyond` an answer."""
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
@@ -128,22 +130,78 @@ class RangeReader(BlockingCluster):
             found[partition] = result
         return found
 
+    def wait_beyond(self, offsets: Mapping[TopicPartition, int], timeout_ms: int) -> bool:
+        """Wait until a partition has a record at or after its offset; return False if time is up, or sooner.
+
+        Each leader has one Fetch, which it answers when there is a record. Requests that are still unanswered in the
+        end stay for the next call. Raises `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`.
+        """
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for partition, offset in offsets.items():
+            by_leader.setdefault(self._leader(partition), {})[partition] = offset
+        for node_id in [each for each in self._waiting if each not in by_leader]:
+            self._waiting.pop(node_id).close()
+        try:
+            for node_id, wanted in by_leader.items():
+                if node_id not in self._waiting:
+                    self._waiting[node_id] = connection = self._to(node_id)
+                    request, high = self._request(wanted, timeout_ms, 1)
+                    connection.send(ApiKey.FETCH, request, connection.version(ApiKey.FETCH, high=high))
+            return self._take_answers(readable(self._waiting, timeout_ms / 1000))
+        except BaseException:
+            self._stop_waiting()
+            raise
+
+    def _take_answers(self, nodes: Iterable[int]) -> bool:
+        """Return whether one of these nodes has sent records. Raises the errors they have sent."""
+        found = False
+        for node_id in nodes:
+            with self._lent(self._waiting.pop(node_id)) as connection:
+                answer: FetchResponse = connection.receive()
+            parts = [data for topic in answer.responses for data in topic.partitions]
+            for error in (answer.error_code, *(data.error_code for data in parts)):
+                code = ErrorCode.of(error)
+                if code is not ErrorCode.NONE:
+                    self._metadata = replace(self._metadata, topics={})
+                    raise KafkaError(code)
+            found = found or any(data.records for data in parts)
+        return found
+
+    def _stop_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for connection in waiting.values():
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections. A second call does nothing."""
+        self._stop_waiting()
+        super().close()
+
     # --- ranges ---------------------------------------------------------------------------------------------------
 
     def read(
-        self, partition: TopicPartition, start_offset: int, end_offset: int, *, topic_id: bytes = ZERO_UUID
+        self,
+        partition: TopicPartition,
+        start_offset: int,
+        end_offset: int,
+        *,
+        topic_id: bytes = ZERO_UUID,
+        fetch_bytes: int | None = None,
     ) -> Iterator[Chunk]:
         """Yield the batches that hold `[start_offset, end_offset)`, in order.
 
+        Each request asks for `fetch_bytes`, by default `max_partition_fetch_bytes`; a larger batch comes all the same.
         With a `topic_id`, reads only that topic: if it was deleted and created again, raises `UnknownTopic`, provided
         that the broker has topic ids. Raises `OffsetOutOfRange`, `UnknownTopic`, `BrokerUnreachable`, another
         `KafkaError`.
         """
         if not 0 <= start_offset <= end_offset:
             raise ValueError(f"not a range of offsets: {start_offset} to {end_offset}")
-        return self._read(partition, start_offset, end_offset, topic_id)
+        return self._read(partition, start_offset, end_offset, topic_id, fetch_bytes or self._fetch_bytes)
 
-    def _read(self, partition: TopicPartition, start_offset: int, end_offset: int, topic_id: bytes) -> Iterator[Chunk]:
+    def _read(
+        self, partition: TopicPartition, start_offset: int, end_offset: int, topic_id: bytes, fetch_bytes: int
+    ) -> Iterator[Chunk]:
         """Read over one connection after another until the range is complete."""
         deadline, failures = self._deadline(), 0
         offset = start_offset
@@ -152,7 +210,7 @@ class RangeReader(BlockingCluster):
                 leader = self._leader(partition)
                 self._require_id(partition.topic, topic_id)
                 with self._lent(self._to(leader)) as connection:
-                    for chunk in self._stream(connection, partition, offset, end_offset):
+                    for chunk in self._stream(connection, partition, offset, end_offset, fetch_bytes):
                         if chunk.end_offset > offset:
                             offset, failures, deadline = chunk.end_offset, 0, self._deadline()
                             yield chunk
@@ -184,13 +242,12 @@ class RangeReader(BlockingCluster):
         return OffsetOutOfRange(partition, missing, start, end)
 
     def _stream(
-        self, connection: BlockingConnection, partition: TopicPartition, offset: int, end_offset: int
+        self, connection: BlockingConnection, partition: TopicPartition, offset: int, end_offset: int, fetch_bytes: int
     ) -> Generator[Chunk, None, None]:
         """Yield one answer after another, sending the next request before handing out an answer.
 
         A chunk that ends where it starts brought nothing. Raises the broker's errors as `KafkaError`.
         """
-        fetch_bytes = self._fetch_bytes
         self._ask(connection, partition, offset, fetch_bytes)
         while True:
             data = self._part(connection.receive(), partition)
@@ -214,31 +271,36 @@ class RangeReader(BlockingCluster):
             offset = next_offset
 
     def _ask(self, connection: BlockingConnection, partition: TopicPartition, offset: int, fetch_bytes: int) -> None:
-        info = self._metadata.partition(partition)
-        topic = self._metadata.topics.get(partition.topic)
-        topic_id = topic.topic_id if topic is not None else bytes(16)
-        high = 0x7FFF if any(topic_id) else _TOPIC_ID_VERSION - 1
+        request, high = self._request({partition: offset}, self._wait_ms, fetch_bytes)
+        connection.send(ApiKey.FETCH, request, connection.version(ApiKey.FETCH, high=high))
+
+    def _request(
+        self, offsets: Mapping[TopicPartition, int], wait_ms: int, fetch_bytes: int
+    ) -> tuple[FetchRequest, int]:
+        """Return a request for these partitions, and the highest version that can name their topics."""
+        topics: dict[str, FetchTopic] = {}
+        for (name, index), offset in offsets.items():
+            info = self._metadata.partition(TopicPartition(name, index))
+            topic = self._metadata.topics.get(name)
+            topic_id = topic.topic_id if topic is not None else ZERO_UUID
+            wanted = topics.setdefault(name, FetchTopic(topic=name, topic_id=topic_id, partitions=[]))
+            wanted.partitions.append(
+                FetchPartition(
+                    partition=index,
+                    current_leader_epoch=info.leader_epoch if info is not None else -1,
+                    fetch_offset=offset,
+                    partition_max_bytes=fetch_bytes,
+                )
+            )
         request = FetchRequest(
-            max_wait_ms=self._wait_ms,
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=fetch_bytes,
             isolation_level=self._isolation,
-            topics=[
-                FetchTopic(
-                    topic=partition.topic,
-                    topic_id=topic_id,
-                    partitions=[
-                        FetchPartition(
-                            partition=partition.partition,
-                            current_leader_epoch=info.leader_epoch if info is not None else -1,
-                            fetch_offset=offset,
-                            partition_max_bytes=fetch_bytes,
-                        )
-                    ],
-                )
-            ],
+            topics=list(topics.values()),
         )
-        connection.send(ApiKey.FETCH, request, connection.version(ApiKey.FETCH, high=high))
+        have_ids = all(any(topic.topic_id) for topic in topics.values())
+        return request, 0x7FFF if have_ids else _TOPIC_ID_VERSION - 1
 
     def _part(self, answer: FetchResponse, partition: TopicPartition) -> PartitionData:
         code = ErrorCode.of(answer.error_code)
