@@ -43,6 +43,8 @@ OURS = {
     "kraftpy.max.partitions",
     "kraftpy.max.producers",
     "kraftpy.share.coordinator.max.bytes",
+    "kraftpy.telemetry.max.bytes",
+    "kraftpy.telemetry.otlp.endpoint",
     "kraftpy.transaction.coordinator.max.bytes",
     "kraftpy.fetch.check.crcs",
     "kraftpy.fetch.zero.copy.min.bytes",

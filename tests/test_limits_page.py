@@ -22,6 +22,8 @@ from kraftpy.groups.streams.topology import MOST_TASKS
 from kraftpy.protocol.records import MAX_RECORD_HEADERS
 from kraftpy.security.json_web_tokens import MOST_JWKS_BYTES, MOST_TOKEN_BYTES
 from kraftpy.security.scram import LEAST_ITERATIONS, MOST_ITERATIONS
+from kraftpy.telemetry.instances import MAX_INSTANCES, MAX_SUBSCRIPTIONS
+from kraftpy.telemetry.otlp import MAX_POINTS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
 ROWS = [
@@ -54,6 +56,9 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "size of an OAUTHBEARER token": f"{MOST_TOKEN_BYTES // 1024} KiB",
         "size of a JWKS document with the keys for tokens": f"{MOST_JWKS_BYTES >> 20} MiB",
         "wait for the key that a token names": f"{MOST_WAIT_SECONDS:g} s",
+        "data points of a push": f"{MAX_POINTS:,}",
+        "clients that push metrics": f"{MAX_INSTANCES:,}",
+        "subscriptions to metrics of clients": f"{MAX_SUBSCRIPTIONS:,}",
         "unknown keys that are remembered": f"{MISSING_KEYS}, for {MISSING_SECONDS:g} s",
     }
     for what, value in fixed.items():

@@ -87,7 +87,7 @@ def test_its_metadata_is_the_project_s(wheel: Path) -> None:
 
 def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> None:
     """Else it works only where something else happens to have installed it."""
-    extras = ("", "security", "kerberos", "spark", "avro", "load", "delta", "iceberg", "pipelines", "demo")
+    extras = ("", "security", "kerberos", "spark", "avro", "load", "metrics", "delta", "iceberg", "pipelines", "demo")
     required: dict[str, set[str]] = {extra: set() for extra in extras}
     for line in _metadata(wheel).get_all("Requires-Dist", []):
         match = re.match(r"([\w.-]+)", line)
@@ -110,6 +110,8 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
         "kraftpy/spark/load": load,
         "kraftpy/cli/load.py": load | required["iceberg"],
         "kraftpy/spark/": spark,
+        "kraftpy/telemetry/store.py": base | required["metrics"],
+        "kraftpy/broker/telemetry.py": base | required["metrics"],
         "kraftpy/testing/pytest_plugin.py": base | {"pytest"},  # which is who loads it
         "kraftpy/client/ranges/columns.py": spark,
         "pyspark_kraftpy/": spark,

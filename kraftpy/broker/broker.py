@@ -56,6 +56,7 @@ from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.startup import StartupError, let_many_wait, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
+from kraftpy.broker.telemetry import Telemetry
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
 from kraftpy.broker.transactions.producer_ids import ProducerIds
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
         share_groups,
         share_state,
         streams_groups,
+        telemetry,
         topics,
         transactions,
     )
@@ -201,6 +203,7 @@ class Broker:
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
         )
+        self.telemetry = Telemetry(config, clock, lambda: self.image, self.complaints)
         self.own_requests = OwnRequests(self)
         queues = DeadLetterQueues(
             lambda: self.config,
@@ -340,6 +343,7 @@ class Broker:
             shards.reconcile()
         self.log_moves.resume()
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
+        loops["client metrics"] = self.telemetry.run
         loops["pruning"] = self.share_coordinators.prune_forever
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
@@ -373,6 +377,7 @@ class Broker:
         self.peers.close()
         self.own_requests.close()
         self.share_states.close()
+        self.telemetry.stop()
         self.isr_proposals.stop()
         await self.fetchers.stop()
         is_clean = is_ready
@@ -438,24 +443,14 @@ class Broker:
         while not await self.metadata.wait_for(lambda: self.image.cluster_id is not None, _LOOK_AROUND_MS):
             refused = self.links is not None and self.links.refused_cluster is not None and not self.links.peers
             if refused or self.clock.monotonic_ms() > deadline:
-                raise StartupError(self._why_no_quorum())
+                from kraftpy.broker.metadata.configured_links import why_no_quorum
+
+                raise StartupError(why_no_quorum(self.config, self.links, self.directories))
         cluster_id = self.image.cluster_id
         assert cluster_id is not None
         await asyncio.to_thread(self.directories.adopt, cluster_id)
         if self.links is not None:
             self.links.cluster_id = cluster_id
-
-    def _why_no_quorum(self) -> str:
-        if self.links is None:
-            return f"{self.directories.paths[0]}: the metadata log could not be started"
-        if self.links.refused_cluster is not None:
-            return (
-                f"log.dirs: {self.directories.paths[0]} belongs to cluster {self.directories.cluster_id}, "
-                f"the quorum to cluster {self.links.refused_cluster}"
-            )
-        quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
-        connected = ", ".join(map(str, self.links.peers)) or "none"
-        return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
 
     async def _start_partitions(self) -> None:
         await self.lifecycle.register(self.advertised, self.directories)
@@ -494,6 +489,7 @@ class Broker:
             self.authorizer.follow(records)
         if not self.config.is_broker:
             return
+        await self.telemetry.follow(records)
         if records is None:
             await self.replica_manager.reconcile(self.image)
             for shards in self.shards:
@@ -559,6 +555,7 @@ class Broker:
             self.share_sessions.close(session)
             self.share_partitions.release(session.group_id, session.member_id)
         self.connection_limits.closed(connection)
+        self.telemetry.disconnected(connection)
 
 
 def _proof(broker: Broker) -> BrokerProof:
@@ -596,5 +593,6 @@ if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every
     _share_groups: type[share_groups.Broker] = Broker
     _share_state: type[share_state.Broker] = Broker
     _streams_groups: type[streams_groups.Broker] = Broker
+    _telemetry: type[telemetry.Broker] = Broker
     _topics: type[topics.Broker] = Broker
     _transactions: type[transactions.Broker] = Broker

@@ -313,6 +313,11 @@ class BrokerConfig:
     group_streams_num_standby_replicas: int = _default("group.streams.num.standby.replicas")
     group_streams_session_timeout_ms: int = _default("group.streams.session.timeout.ms")
 
+    # Metrics of clients, and logs
+    telemetry_max_bytes: int = _default("telemetry.max.bytes")
+    kraftpy_telemetry_max_bytes: int = _default("kraftpy.telemetry.max.bytes")
+    kraftpy_telemetry_otlp_endpoint: str | None = _default("kraftpy.telemetry.otlp.endpoint")
+
     # Idempotent producers
     kraftpy_max_producers: int = _default("kraftpy.max.producers")
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
