@@ -54,6 +54,7 @@ from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
+from kraftpy.broker.slow_requests import SlowRequests
 from kraftpy.broker.startup import StartupError, let_many_wait, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.telemetry import Telemetry
@@ -203,6 +204,7 @@ class Broker:
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
         )
+        self.slow_requests = SlowRequests(config.kraftpy_slow_request_ms, self.complaints)
         self.telemetry = Telemetry(config, clock, lambda: self.image, self.complaints)
         self.own_requests = OwnRequests(self)
         queues = DeadLetterQueues(
@@ -343,8 +345,7 @@ class Broker:
             shards.reconcile()
         self.log_moves.resume()
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
-        loops["client metrics"] = self.telemetry.run
-        loops["pruning"] = self.share_coordinators.prune_forever
+        loops |= {"pruning": self.share_coordinators.prune_forever, "client metrics": self.telemetry.run}
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):
@@ -525,7 +526,8 @@ class Broker:
 
     async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
         if not self.connection_limits.must_prove(connection):
-            return await apis.answer(self, frame, connection.client_host, listener, connection)
+            work = apis.answer(self, frame, connection.client_host, listener, connection)
+            return await self.slow_requests.watched(work, frame, connection)
         if frame[:2] == _API_VERSIONS:
             response = await apis.answer(self, frame, connection.client_host, listener, connection)
             if not self.connection_limits.must_prove(connection):

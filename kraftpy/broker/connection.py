@@ -127,8 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         self.held_bytes = 0
         self.client_host = ""
         self.client_port = 0
-        self.software = ("", "")
-        """Name and version of the client's software, as it said itself (KIP-511); empty if it did not."""
+        self.software = ("unknown", "unknown")
+        """Name and version of the client's software, if it has told them (KIP-511)."""
         self.principal = ANONYMOUS
         """The identity that the other end has proved."""
         self.is_by_token = False

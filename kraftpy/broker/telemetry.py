@@ -183,12 +183,12 @@ _LABELS: Final = frozenset({"client_id", "client_software_name", "client_softwar
 
 def _client(instance_id: bytes, context: RequestContext) -> Client:
     connection = context.connection
-    software, version = ("", "") if connection is None else connection.software
+    software, version = ("unknown", "unknown") if connection is None else connection.software
     return Client(
         client_instance_id=shown(instance_id),
         client_id=_not_long(context.client_id),
-        client_software_name=_not_long(software) or None,
-        client_software_version=_not_long(version) or None,
+        client_software_name=_not_long(software),
+        client_software_version=_not_long(version),
         client_source_address=context.client_host.removeprefix("/"),
         client_source_port=None if connection is None else str(connection.client_port),
     )

@@ -315,6 +315,9 @@ class BrokerConfig:
 
     # Metrics of clients, and logs
     telemetry_max_bytes: int = _default("telemetry.max.bytes")
+    kraftpy_log_format: str = _default("kraftpy.log.format")
+    kraftpy_slow_request_ms: int = _default("kraftpy.slow.request.ms")
+    kraftpy_loop_stall_ms: int = _default("kraftpy.loop.stall.ms")
     kraftpy_telemetry_max_bytes: int = _default("kraftpy.telemetry.max.bytes")
     kraftpy_telemetry_otlp_endpoint: str | None = _default("kraftpy.telemetry.otlp.endpoint")
 

@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions and PushTelemetry (71, 72), KIP-714.
 
-Kafka serves them only if a class that receives client metrics is configured; this broker always receives them. Counters
-are asked for as growth since the last push ("delta temporality"), as Kafka does.
+Kafka advertises them only if a class that receives client metrics is configured; this broker always receives them.
+Counters are asked for as growth since the last push ("delta temporality"), as Kafka does.
 """
 
 from __future__ import annotations
