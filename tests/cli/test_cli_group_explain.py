@@ -1,4 +1,7 @@
-"""`kraftpy group explain`: each cause is made to happen, and is found."""
+"""`kraftpy group explain`: each cause is made to happen, and is found.
+
+The test of lost leaders has its own cluster, whose nodes it kills.
+"""
 
 from __future__ import annotations
 
