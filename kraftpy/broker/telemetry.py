@@ -84,7 +84,8 @@ class Telemetry:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
             now = self._clock.monotonic_ms()
             self._instances.expire(now)
-            self.values.expire(now)
+            async with self._reading:  # a thread may be keeping values
+                self.values.expire(now)
 
     def stop(self) -> None:
         """Stop sending to the collector."""

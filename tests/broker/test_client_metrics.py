@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import zlib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from broker_wire import StartBroker, ask, connect
@@ -27,6 +29,8 @@ from kraftpy.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kraftpy.protocol.messages.push_telemetry import PushTelemetryRequest
+from kraftpy.telemetry.instances import shown
+from kraftpy.telemetry.otlp import read
 
 METRICS = 16
 HERE = ApiKey.GET_TELEMETRY_SUBSCRIPTIONS
@@ -163,6 +167,47 @@ async def test_librdkafka_pushes_what_it_is_asked_for(tmp_path: Path) -> None:
             for sample in family.samples
         )
         await asyncio.to_thread(producer.close)
+
+
+class _Collector(BaseHTTPRequestHandler):
+    bodies: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the library's name
+        pass
+
+
+async def test_a_collector_gets_what_is_pushed(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Collector) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1/metrics"
+        async with running(tmp_path, f"kraftpy.telemetry.otlp.endpoint={url}") as broker:
+            address = broker.advertised[0]
+
+            def pushed() -> bytes:
+                with connect(f"{address.host}:{address.port}") as connection:
+                    found = _asked(connection)
+                    packed = compress(Compression.ZSTD, GAUGE)
+                    assert _pushed(connection, found, compression_type=Compression.ZSTD, metrics=packed) == 0
+                    return found.client_instance_id
+
+            instance_id = await asyncio.to_thread(pushed)
+            await until(lambda: _Collector.bodies)
+        server.shutdown()
+        thread.join()
+    (point,) = read(_Collector.bodies.pop()).points
+    assert (point.name, point.value) == ("a", 1.0)
+    assert dict(point.attributes) == {
+        "client_id": "test",
+        "client_instance_id": shown(instance_id),
+        "client_software_name": "unknown",
+        "client_software_version": "unknown",
+    }
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://c/", "http://", "http://a b/", "http://c:x/"])
