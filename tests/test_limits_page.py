@@ -24,6 +24,7 @@ from kraftpy.security.json_web_tokens import MOST_JWKS_BYTES, MOST_TOKEN_BYTES
 from kraftpy.security.scram import LEAST_ITERATIONS, MOST_ITERATIONS
 from kraftpy.telemetry.instances import MAX_INSTANCES, MAX_SUBSCRIPTIONS
 from kraftpy.telemetry.otlp import MAX_POINTS
+from kraftpy.telemetry.store import MOST_SAMPLES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
 ROWS = [
@@ -57,6 +58,7 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "size of a JWKS document with the keys for tokens": f"{MOST_JWKS_BYTES >> 20} MiB",
         "wait for the key that a token names": f"{MOST_WAIT_SECONDS:g} s",
         "data points of a push": f"{MAX_POINTS:,}",
+        "values of clients shown under one name": f"{MOST_SAMPLES:,}",
         "clients that push metrics": f"{MAX_INSTANCES:,}",
         "subscriptions to metrics of clients": f"{MAX_SUBSCRIPTIONS:,}",
         "unknown keys that are remembered": f"{MISSING_KEYS}, for {MISSING_SECONDS:g} s",

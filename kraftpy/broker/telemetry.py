@@ -161,6 +161,7 @@ class Telemetry:
             yield CounterMetricFamily(f"{name}_forwarded", "Pushes that the collector took.", self.forwarder.sent)
             yield CounterMetricFamily(f"{name}_lost", "Pushes that the collector did not take.", self.forwarder.lost)
         yield from self.values.collect()
+        yield GaugeMetricFamily(f"{name}_left_out", "Values too many to be shown.", self.values.left_out)
 
     def _take(self, instance_id: bytes, instance: Instance, codec: Compression, metrics: bytes) -> None:
         """Decompress, read and keep metrics; in a thread."""

@@ -8,7 +8,7 @@ import pytest
 from otlp_messages import CUMULATIVE, HISTOGRAM, attribute, counter, gauge, message, number, part, point, varint
 
 from kraftpy.telemetry.otlp import MAX_POINTS, MAX_TEXT, Malformed, Point, read, with_resource
-from kraftpy.telemetry.store import ClientValues, shown_name
+from kraftpy.telemetry.store import MOST_SAMPLES, ClientValues, shown_name
 
 pytest.importorskip("prometheus_client")
 
@@ -190,6 +190,20 @@ def test_what_clients_name_things_harms_nothing() -> None:
     assert all(line.startswith("kafka_client_") for line in samples), samples
     assert 'client_id="true"' in samples[0]
     assert "forged" not in text
+
+
+def test_one_name_has_a_bounded_number_of_values() -> None:
+    store = ClientValues(64 << 20)
+    for client in range(3):
+        points = [Point("a", "", "", (("n", str(each)),), 1.0, False, False) for each in range(MOST_SAMPLES // 2)]
+        store.keep(bytes([client]) * 16, {"client_id": str(client)}, points, 0, 100)
+    shown = _shown(store)
+    assert len(shown) == MOST_SAMPLES
+    assert store.left_out == MOST_SAMPLES // 2
+    assert not any("client_id=0" in name for name in shown)  # it pushed first
+    store.expire(100)
+    assert _shown(store) == {}
+    assert not store._families
 
 
 def test_names_are_shown_without_the_common_part() -> None:
