@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.telemetry.otlp import MAX_POINTS, Point
@@ -158,6 +159,7 @@ def shown_name(name: str) -> str:
     return PREFIX + _NOT_ALLOWED.sub("_", name.removeprefix(_COMMON)).strip("_")
 
 
+@lru_cache(1_024)
 def _label(name: str) -> str:
     label = _NOT_ALLOWED.sub("_", name).strip("_")
     return label if label and not label[0].isdigit() else f"attribute_{label}"
