@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Generator
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.connection import Connection
 
 T = TypeVar("T")
+_PACKAGE: Final = str(Path(__file__).parent.parent)
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +145,16 @@ def _place(work: Any) -> str:
     calls: list[str] = []
     while work is not None:
         code = getattr(work, "cr_code", None) or getattr(work, "gi_code", None)
-        if code is not None and "kraftpy" in code.co_filename:
+        if code is not None and code.co_filename.startswith(_PACKAGE) and code.co_name != "__await__":
             calls.append(code.co_qualname)
-        work = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
+        work = _inner(work)
     return " > ".join(calls[-_SHOWN_CALLS:]) or "a wait"
+
+
+def _inner(work: Any) -> Any:
+    """Return what a coroutine, generator or measuring wrapper awaits; None if it waits for a future."""
+    awaited = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None) or getattr(work, "_work", None)
+    frame = getattr(work, "gi_frame", None)
+    if awaited is None and frame is not None:
+        awaited = frame.f_locals.get("work")  # a wrapper's `__await__`, such as that of a quota's meter
+    return awaited

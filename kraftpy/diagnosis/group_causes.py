@@ -307,7 +307,7 @@ def _of_members(seen: Observed, group: GroupDescription) -> Iterator[Cause]:
             yield Cause(
                 name=NO_MEMBERS,
                 text=f"the group has no member: no consumer with group.id={seen.group_id} runs, or none could join"
-                + (f"; {seen.lag} offsets wait to be read" if seen.lag else ""),
+                + (f"; {_some(seen.lag, 'offset')} to be read" if seen.lag else ""),
             )
         return
     if group.state not in _SETTLED:
@@ -317,8 +317,8 @@ def _of_members(seen: Observed, group: GroupDescription) -> Iterator[Cause]:
         owned = sum(len(member.partitions) for member in group.members)
         yield Cause(
             name=IDLE_MEMBERS,
-            text=f"{len(idle)} of {len(group.members)} members have nothing to read: the group's topics have {owned} "
-            f"partitions that can be assigned; idle: {_members(idle)}",
+            text=f"{len(idle)} of {len(group.members)} members have nothing to read: only {_some(owned, 'partition')} "
+            f"can be assigned; idle: {_members(idle)}",
             stops=False,
             details={"members": [member.member_id for member in idle]},
         )
@@ -330,8 +330,8 @@ def _of_members(seen: Observed, group: GroupDescription) -> Iterator[Cause]:
         if name not in owners and place.committed is not None and lag and name not in seen.nothing_left:
             yield Cause(
                 name=NOT_ASSIGNED,
-                text=f"{name}: {lag} offsets wait to be read, but no member is assigned to it: no member subscribes to "
-                f"{name.topic}, or may see it",
+                text=f"{name}: {_some(lag, 'offset')} to be read, but no member is assigned to it: no member subscribes "
+                f"to {name.topic}, or may see it",
                 partition=name,
                 details={"lag": lag},
             )
@@ -367,7 +367,7 @@ def _of_owners(seen: Observed, owners: Mapping[TopicPartition, GroupMember]) -> 
         lag = sum(seen.after[name].lag or 0 for name in names)
         yield Cause(
             name=NOT_ADVANCING,
-            text=f"member {_member(member)} has {lag} offsets to read in {_names(names)}, but {at_all} in "
+            text=f"member {_member(member)} has {_some(lag, 'offset')} to read in {_names(names)}, but {at_all} in "
             f"{seen.seconds:.0f} s: it polls too rarely (max.poll.interval.ms will end its membership), cannot process "
             "what it reads, or does not commit",
             member=member_id,
@@ -504,6 +504,10 @@ def _members(members: Sequence[GroupMember], most: int = 5) -> str:
 def _names(names: Sequence[TopicPartition], most: int = 5) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _counts(counts: Counter[str]) -> str:

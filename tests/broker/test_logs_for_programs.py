@@ -18,6 +18,8 @@ from broker_wire import BOUND_SECONDS, StartBroker, ask, connect, create_topic
 from kraftpy.broker import stalls
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.log_lines import JsonFormatter, log_handler
+from kraftpy.broker.quotas.clients import Meter
+from kraftpy.broker.slicing import Slices
 from kraftpy.broker.slow_requests import SlowRequests
 from kraftpy.broker.stalls import StallWatch, watched
 from kraftpy.protocol.apis import ApiKey
@@ -130,6 +132,20 @@ async def test_a_slow_request_is_logged_with_where_its_time_went(caplog: pytest.
     message = record.getMessage()
     assert message.startswith("slow request: METADATA 12 of User:anna, client app at /10.0.0.7, 3 topics: "), message
     assert message.endswith(" ms in a wait")  # the functions of this test are not of the package
+
+
+async def test_waits_are_seen_through_the_meter_of_a_quota(caplog: pytest.LogCaptureFixture) -> None:
+    class Manager:
+        in_use = True
+
+    async def sliced() -> None:
+        slices = Slices()
+        await slices.apart(time.sleep, 0.06)
+
+    peer: Any = _Peer()
+    manager: Any = Manager()
+    await SlowRequests(30, Complaints()).watched(Meter(manager).run(sliced()), METADATA, peer)
+    assert caplog.text.rstrip().endswith("ms in Meter.run > Slices.apart")
 
 
 async def test_errors_and_cancellations_pass_through(caplog: pytest.LogCaptureFixture) -> None:

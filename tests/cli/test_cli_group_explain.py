@@ -149,7 +149,7 @@ def test_no_members(explain: Explain, admin: BlockingAdmin, broker: EmbeddedBrok
     admin.alter_group_offsets("alone", {TopicPartition(topic, 0): 1})
     (row,) = explain("alone")
     assert row["cause"] == "no-members"
-    assert "2 offsets wait to be read" in row["explanation"]
+    assert "2 offsets to be read" in row["explanation"]
 
 
 def test_only_markers_are_left(explain: Explain, admin: BlockingAdmin, broker: EmbeddedBroker, topic: str) -> None:
