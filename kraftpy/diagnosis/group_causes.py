@@ -330,8 +330,8 @@ def _of_members(seen: Observed, group: GroupDescription) -> Iterator[Cause]:
         if name not in owners and place.committed is not None and lag and name not in seen.nothing_left:
             yield Cause(
                 name=NOT_ASSIGNED,
-                text=f"{name}: {_some(lag, 'offset')} to be read, but no member is assigned to it: no member subscribes "
-                f"to {name.topic}, or may see it",
+                text=f"{name}: {_some(lag, 'offset')} to be read, but no member is assigned to it: none subscribes to "
+                f"{name.topic}, or may see it",
                 partition=name,
                 details={"lag": lag},
             )
