@@ -119,14 +119,13 @@ class Telemetry:
             size=len(metrics),
             most_bytes=self.most_bytes,
         )
-        was_readable = False
         try:
             if metrics:
                 self._loop = asyncio.get_running_loop()
                 async with self._reading:
                     await asyncio.to_thread(self._take, instance_id, instance, Compression(compression), metrics)
-            was_readable = True
         except (KafkaError, Malformed) as error:
+            self._instances.pushed(instance, was_readable=False)
             self._complaints.write(
                 logger,
                 logging.WARNING,
@@ -137,8 +136,7 @@ class Telemetry:
                 str(error),
             )
             raise KafkaError(ErrorCode.INVALID_RECORD) from error
-        finally:
-            self._instances.pushed(instance, was_readable=was_readable)
+        self._instances.pushed(instance, was_readable=True)
 
     def disconnected(self, connection: Connection) -> None:
         """Forget the instance whose connection has ended; its last values stay until they expire."""
