@@ -23,6 +23,9 @@ from kraftpy.groups.streams.topology import MOST_TASKS
 from kraftpy.protocol.records import MAX_RECORD_HEADERS
 from kraftpy.security.json_web_tokens import MOST_JWKS_BYTES, MOST_TOKEN_BYTES
 from kraftpy.security.scram import LEAST_ITERATIONS, MOST_ITERATIONS
+from kraftpy.telemetry.instances import MAX_INSTANCES, MAX_SUBSCRIPTIONS
+from kraftpy.telemetry.otlp import MAX_POINTS
+from kraftpy.telemetry.store import MOST_SAMPLES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
 ROWS = [
@@ -59,6 +62,10 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "a request of a monitor": f"{_MOST_REQUEST_BYTES // 1024} KiB",
         "time for a monitor's request to arrive": f"{_REQUEST_S:g} s",
         "time for the answer to a monitor": f"{_ANSWER_S:g} s",
+        "data points of a push": f"{MAX_POINTS:,}",
+        "values of clients shown under one name": f"{MOST_SAMPLES:,}",
+        "clients that push metrics": f"{MAX_INSTANCES:,}",
+        "subscriptions to metrics of clients": f"{MAX_SUBSCRIPTIONS:,}",
         "unknown keys that are remembered": f"{MISSING_KEYS}, for {MISSING_SECONDS:g} s",
     }
     for what, value in fixed.items():

@@ -113,6 +113,8 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
         "kraftpy/spark/load": load,
         "kraftpy/cli/load.py": load | required["iceberg"],
         "kraftpy/spark/": spark,
+        "kraftpy/telemetry/store.py": base | required["metrics"],
+        "kraftpy/broker/telemetry.py": base | required["metrics"],
         "kraftpy/testing/pytest_plugin.py": base | {"pytest"},  # which is who loads it
         "kraftpy/client/ranges/columns.py": spark,
         "pyspark_kraftpy/": spark,

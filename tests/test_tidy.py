@@ -34,6 +34,7 @@ PUBLIC = {
     "chaos.preloaded": "imported by the process from which simulations are forked",
     "kraftpy.audit.interceptor": "for users' producers and consumers",
     "kraftpy.__main__": "the command",
+    "kraftpy.broker.handler_protocols": "for type checkers",
     "kraftpy.cli.container": "docker/run and docker/Dockerfile",
     "kraftpy.demo.transformations.publish": "a part of the demo's pipeline",
     "kraftpy.demo.transformations.tables": "a part of the demo's pipeline",

@@ -36,7 +36,6 @@ from kraftpy.broker.metadata.config_changes import ConfigRoom
 from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.metadata.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.metadata.log import MetadataLog
-from kraftpy.broker.metadata.quorum_description import why_no_quorum
 from kraftpy.broker.metrics.starting import open_monitoring
 from kraftpy.broker.peers import Outgoing, Peers
 from kraftpy.broker.quotas.clients import ClientQuotaManager
@@ -56,8 +55,10 @@ from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
+from kraftpy.broker.slow_requests import SlowRequests
 from kraftpy.broker.startup import StartupError, check_descriptors, let_many_wait, opening, reason
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
+from kraftpy.broker.telemetry import Telemetry
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
 from kraftpy.broker.transactions.producer_ids import ProducerIds
@@ -79,34 +80,6 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.broker.handlers import (
-        acls,
-        cluster,
-        configs,
-        delegation_tokens,
-        fetch,
-        groups,
-        leaders,
-        log_dirs,
-        offsets,
-        own_requests,
-        pieces,
-        produce,
-        producers,
-        quorum,
-        quotas,
-        replica_fetch,
-        security,
-        share,
-        share_groups,
-        share_state,
-        streams_groups,
-        topics,
-        transactions,
-    )
-    from kraftpy.broker.handlers import (
-        metadata as metadata_handlers,
-    )
     from kraftpy.broker.metadata.transport import Links
     from kraftpy.broker.security.listeners import SecureListeners
 
@@ -210,6 +183,9 @@ class Broker:
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
         )
+        self.slow_requests = SlowRequests(config.kraftpy_slow_request_ms, self.complaints)
+        self.telemetry = Telemetry(config, clock, lambda: self.image, self.complaints)
+        self.metrics.register(self.telemetry)
         self.own_requests = OwnRequests(self)
         queues = DeadLetterQueues(
             lambda: self.config,
@@ -347,7 +323,7 @@ class Broker:
             shards.reconcile()
         self.log_moves.resume()
         loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
-        loops["pruning"] = self.share_coordinators.prune_forever
+        loops |= {"pruning": self.share_coordinators.prune_forever, "client metrics": self.telemetry.run}
         self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server, listener in zip(self._servers, self.config.client_listeners, strict=True):
             with opening(listener):
@@ -382,6 +358,7 @@ class Broker:
         self.peers.close()
         self.own_requests.close()
         self.share_states.close()
+        self.telemetry.stop()
         self.isr_proposals.stop()
         await self.fetchers.stop()
         is_clean = is_ready
@@ -448,6 +425,8 @@ class Broker:
         while not await self.metadata.wait_for(lambda: self.image.cluster_id is not None, _LOOK_AROUND_MS):
             refused = self.links is not None and self.links.refused_cluster is not None and not self.links.peers
             if refused or self.clock.monotonic_ms() > deadline:
+                from kraftpy.broker.metadata.configured_links import why_no_quorum
+
                 raise StartupError(why_no_quorum(self.config, self.links, self.directories))
         cluster_id = self.image.cluster_id
         assert cluster_id is not None
@@ -493,6 +472,7 @@ class Broker:
         self.metrics.follow(records)
         if not self.config.is_broker:
             return
+        await self.telemetry.follow(records)
         if records is None:
             await self.replica_manager.reconcile(self.image)
             for shards in self.shards:
@@ -529,7 +509,8 @@ class Broker:
 
     async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
         if not self.connection_limits.must_prove(connection):
-            return await apis.answer(self, frame, connection.client_host, listener, connection)
+            work = apis.answer(self, frame, connection.client_host, listener, connection)
+            return await self.slow_requests.watched(work, frame, connection)
         if frame[:2] == _API_VERSIONS:
             response = await apis.answer(self, frame, connection.client_host, listener, connection)
             if not self.connection_limits.must_prove(connection):
@@ -561,6 +542,7 @@ class Broker:
             self.share_sessions.close(session)
             self.share_partitions.release(session.group_id, session.member_id)
         self.connection_limits.closed(connection)
+        self.telemetry.disconnected(connection)
 
 
 def _proof(broker: Broker) -> BrokerProof:
@@ -571,30 +553,3 @@ def _proof(broker: Broker) -> BrokerProof:
         incarnation_id=broker.lifecycle.incarnation_id,
         key=lambda: bytes(32) if broker.links is None else broker.links.key_for(b"connections of brokers"),
     )
-
-
-if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every handler module
-    _acls: type[acls.Broker] = Broker
-    _cluster: type[cluster.Broker] = Broker
-    _configs: type[configs.Broker] = Broker
-    _delegation_tokens: type[delegation_tokens.Broker] = Broker
-    _fetch: type[fetch.Broker] = Broker
-    _groups: type[groups.Broker] = Broker
-    _leaders: type[leaders.Broker] = Broker
-    _log_dirs: type[log_dirs.Broker] = Broker
-    _metadata: type[metadata_handlers.Broker] = Broker
-    _offsets: type[offsets.Broker] = Broker
-    _own_requests: type[own_requests.Broker] = Broker
-    _pieces: type[pieces.Broker] = Broker
-    _produce: type[produce.Broker] = Broker
-    _producers: type[producers.Broker] = Broker
-    _quorum: type[quorum.Broker] = Broker
-    _quotas: type[quotas.Broker] = Broker
-    _replica_fetch: type[replica_fetch.Broker] = Broker
-    _security: type[security.Broker] = Broker
-    _share: type[share.Broker] = Broker
-    _share_groups: type[share_groups.Broker] = Broker
-    _share_state: type[share_state.Broker] = Broker
-    _streams_groups: type[streams_groups.Broker] = Broker
-    _topics: type[topics.Broker] = Broker
-    _transactions: type[transactions.Broker] = Broker

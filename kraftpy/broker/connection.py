@@ -136,6 +136,9 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.listener = ""
         """The listener that accepted it."""
+        self.client_port = 0
+        self.software = ("unknown", "unknown")
+        """Name and version of the client's software, if it has told them (KIP-511)."""
         self.principal = ANONYMOUS
         """The identity that the other end has proved."""
         self.is_by_token = False
@@ -165,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
+        self.client_port = peer[1] if isinstance(peer, tuple) else 0
         self._loop = asyncio.get_running_loop()
         self._next_arrival = PromptWait(self._loop)
         self.responses = ResponseWriter(self._transport, self._loop, self._memory, self._frames)

@@ -5,7 +5,8 @@ standard error says why; the exit status is 2 for anything a person can change (
 a disk that cannot be read or does not hold what was written. A later error of ours is survived (`containment`), unless
 this node's own state cannot be trusted any more. That, or the failure of a log directory the node cannot do without,
 ends it with a line and status 1. So does a stop that could not make everything durable, with a line for each thing it
-could not. On SIGUSR1 it prints its health, one line of JSON, on standard error.
+could not. On SIGUSR1 it prints its health, one line of JSON, on standard error. With `kraftpy.log.format=json`, all
+lines on standard error are JSON.
 """
 
 from __future__ import annotations
@@ -20,21 +21,20 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.garbage_collection import Collections
-from kraftpy.broker.log_limit import LineLimit
+from kraftpy.broker.log_lines import log_handler, say
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.security.audit import open_audit_log
+from kraftpy.broker.stalls import watched
 from kraftpy.broker.startup import StartupError
 from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
-from kraftpy.config.printing import printable, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -45,33 +45,11 @@ _LAST_SECONDS = 2.0
 """How long tasks that did not end with the broker may take to end."""
 
 
-class LineFormatter(logging.Formatter):
-    """Formats a record as one line, even if it quotes control characters; a traceback follows, indented."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Format the line, with control characters escaped, and without its middle if it is long."""
-        record.message = shortened(printable(shortened(record.message)))
-        return super().formatMessage(record)
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Format the traceback so that none of its lines looks like a record's."""
-        return "\n".join(
-            f"    {shortened(printable(shortened(line)))}" for line in super().formatException(ei).split("\n")
-        )
-
-
-def log_handler() -> logging.Handler:
-    """Return the handler of all log output: lines are short, printable, and limited per kind and minute."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(LineLimit())
-    return handler
-
-
 def run(config: BrokerConfig) -> int:
     """Serve until a signal stops it; return the process's exit status."""
     os.umask(0o077)  # files are for this user alone
-    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
+    handler = log_handler(config.kraftpy_log_format, config.node_id)
+    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[handler])
     _allow_many_files()
     with contextlib.suppress(OSError):  # the broker reports a limit that is too low
         keep_spare_descriptors(SPARES)
@@ -81,10 +59,10 @@ def run(config: BrokerConfig) -> int:
         status = 0 if asyncio.run(_serve(config)) else EXIT_FAILURE
     except* StartupError as errors:
         error = _first(errors)
-        print(f"kraftpy: {printable(str(error))}", file=sys.stderr)
+        say(config.kraftpy_log_format, config.node_id, "CRITICAL", str(error))
         status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
     except* (DirectoryFailed, Fatal) as errors:
-        print(f"kraftpy: {printable(str(_first(errors)))}", file=sys.stderr)
+        say(config.kraftpy_log_format, config.node_id, "CRITICAL", str(_first(errors)))
         status = EXIT_FAILURE
     return status
 
@@ -109,7 +87,8 @@ async def _serve(config: BrokerConfig) -> bool:
         listeners = ", ".join(f"{listener}" for listener in broker.advertised or broker.controller_address)
         seconds = _seconds_since_process_start()
         print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
-        await stop.wait()
+        with watched(config.kraftpy_loop_stall_ms / 1000):
+            await stop.wait()
         is_clean = await broker.stop()
         await _end_what_is_left()
         if count := broker.incidents.count:

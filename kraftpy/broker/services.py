@@ -4,7 +4,7 @@ Such a module declares its own protocol `Broker` at the top, for type checkers o
 
     class Broker(HasImage, HasSlices, Protocol): ...
 
-mypy verifies at the end of `broker.broker` that the real broker satisfies each of them. The capabilities here depend on
+mypy verifies in `broker.handler_protocols` that the real broker satisfies each of them. The capabilities here depend on
 no wing of the broker; those that do are in `handlers.services`.
 """
 

@@ -1,4 +1,4 @@
-"""`kraftpy group list|describe|alter|reset-offsets|delete`."""
+"""`kraftpy group list|describe|explain|alter|reset-offsets|delete`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import admin_client, bootstrap_option, run
+from kraftpy.cli.group_explain import explain
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
 from kraftpy.cli.places import time_option
@@ -89,6 +90,9 @@ def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> No
         return rows
 
     print_rows(run(bootstrap, work()), form, empty=nothing)
+
+
+group.add_command(explain)
 
 
 @group.command()

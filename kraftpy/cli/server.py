@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from kraftpy.broker.log_lines import say
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.config.printing import printable
 from kraftpy.config.texts import text_of
@@ -39,10 +40,9 @@ def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
     except ConfigError as error:
         print(f"kraftpy: {printable(str(error))}", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_SETTINGS) from None
-    for warning in warnings:
-        print(f"kraftpy: warning: {printable(warning)}", file=sys.stderr)
-    for note in notes:
-        print(f"kraftpy: info: {printable(note)}", file=sys.stderr)
+    for level, lines in (("WARNING", warnings), ("INFO", notes)):
+        for line in lines:
+            say(config.kraftpy_log_format, config.node_id, level, line)
 
     raise click.exceptions.Exit(_import_run()(config))
 

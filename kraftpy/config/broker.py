@@ -316,6 +316,14 @@ class BrokerConfig:
     group_streams_num_standby_replicas: int = _default("group.streams.num.standby.replicas")
     group_streams_session_timeout_ms: int = _default("group.streams.session.timeout.ms")
 
+    # Metrics of clients, and logs
+    telemetry_max_bytes: int = _default("telemetry.max.bytes")
+    kraftpy_log_format: str = _default("kraftpy.log.format")
+    kraftpy_slow_request_ms: int = _default("kraftpy.slow.request.ms")
+    kraftpy_loop_stall_ms: int = _default("kraftpy.loop.stall.ms")
+    kraftpy_telemetry_max_bytes: int = _default("kraftpy.telemetry.max.bytes")
+    kraftpy_telemetry_otlp_endpoint: str | None = _default("kraftpy.telemetry.otlp.endpoint")
+
     # Idempotent producers
     kraftpy_max_producers: int = _default("kraftpy.max.producers")
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")

@@ -465,6 +465,20 @@ transaction.state.log.min.isr                    int      2->1 1..
 transaction.state.log.segment.bytes              int      104857600 1..
     Segment size of __transaction_state.
 
+# Metrics of clients, and logs
+telemetry.max.bytes                              int      1048576 1..
+    Maximum size of the metrics that a client pushes, compressed or not.
+kraftpy.telemetry.max.bytes                      long     none->67108864 0..
+    Maximum memory of the last metrics of clients, which are kept for the metrics endpoint; 0 keeps none.
+kraftpy.telemetry.otlp.endpoint                  string   null
+    URL of an OpenTelemetry collector that the metrics of clients are sent to, as http://host:4318/v1/metrics.
+kraftpy.log.format                               string   none->text {text,json}
+    Lines of the log on standard error: text, or json for one JSON object per line.
+kraftpy.slow.request.ms                          int      none->-1 -1..
+    Time from which a request is logged, with where the time went; -1 logs and measures none.
+kraftpy.loop.stall.ms                            int      none->1000 0..
+    Time from which a stall of the event loop is logged, with what it does; 0 watches for none.
+
 # Idempotent producers
 kraftpy.max.producers                            int      none->200000 100..
     Maximum number of producer ids per broker, counted by partition; beyond it, those idle for longest expire early.

@@ -18,6 +18,7 @@ OVERRIDES: Final = "max.connections.per.ip.overrides"
 _CLEANER_BYTES: Final = 1 << 20
 _MOST_DIGITS: Final = 10
 _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*")
+_COLLECTOR: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z\-._]+)(:[0-9]{1,5})?(/[!-~]*)?")
 _RETENTION: Final = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 ASSIGNMENT_INTERVALS: Final = tuple(
     (f"group.{kind}.assignment.interval.ms", f"group.{kind}.min.assignment.interval.ms",
@@ -33,6 +34,7 @@ def check_together(value: Value) -> None:
     check_cleaner(value)
     check_connections(value)
     check_assignments(value)
+    check_collector(value)
 
 
 def check_logs(value: Value) -> None:
@@ -70,6 +72,14 @@ def check_assignments(value: Value) -> None:
             raise ConfigError(f"{name} must be greater than or equal to {least}")
         if value(name) > value(most):
             raise ConfigError(f"{name} must be less than or equal to {most}")
+
+
+def check_collector(value: Value) -> None:
+    """Check the URL of the collector of client metrics. Raises ConfigError."""
+    name = "kraftpy.telemetry.otlp.endpoint"
+    endpoint = value(name)
+    if endpoint is not None and _COLLECTOR.fullmatch(endpoint) is None:
+        raise ConfigError(f"{name}={endpoint} is not allowed: expected a URL as http://host:4318/v1/metrics")
 
 
 def parse_overrides(text: str) -> dict[str, int]:

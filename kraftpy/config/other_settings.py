@@ -87,8 +87,6 @@ metrics.recording.level                          string   INFO
     How detailed the metrics are.
 metrics.sample.window.ms                         long     30000 1..
     Time one sample covers.
-telemetry.max.bytes                              int      1048576 1..
-    Largest telemetry message a client may push.
 
 # Threads and queues of Kafka's own server
 background.threads                               int      10 1..

@@ -194,6 +194,8 @@ APIS: dict[int, Api] = {
         Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0),
         Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0),
         Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0),
+        Api(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, 0, 0),
+        Api(ApiKey.PUSH_TELEMETRY, 0, 0, 0),
         Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
         Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0),

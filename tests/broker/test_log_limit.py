@@ -11,7 +11,7 @@ from broker_wire import ask, connect, create_topic
 
 import kraftpy
 from kraftpy.broker.log_limit import LINES_PER_MINUTE, MOST_KINDS, LineLimit
-from kraftpy.broker.server import LineFormatter, log_handler
+from kraftpy.broker.log_lines import LineFormatter, log_handler
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kraftpy.testing.cluster import EmbeddedBroker

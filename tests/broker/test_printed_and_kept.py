@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from broker_wire import ask, connect, create_topic, produce_values
 
+from kraftpy.broker.log_lines import LineFormatter
 from kraftpy.broker.runtime import OsDirectory
-from kraftpy.broker.server import LineFormatter
 from kraftpy.cli.output import print_rows, say, write_lines
 from kraftpy.config import BrokerConfig, ConfigError, Origin, load
 from kraftpy.config.broker import BROKER_SETTINGS

@@ -40,6 +40,7 @@ UNKNOWN |= {"ShareFetch", "ShareAcknowledge", "InitializeShareGroupState", "Read
 UNKNOWN |= {"WriteShareGroupState", "DeleteShareGroupState", "ReadShareGroupStateSummary"}
 UNKNOWN |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
 UNKNOWN |= {"StreamsGroupTopologyDescriptionUpdate", "UnregisterController"}
+UNKNOWN |= {"GetTelemetrySubscriptions", "PushTelemetry"}
 UNKNOWN |= {f"{verb}DelegationToken" for verb in ("Create", "Renew", "Expire", "Describe")}
 """APIs that kafka-python does not have; kio does."""
 

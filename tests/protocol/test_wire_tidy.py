@@ -20,7 +20,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.schema import REQUIRED, Message, Struct, fields, parse_versions
 
 SPOKEN = [0, 1, 2, 3, *range(8, 52)]
-SPOKEN += [55, 57, 60, 61, 64, 65, 66, 68, 69, *range(74, 82), *range(83, 95)]
+SPOKEN += [55, 57, 60, 61, 64, 65, 66, 68, 69, 71, 72, *range(74, 82), *range(83, 95)]
 MODULES = [name for _, name, _ in pkgutil.iter_modules(messages.__path__)]
 
 each_api = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)

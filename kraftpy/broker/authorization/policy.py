@@ -198,6 +198,8 @@ RIGHTS: Final[dict[ApiKey, tuple[Need, ...]]] = {
         Need(_O.DESCRIBE, _R.GROUP, _EACH),
         Need(_O.DESCRIBE, _R.TOPIC, _EACH, "every assigned topic; one refusal refuses the group"),
     ),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (),
+    ApiKey.PUSH_TELEMETRY: (),
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(_O.DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         Need(_O.DESCRIBE, _R.TOPIC, _EACH, "topics are named; others are left out of a list of all"),

@@ -84,6 +84,8 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
         broker.node_id,
     ):
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[])
+    if context.connection is not None and context.api_version >= 3:
+        context.connection.software = (request.client_software_name, request.client_software_version)
     if context.connection is not None and request.client_software_name == SOFTWARE:
         context.connection.broker_claim = request.client_software_version
         if broker.connection_limits.must_prove(context.connection):

@@ -9,8 +9,7 @@ runtime (`config.dynamic`), for one broker or all; any other is refused (INVALID
 synonyms), KIP-339 (incremental), KIP-412 (loggers), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142
 (lists).
 
-Left out: client metrics themselves (KIP-714), so that subscriptions have no effect; loggers in AlterConfigs, as in
-Kafka.
+Left out: loggers in AlterConfigs, as in Kafka.
 """
 
 from __future__ import annotations

@@ -65,6 +65,8 @@ HANDLERS: dict[int, str] = {
     ApiKey.LIST_TRANSACTIONS: "transactions:list_transactions",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups:consumer_group_heartbeat",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "groups:consumer_group_describe",
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "telemetry:get_telemetry_subscriptions",
+    ApiKey.PUSH_TELEMETRY: "telemetry:push_telemetry",
     ApiKey.LIST_CONFIG_RESOURCES: "configs:list_config_resources",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
     ApiKey.STREAMS_GROUP_HEARTBEAT: "streams_groups:streams_group_heartbeat",

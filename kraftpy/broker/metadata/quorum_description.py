@@ -10,9 +10,7 @@ from kraftpy.broker.metadata.voter import Voter
 from kraftpy.ports import Clock
 
 if TYPE_CHECKING:
-    from kraftpy.broker.metadata.transport import Links
-    from kraftpy.broker.storage.directories import LogDirectories
-    from kraftpy.config import BrokerConfig
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +106,3 @@ def read_description(body: dict[str, Any]) -> QuorumDescription:
         observers=replicas(body["observers"]),
         addresses=dict(map(tuple, body["addresses"])),
     )
-
-
-def why_no_quorum(config: BrokerConfig, links: Links | None, directories: LogDirectories) -> str:
-    """Explain why a node that starts has found no cluster."""
-    if links is None:
-        return f"{directories.paths[0]}: the metadata log could not be started"
-    if links.refused_cluster is not None:
-        return (
-            f"log.dirs: {directories.paths[0]} belongs to cluster {directories.cluster_id}, "
-            f"the quorum to cluster {links.refused_cluster}"
-        )
-    quorum = config.controller_quorum_voters or config.controller_quorum_bootstrap_servers
-    connected = ", ".join(map(str, links.peers)) or "none"
-    return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
