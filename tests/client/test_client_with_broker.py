@@ -296,6 +296,27 @@ async def test_automatic_commits_stay_behind_what_is_being_worked_on(bootstrap: 
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("is_by_offset", [True, False])
+@pytest.mark.parametrize("is_member", [True, False])
+async def test_automatic_commits_take_nothing_back(
+    bootstrap: str, topic: str, is_member: bool, is_by_offset: bool
+) -> None:
+    """The application commits the record that it works on; the automatic commits that follow leave it at that."""
+    await fill(bootstrap, topic, 40)
+    group_id = f"group-{uuid.uuid4().hex[:8]}"
+    topics = (topic,) if is_member else ()
+    consumer = Consumer(*topics, bootstrap_servers=bootstrap, group_id=group_id, auto_commit_interval_ms=20, **QUICK)
+    if not is_member:
+        consumer.assign([TopicPartition(topic, 0)])
+    async with consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        worked_on = await asyncio.wait_for(anext(consumer), 30)
+        name = TopicPartition(topic, worked_on.partition)
+        await consumer.commit({name: 1} if is_by_offset else None)
+        for _ in range(10):  # many commits are due meanwhile
+            await asyncio.sleep(0.02)
+            assert (await admin.list_group_offsets(group_id))[name].offset == 1
+
+
 async def test_what_the_application_fails_at_is_not_committed(bootstrap: str, topic: str) -> None:
     await fill(bootstrap, topic, 40)
     group_id, handled = f"group-{uuid.uuid4().hex[:8]}", 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kraftpy.client.cluster import Cluster
 from kraftpy.client.consumer.fetcher import CommittedLookup, Fetcher
@@ -119,6 +119,13 @@ class RecordBuffer:
         for reader in self._handed_out:
             reader.done = reader.position
         self._handed_out.clear()
+
+    def finish(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Mark what the application has committed itself as finished, so that no automatic commit takes it back."""
+        for name, committed in offsets.items():
+            reader = self.readers.get(name)
+            if reader is not None and reader.done is not None and reader.position is not None:
+                reader.done = max(reader.done, min(committed.offset, reader.position))
 
     def forget_handed_out(self) -> None:
         """Forget what was handed out last: it will not be finished."""

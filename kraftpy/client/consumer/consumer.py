@@ -399,6 +399,7 @@ class Consumer:
         else:
             await self._cluster.retry(lambda: commit_offsets(self._cluster, group_id, wanted), group_id=group_id)
             self._interceptors.on_commit(wanted)
+        self._buffer.finish(wanted)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None
