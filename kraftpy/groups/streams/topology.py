@@ -420,11 +420,28 @@ def _copartition(
     for place in group.source_topic_regex:
         given += matches[subtopology.source_topic_regex[place]]
     made = [subtopology.repartition_source_topics[place].name for place in group.repartition_source_topics]
-    bound = {name: counts[name] for name in [*given, *(name for name in made if name in fixed)]}
-    if len(set(bound.values())) > 1:
-        differing = _some([f"{name}={count}" for name, count in sorted(bound.items())])
+    if given:
+        sources = {name: counts[name] for name in given}
+        count = _same_count(sources, sources)
+    elif promised := {name: counts[name] for name in made if name in fixed}:
+        count = _same_count(promised, {name: counts[name] for name in made})
+    else:
+        count = max((counts[name] for name in made), default=0)
+    for name in made:
+        if name in fixed and fixed[name] != count:
+            raise _NotReady(
+                INCORRECTLY_PARTITIONED_TOPICS,
+                f"Number of partitions [{fixed[name]}] of repartition topic [{name}] doesn't match number of partitions "
+                f"[{count}] of the source topic.",
+            )
+        counts[name] = count
+
+
+def _same_count(counts: Mapping[str, int], shown: Mapping[str, int]) -> int:
+    """Return the number of partitions that all of `counts` have. Raises _NotReady, which shows `shown`."""
+    found = set(counts.values())
+    if len(found) > 1:
+        differing = _some([f"{name}={count}" for name, count in sorted(shown.items())])
         detail = f"Following topics do not have the same number of partitions: [{{{differing}}}]"
         raise _NotReady(INCORRECTLY_PARTITIONED_TOPICS, detail)
-    count = next(iter(bound.values()), None) or max((counts[name] for name in made), default=0)
-    for name in made:
-        counts[name] = count
+    return found.pop()
