@@ -1,4 +1,4 @@
-"""The topics of a copartition group have the same number of partitions, or the status says which have not (KIP-1071)."""
+"""Topics of a copartition group have the same number of partitions, or the status says which have not (KIP-1071)."""
 
 from __future__ import annotations
 
