@@ -431,8 +431,8 @@ def _copartition(
         if name in fixed and fixed[name] != count:
             raise _NotReady(
                 INCORRECTLY_PARTITIONED_TOPICS,
-                f"Number of partitions [{fixed[name]}] of repartition topic [{name}] doesn't match number of partitions "
-                f"[{count}] of the source topic.",
+                f"Number of partitions [{fixed[name]}] of repartition topic [{name}] doesn't match "
+                f"number of partitions [{count}] of the source topic.",
             )
         counts[name] = count
 
