@@ -46,6 +46,28 @@ kraftpy_scrape_seconds summary
 kraftpy_scrape_longest_slice_seconds gauge
     The longest processor time for which a page has held the event loop without a pause, since the start.
     ! Above 0.05.
+kraftpy_client_metrics_instances gauge
+    Client instances that push metrics (KIP-714).
+kraftpy_client_metrics_held_bytes gauge
+    Memory of their last values.
+kraftpy_client_metrics_pushes_total counter
+    Pushes of clients.
+kraftpy_client_metrics_throttled_total counter
+    Requests of clients that came too early.
+    ! It grows fast: a client ignores the interval of its subscription.
+kraftpy_client_metrics_unknown_subscriptions_total counter
+    Pushes for a subscription that has changed: the client asks for the new one.
+kraftpy_client_metrics_unreadable_total counter
+    Pushes that could not be read.
+    ! It grows: the log says whose.
+kraftpy_client_metrics_left_out gauge
+    Values of clients that are too many to be shown.
+    ! Above 0: narrow the subscriptions.
+kraftpy_client_metrics_forwarded_total counter
+    Pushes that the collector of kraftpy.telemetry.otlp.endpoint took.
+kraftpy_client_metrics_lost_total counter
+    Pushes that it did not take.
+    ! It grows.
 kraftpy_collectors_failed_total counter
     Collectors whose metrics were left out of a page because of an error.
     ! It grows: the log says why.

@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kraftpy.spark.offsets import TOPIC_IDS
+from kraftpy.spark.offsets import STARTED_AT, TOPIC_IDS
 
 
 class CheckpointError(ValueError):
@@ -61,8 +61,8 @@ def _plain(lines: Sequence[str]) -> list[str]:
             offsets = json.loads(line)
         except ValueError:
             offsets = None  # "-" for a source without new records
-        if isinstance(offsets, dict) and TOPIC_IDS in offsets:
-            kept = {topic: each for topic, each in offsets.items() if topic != TOPIC_IDS}
+        if isinstance(offsets, dict) and not offsets.keys().isdisjoint((TOPIC_IDS, STARTED_AT)):
+            kept = {topic: each for topic, each in offsets.items() if topic not in (TOPIC_IDS, STARTED_AT)}
             line = json.dumps(kept, separators=(",", ":"))
         found.append(line)
     return found

@@ -27,6 +27,8 @@ NO_TOPIC_ID = bytes(16)
 
 TOPIC_IDS = "#topicIds"
 """The key, beside the topics, under which a stream's offsets keep topic ids; no topic can have this name."""
+STARTED_AT = "#startedAt"
+"""The key under which the end of a stream's first batch keeps where that batch began."""
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -220,7 +222,7 @@ def parse_partition_numbers(option: str, text: str, *, least: int) -> dict[Topic
     example = '{"topic": {"0": 23, "1": 345}}'
     result = {}
     for topic, numbers in _json_object(option, text, example).items():
-        if topic == TOPIC_IDS:  # the user copied it from a stream's progress
+        if topic in (TOPIC_IDS, STARTED_AT):  # the user copied it from a stream's progress
             continue
         if not isinstance(numbers, dict):
             raise OptionError(f"{option}: topic {topic!r} needs an object of partitions, like {example}")

@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,8 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
         self._delay: Delay | None = None
         if self._options.min_offsets is not None:
             self._delay = Delay(min_offsets=self._options.min_offsets, max_delay_ms=self._options.max_delay_ms)
+        self._started_at: StreamOffsets | None = None
+        """The offset that this reader gave as the start of a new query."""
         self._target: BrokerOffsets | None = None
         self._last_seen: BrokerOffsets | None = None
         self._broker: RangeReader | None = None
@@ -108,7 +111,12 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
     # --- called by Spark ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query starts. Raises UnknownTopicError, OptionError, ConnectionError."""
+        """Return where a new query starts, always the same. Raises UnknownTopicError, OptionError, ConnectionError.
+
+        Until the first batch is done, Spark asks for each trigger, and once more when it plans that batch.
+        """
+        if self._started_at is not None:
+            return to_json(self._started_at)
         options = self._options.read
         for warning in options.warnings:
             logger.warning("%s", warning)
@@ -117,7 +125,8 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
         if not isinstance(options.subscription, SubscribePattern):
             wanted_partitions(options.subscription, found)  # named topics must exist; a pattern may match later
         partitions = present_partitions(options.subscription, found)
-        return to_json(StreamOffsets.of(resolve(options.starting, partitions, lookup), lookup.topic_ids))
+        self._started_at = StreamOffsets.of(resolve(options.starting, partitions, lookup), lookup.topic_ids)
+        return to_json(self._started_at)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return one of the limits, because Spark passes on only one; `latestOffset` obeys all of them."""
@@ -141,8 +150,8 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
         while True:
             seen, position = self._compare(at)
             end = self._end_of_batch(at, seen, position, limit)
-            if to_json(end) != start:
-                return to_json(end)
+            if to_json(end) != to_json(replace(at, started_at=None)):
+                return to_json(replace(end, started_at=self._started_at) if at == self._started_at else end)
             if self._target is not None or not self._wait_for_records(seen, deadline_ms):
                 return start
 

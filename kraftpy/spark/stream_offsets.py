@@ -5,6 +5,9 @@ key that cannot be a topic's name: `{"#topicIds": {"topic": "<id as Kafka prints
 be distinguished from another one of the same name that was created while the query was down, and records would be
 skipped silently. The key is absent if brokers give no ids (before Kafka 2.8), and offsets without it are understood.
 
+The end of a query's first batch says where that batch began, under `#startedAt` in the same form. Spark does not keep
+it: if the query ends before that batch is done, Spark asks where a new one would start, which may be later.
+
 Invariants: equal offsets are equal text, because Spark compares texts to see if there is anything new; what is read
 between two offsets depends on these two alone, because after a crash Spark reads a batch again without asking. A
 partition that is new in the second offset therefore starts at 0, and so does one whose topic has another id there.
@@ -18,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kraftpy.spark.offsets import NO_TOPIC_ID, TOPIC_IDS, OffsetRange, Offsets
+from kraftpy.spark.offsets import NO_TOPIC_ID, STARTED_AT, TOPIC_IDS, OffsetRange, Offsets
 from kraftpy.types import TopicPartition
 
 
@@ -29,6 +32,8 @@ class StreamOffsets:
     offsets: Offsets
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
     """Topics with an unknown id are absent."""
+    started_at: StreamOffsets | None = None
+    """Where the batch that ends here began, if it is the query's first."""
 
     @classmethod
     def of(cls, offsets: Offsets, topic_ids: Mapping[str, bytes]) -> StreamOffsets:
@@ -50,6 +55,8 @@ def to_json(at: StreamOffsets) -> dict[str, Any]:
         result.setdefault(topic, {})[str(index)] = offset
     if at.topic_ids:
         result[TOPIC_IDS] = {topic: _id_text(topic_id) for topic, topic_id in sorted(at.topic_ids.items())}
+    if at.started_at is not None:
+        result[STARTED_AT] = to_json(at.started_at)
     return result
 
 
@@ -57,15 +64,18 @@ def from_json(found: Mapping[str, Any]) -> StreamOffsets:
     """Parse the output of `to_json`, from this run or an earlier one. Raises ValueError for anything else."""
     offsets: dict[TopicPartition, int] = {}
     ids: dict[str, bytes] = {}
+    started_at: StreamOffsets | None = None
     try:
         for topic, partitions in found.items():
             if topic == TOPIC_IDS:
                 ids = {name: _id_of(text) for name, text in partitions.items()}
+            elif topic == STARTED_AT:
+                started_at = from_json(partitions)
             else:
                 offsets.update({TopicPartition(topic, int(index)): int(to) for index, to in partitions.items()})
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"not an offset of a kraftpy stream: {found!r} ({error})") from None
-    return StreamOffsets(offsets=offsets, topic_ids=ids)
+    return StreamOffsets(offsets=offsets, topic_ids=ids, started_at=started_at)
 
 
 def _id_text(topic_id: bytes) -> str:
@@ -94,6 +104,7 @@ def first_offset(start: StreamOffsets, end: StreamOffsets, where: TopicPartition
 
 def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     """Return the ranges of a batch from `start` to `end`, sorted."""
+    start = end.started_at or start
     ranges = []
     for where, last in sorted(end.offsets.items()):
         first = first_offset(start, end, where)

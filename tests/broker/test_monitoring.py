@@ -32,6 +32,8 @@ NEEDS_MORE = (
     "kafka_server_sharepartitionmetrics_",  # a share group
     "kafka_server_transaction_coordinator_metrics_transaction_count",  # a transaction
     "kafka_server_fetcherlagmetrics_",  # a follower
+    "kraftpy_client_metrics_forwarded",  # a collector of OpenTelemetry's
+    "kraftpy_client_metrics_lost",
     "kraftpy_log_sync_rounds",  # a sync
     "kraftpy_log_sync_waiting",
     "kafka_consumergroup_",  # a group

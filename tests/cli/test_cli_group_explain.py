@@ -261,7 +261,10 @@ def test_a_rebalance_loop(explain: Explain, broker: EmbeddedBroker, topic: str) 
         thread = threading.Thread(target=come_and_go)
         thread.start()
         try:
+            deadline = time.monotonic() + BOUND_SECONDS
             rows = explain("restless", "--watch", "5")
+            while "rebalance-loop" not in {row["cause"] for row in rows} and time.monotonic() < deadline:
+                rows = explain("restless", "--watch", "5")
         finally:
             end.set()
             thread.join(BOUND_SECONDS)

@@ -58,6 +58,8 @@ class Query:
         if not self.checkpoint:
             self.checkpoint.append(json.dumps(planner.initialOffset()))
         elif len(self.checkpoint) - 1 > len(self.batches):  # crashed within a batch
+            if len(self.checkpoint) == 2:  # Spark has not kept where the first batch began
+                self.checkpoint[0] = json.dumps(planner.initialOffset())
             self.read(planner, self.checkpoint[-2], self.checkpoint[-1])
             yield
         while True:

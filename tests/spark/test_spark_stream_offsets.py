@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,17 @@ def test_text_and_back(offsets: dict[TopicPartition, int], topic_id: bytes) -> N
     text = json.dumps(to_json(whole))
     assert from_json(json.loads(text)) == whole
     assert json.dumps(to_json(from_json(json.loads(text)))) == text
+
+
+def test_the_end_of_a_first_batch_says_where_it_began() -> None:
+    start, end = at({A0: 5}, a=OLD), replace(at({A0: 9, B0: 2}, a=OLD), started_at=at({A0: 5}, a=OLD))
+    text = json.dumps(to_json(end))
+    assert text.endswith('"#startedAt": {"a": {"0": 5}, "#topicIds": {"a": "AAAAAAAAAAAAAAAAAAAAAQ"}}}')
+    assert from_json(json.loads(text)) == end
+    assert ranges_between(at({A0: 8}, a=OLD), end) == ranges_between(start, replace(end, started_at=None))
+    assert ranges_between(end, at({A0: 11, B0: 2}, a=OLD)) == ranges_between(
+        at({A0: 9, B0: 2}, a=OLD), at({A0: 11, B0: 2}, a=OLD)
+    )
 
 
 def test_only_ids_that_are_known_and_needed_are_kept() -> None:

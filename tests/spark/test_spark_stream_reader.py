@@ -13,6 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 from driving import Query
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from transactional_topics import ENDINGS, write_ending
 
 from kraftpy.cli import cli
@@ -237,7 +238,7 @@ def test_a_pattern_matches_no_internal_topic(query_of: Callable[..., Query], top
     query_of(topic, commitGroupId=f"{topic}-g").run()  # now there are committed offsets
     query = query_of(None, subscribePattern=f"{topic}|__.*")
     query.run()
-    assert set(json.loads(query.checkpoint[-1])) == {topic, "#topicIds"}
+    assert set(json.loads(query.checkpoint[-1])) == {topic, "#topicIds", "#startedAt"}
     named = query_of("__consumer_offsets")
     named.run()
     assert named.rows()
@@ -266,6 +267,38 @@ def test_a_crashed_batch_is_read_again_from_its_offsets(
     replayed, *_ = query.run()
     assert replayed == lost
     assert values(query.rows()) == list(range(20))
+
+
+def test_a_crashed_first_batch_begins_where_it_began(
+    query_of: Callable[..., Query], topic_of: Filler, produce: Callable[..., None]
+) -> None:
+    """Spark keeps no start of a first batch, and asks again where the query would start: behind it, by then."""
+    topic = topic_of(numbered(10))
+    query = query_of(topic, startingOffsets="latest")
+    planner = StreamReader(query.options, query.schema)
+    start = planner.initialOffset()
+    produce(topic, 5, start=10)
+    query.checkpoint = [json.dumps(start), json.dumps(planner.latestOffset(start, ReadAllAvailable()))]
+    planner.stop()
+    produce(topic, 5, start=15)
+    replayed, *_ = query.run()
+    assert values(replayed) == list(range(10, 15))
+    assert values(query.rows()) == list(range(10, 20))
+    assert ["#startedAt" in json.loads(each) for each in query.checkpoint] == [False, True, False]
+    assert query.run() == []
+
+
+def test_a_new_query_starts_at_one_place(
+    query_of: Callable[..., Query], topic_of: Filler, produce: Callable[..., None]
+) -> None:
+    """Spark asks for it before each batch until one is done, and again when it plans that."""
+    topic = topic_of(numbered(10))
+    query = query_of(topic, startingOffsets="latest")
+    planner = StreamReader(query.options, query.schema)
+    start = planner.initialOffset()
+    produce(topic, 5, start=10)
+    assert planner.initialOffset() == start
+    planner.stop()
 
 
 # Loss ----------------------------------------------------------------------------------------------------------------
