@@ -119,6 +119,7 @@ def test_compaction_is_no_loss(start_broker: BrokerFactory) -> None:
         produce(broker.bootstrap, "t", [(b"k%d" % (n % 2), b"%d" % n + b" " * 300_000)])
     left = rows_left(broker)
     query = query_of(broker.bootstrap, "t", maxOffsetsPerTrigger="3")
+    query.is_compacted = True
     query.run()
     assert json.loads(query.checkpoint[-1])["t"] == {"0": 20}
     assert len(query.batches) == 7
@@ -131,6 +132,7 @@ def rows_left(broker: EmbeddedBroker) -> set[int]:
     deadline = time.monotonic() + 60
     while True:
         query = query_of(broker.bootstrap, "t")
+        query.is_compacted = True
         query.run()
         found: list[Any] = numbers(query)
         if found[0] > 0 and len(found) < 15:
