@@ -104,7 +104,8 @@ def first_offset(start: StreamOffsets, end: StreamOffsets, where: TopicPartition
 
 def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     """Return the ranges of a batch from `start` to `end`, sorted."""
-    start = end.started_at or start
+    if end.started_at is not None and start.started_at is None:  # the first batch, not an empty one after it
+        start = end.started_at
     ranges = []
     for where, last in sorted(end.offsets.items()):
         first = first_offset(start, end, where)

@@ -62,6 +62,7 @@ def test_the_end_of_a_first_batch_says_where_it_began() -> None:
     assert text.endswith('"#startedAt": {"a": {"0": 5}, "#topicIds": {"a": "AAAAAAAAAAAAAAAAAAAAAQ"}}}')
     assert from_json(json.loads(text)) == end
     assert ranges_between(at({A0: 8}, a=OLD), end) == ranges_between(start, replace(end, started_at=None))
+    assert ranges_between(end, end) == []
     assert ranges_between(end, at({A0: 11, B0: 2}, a=OLD)) == ranges_between(
         at({A0: 9, B0: 2}, a=OLD), at({A0: 11, B0: 2}, a=OLD)
     )
