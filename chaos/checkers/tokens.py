@@ -34,7 +34,7 @@ _CHANGES: Final = ("create-token", "renew-token", "end-token")
 
 @dataclass(slots=True)
 class _Token:
-    """What is known of a token: its changes, in order of their invocations."""
+    """The known changes of a token, in order of their invocations."""
 
     latest_ns: int
     """No renewal goes beyond this."""

@@ -2,7 +2,7 @@
 
 Both log in with a password and send Produce requests, one at a time: the greedy one as fast as it gets answers, which
 tell it to wait and which it ignores, the polite one at a fifth of its quota. They may not write anywhere: a broker
-counts the bytes of a request before it decides about rights, so each answer, whatever it says, is of bytes that got
+counts the bytes of a request before it decides about rights, so even a refusal stands for bytes that got
 through. The administrator's side of it, setting the quotas, is done first.
 
 When all is quiet, `final_sends` lets both send to each broker once more.

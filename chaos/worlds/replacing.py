@@ -1,7 +1,7 @@
 """Replaces methods of the product's classes for as long as a simulation runs.
 
-A compiled class calls its own methods, whatever stands in their place. It is refused therefore, unless nothing is to be
-replaced: runs of a seed on compiled and on other modules can be compared in this way, and their histories are equal.
+A compiled class always calls its own methods, so it is refused, unless nothing is to be replaced. That makes runs of a
+seed on compiled and on interpreted modules comparable: their histories are equal.
 """
 
 from __future__ import annotations

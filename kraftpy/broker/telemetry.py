@@ -22,7 +22,6 @@ from kraftpy.metadata.records import ConfigChanged, Record
 from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression, decompress
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.telemetry.forwarding import Forwarder
 from kraftpy.telemetry.instances import Instance, Instances, expiry_ms, shown
 from kraftpy.telemetry.otlp import MAX_TEXT, Malformed, read, with_resource
 from kraftpy.telemetry.store import ClientValues
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from kraftpy.broker.connection import Connection
+    from kraftpy.telemetry.forwarding import Forwarder
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,12 @@ class Telemetry:
         self.values = ClientValues(config.kraftpy_telemetry_max_bytes)
         """The last values of each client instance."""
         self.most_bytes = config.telemetry_max_bytes
-        endpoint = config.kraftpy_telemetry_otlp_endpoint
-        self.forwarder = None if endpoint is None else Forwarder(endpoint, self._report_loss)
+        self.forwarder: Forwarder | None = None
         """Sends what is pushed to a collector; None if there is none."""
+        if config.kraftpy_telemetry_otlp_endpoint is not None:
+            from kraftpy.telemetry.forwarding import Forwarder  # with an HTTP client, which other nodes do without
+
+            self.forwarder = Forwarder(config.kraftpy_telemetry_otlp_endpoint, self._report_loss)
 
     async def follow(self, records: Sequence[Record] | None) -> None:
         """Take over subscriptions that these records change; None stands for everything in the metadata."""

@@ -75,8 +75,8 @@ ALIASES: dict[str, str] = {
     "kafka_server_socket_server_metrics_connection_count": "kafka_server_socketservermetrics_connection_count",
 }
 """Metrics that are shown under a second name too, which other rules for the JMX exporter give them."""
-COLLECTED = frozenset(name for name in CATALOGUE if name.startswith("kraftpy_client_metrics_"))
-"""Those that a collector shows. No collector may take the name of any other metric."""
 CATALOGUE |= {
     other: CATALOGUE[name]._replace(text=f"Another name of {name}.", worry="") for name, other in ALIASES.items()
 }
+RESERVED = frozenset(name for name in CATALOGUE if not name.startswith("kraftpy_client_metrics_"))
+"""Names that no collector may take: all but those of metrics about clients, which a collector shows."""

@@ -182,7 +182,10 @@ async def test_nothing_is_counted_without_the_listener(tmp_path: Path) -> None:
         assert (broker.metrics.monitor, broker.metrics.traffic, broker.metrics.requests) == (None, None, None)
         assert broker.replicas.traffic is None
         broker.metrics.register(_More("more"))  # never asked
-    script = "import sys, kraftpy.broker.server; print([m for m in ('prometheus_client', 'h11') if m in sys.modules])"
+    script = (
+        "import sys, kraftpy.broker.server;"
+        "print([name for name in ('prometheus_client', 'h11', 'http.client') if name in sys.modules])"
+    )
     output = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", script], text=True)
     assert output.strip() == "[]"
 

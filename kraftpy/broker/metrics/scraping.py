@@ -22,7 +22,7 @@ from kraftpy.broker.metrics import coordinators, own, partitions, throughput
 from kraftpy.broker.metrics.ends import Ends
 from kraftpy.broker.metrics.loop_watch import LoopWatch, event_loop
 from kraftpy.broker.metrics.quorum import QuorumWatch, controller, quorum
-from kraftpy.metrics.catalogue import ALIASES, CATALOGUE, COLLECTED
+from kraftpy.metrics.catalogue import ALIASES, RESERVED
 from kraftpy.metrics.families import END, OPEN_METRICS, Page
 from kraftpy.metrics.histograms import Histogram
 
@@ -126,8 +126,7 @@ class Scraper:
             try:
                 for metric in collector.collect():
                     await asyncio.sleep(0)
-                    names = {metric.name, f"{metric.name}_total"}
-                    if metric.name not in found and not names & (CATALOGUE.keys() - COLLECTED):
+                    if metric.name not in found and RESERVED.isdisjoint((metric.name, f"{metric.name}_total")):
                         found[metric.name] = metric
             except Exception as error:
                 self._left_out(type(collector).__name__, error)
