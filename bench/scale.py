@@ -186,7 +186,13 @@ def partitions_of_a_cluster(under: Path, most: int) -> Part:
     rows: Rows = []
     with (
         _removed(under) as directory,
-        Cluster(brokers=3, directory=directory, can_partition=False, start_timeout=_BOUND_S) as cluster,
+        Cluster(
+            brokers=3,
+            settings={"kraftpy.max.partitions": str(2 * most)},
+            directory=directory,
+            can_partition=False,
+            start_timeout=_BOUND_S,
+        ) as cluster,
     ):
         done = 0
         for target in steps(most):
