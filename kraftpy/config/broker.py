@@ -69,6 +69,7 @@ class BrokerConfig:
     node_id: int = _default("node.id")
     broker_id: int = _default("node.id")
     broker_rack: str | None = _default("broker.rack")
+    kraftpy_broker_host: str | None = _default("kraftpy.broker.host")
     process_roles: tuple[str, ...] = _default("process.roles")
 
     # Authorization
