@@ -70,13 +70,16 @@ def json_line(
     return json.dumps(line)
 
 
-def log_handler(log_format: str = "text", node_id: int = -1) -> logging.Handler:
-    """Return the handler of all log output: lines are short, printable, and limited per kind and minute."""
+def log_handler(log_format: str = "text", node_id: int = -1, *, is_one_of_many: bool = False) -> logging.Handler:
+    """Return the handler of all log output: lines are short, printable, and limited per kind and minute.
+
+    `is_one_of_many`: other nodes write to the same log, so lines of text name the node as well.
+    """
     handler = logging.StreamHandler(sys.stderr)
     is_json = log_format == JSON
-    handler.setFormatter(
-        JsonFormatter(node_id) if is_json else LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
+    whose = f"node {node_id} " if is_one_of_many else ""
+    text = LineFormatter(f"%(asctime)s %(levelname)s {whose}%(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter(node_id) if is_json else text)
     handler.addFilter(LineLimit())
     return handler
 
