@@ -87,7 +87,13 @@ def log_handler(log_format: str = "text", node_id: int = -1, *, is_one_of_many: 
 def say(log_format: str, node_id: int, level: str, text: str) -> None:
     """Print a line about the start or end of a node on standard error, where its log goes too."""
     if log_format == JSON:
-        print(json_line(level, "kraftpy", node_id, text), file=sys.stderr, flush=True)
+        print_line(json_line(level, "kraftpy", node_id, text))
     else:
         kind = "" if level == "CRITICAL" else f"{level.lower()}: "
-        print(f"kraftpy: {kind}{printable(text)}", file=sys.stderr, flush=True)
+        print_line(f"kraftpy: {kind}{printable(text)}")
+
+
+def print_line(line: str) -> None:
+    """Print a line on standard error in one piece, which other processes may write to as well."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -21,7 +21,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.garbage_collection import Collections
-from kraftpy.broker.log_lines import log_handler, say
+from kraftpy.broker.log_lines import log_handler, print_line, say
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.security.audit import open_audit_log
 from kraftpy.broker.stalls import watched
@@ -116,7 +115,7 @@ async def _serve(config: BrokerConfig, supervision: Supervision | None) -> bool:
 
 def _print_health(broker: Broker) -> None:
     """Print the node's health as one line of JSON on standard error: the answer to SIGUSR1."""
-    print(json.dumps(broker.health), file=sys.stderr, flush=True)
+    print_line(json.dumps(broker.health))
 
 
 async def _end_what_is_left() -> None:
