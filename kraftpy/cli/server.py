@@ -31,7 +31,7 @@ processes_option = click.option(
 )
 port_step_option = click.option(
     "--port-step",
-    type=click.IntRange(1, 10_000),
+    type=click.IntRange(1, _MOST_PROCESSES),
     default=1,
     show_default=True,
     metavar="STEP",

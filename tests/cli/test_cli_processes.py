@@ -12,10 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -246,6 +248,46 @@ def test_they_have_one_log_and_one_health(start: Start, quorum: str) -> None:
     of_second = [(each["level"], each["message"]) for each in lines if each.get("node") == 2]
     assert of_second[0] == ("ERROR", "node 2 was killed by SIGKILL; it starts again in 1 s")
     assert of_second[-1] == ("INFO", "node 2 is ready again")
+
+
+def test_tools_and_monitors_see_each_of_them(start: Start, quorum: str) -> None:
+    first = next(ports_in_a_row(3))
+    host = start(3, quorum, f"kraftpy.metrics.listener={HOST}:{first}")
+    host.wait_ready()
+    brokers = []
+    for node in (1, 2, 3):
+        with urllib.request.urlopen(f"http://{HOST}:{first + node - 1}/readyz", timeout=SECONDS) as answer:
+            assert answer.status == 200
+        with urllib.request.urlopen(f"http://{HOST}:{first + node - 1}/metrics", timeout=SECONDS) as answer:
+            page = answer.read().decode()
+        brokers += re.findall(r"^kafka_brokers\S* (\S+)$", page, re.MULTILINE)
+    assert [float(each) for each in brokers] == [3.0]  # the active controller shows it
+
+    def ask(*arguments: str) -> list[dict[str, Any]]:
+        command = [sys.executable, "-m", "kraftpy", *arguments, "--bootstrap-server", host.bootstrap]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS).stdout.splitlines()
+        return [json.loads(line) for line in lines]
+
+    create(host.bootstrap, "seen", 3, 1)
+    produce(host.bootstrap, "seen", 3)
+    rows = [row for row in ask("cluster", "status") if "broker" in row]
+    assert [(row["broker"], row["state"]) for row in rows] == [(node, "active") for node in (1, 2, 3)]
+    assert [row["leaders"] for row in rows] == [1, 1, 1]
+    replicas = {row["node"]: row["role"] for row in ask("cluster", "quorum")}
+    assert replicas == {1: "leader", 2: "observer", 3: "observer"}
+    assert "seen" in json.dumps(ask("top", "--once", "--interval", "0.2"))
+    assert host.stop() == 0
+
+
+def test_they_share_the_memory_of_what_was_imported(start: Start, quorum: str) -> None:
+    host = start(3, quorum)
+    host.wait_ready()
+    assert psutil.Process(host.process.pid).num_threads() == 1  # it may fork at any time
+    for pid in host.pids().values():
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        sizes = {name: int(size) for name, size in re.findall(r"^(\w+): +(\d+) kB$", text, re.MULTILINE)}
+        assert sizes["Pss_Anon"] < 0.8 * sizes["Anonymous"], sizes
+    assert host.stop() == 0
 
 
 def test_replicas_are_on_different_hosts(start: Start, quorum: str) -> None:
