@@ -160,6 +160,12 @@ def test_a_secured_cluster_has_no_open_listener_for_controllers() -> None:
         ({"listeners": "PLAINTEXT://127.0.0.1:0"}, "listeners needs CONTROLLER with a port other than 0"),
         ({"listeners": "PLAINTEXT://:65534"}, "expected a port from 0 to 65535"),
         ({"node.id": "2147483647"}, "node.id"),
+        (
+            {"kraftpy.broker.host": ""},
+            "kraftpy.broker.host is not allowed: expected a printable name, 255 bytes at most",
+        ),
+        ({"kraftpy.broker.host": "\udc80"}, "expected a printable name"),
+        ({"kraftpy.broker.host": "é" * 128}, "255 bytes at most"),
     ],
 )
 def test_settings_that_several_processes_cannot_have_are_refused(settings: dict[str, str], message: str) -> None:

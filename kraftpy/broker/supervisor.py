@@ -192,7 +192,7 @@ class _Supervisor:
                 continue
             node.listeners += told
             if node.listeners.endswith("\n"):
-                self._is_ready(node)
+                self._on_ready(node)
         if self._is_health_asked:
             self._is_health_asked = False
             self._send(signal.SIGUSR1, [node for node in self._nodes if node.listeners])
@@ -206,7 +206,7 @@ class _Supervisor:
             due.append(now + 1)
         return None if not due else max(0.0, min(due) - now)
 
-    def _is_ready(self, node: _Node) -> None:
+    def _on_ready(self, node: _Node) -> None:
         node.listeners = node.listeners.strip()
         if self._was_ready:
             self._say(node, "INFO", "is ready again")
