@@ -242,7 +242,7 @@ class _Supervisor:
         if time.monotonic() - node.began_at >= _STEADY_SECONDS:
             node.pause = _FIRST_PAUSE
         node.starts_at = time.monotonic() + node.pause
-        self._say(node, "ERROR", f"{how}; it starts again in {node.pause:g} s")
+        self._say(node, "ERROR" if status else "INFO", f"{how}; it starts again in {node.pause:g} s")
         node.pause = min(2 * node.pause, _LONGEST_PAUSE)
 
     def _close_report(self, node: _Node) -> None:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 import uuid
 from collections import Counter
@@ -366,6 +367,30 @@ def test_no_process_outlives_its_supervisor(start: Start, quorum: str) -> None:
     host.wait_ready()
     assert consume(host.bootstrap, "kept", RECORDS) == list(range(RECORDS))
     assert host.stop() == 0
+
+
+def test_one_process_may_be_told_to_start_again(start: Start, quorum: str) -> None:
+    host = start(2, quorum)
+    host.wait_ready()
+    os.kill(host.pids()[2], signal.SIGTERM)
+    eventually(lambda: "kraftpy: info: node 2 is ready again" in host.log.read_text())
+    assert "kraftpy: info: node 2 ended with status 0; it starts again in 1 s" in host.log.read_text()
+    assert host.stop() == 0
+
+
+def test_controllers_stop_last(start: Start, quorum: str) -> None:
+    host = start(3, quorum)
+    host.wait_ready()
+    processes = {node: psutil.Process(pid) for node, pid in host.pids().items()}
+    os.kill(processes[3].pid, signal.SIGSTOP)
+    began = time.monotonic()
+    host.process.send_signal(signal.SIGTERM)
+    eventually(lambda: not processes[2].is_running())
+    is_kept = processes[1].is_running()
+    assert is_kept or time.monotonic() - began > 10
+    os.kill(processes[3].pid, signal.SIGCONT)
+    assert host.process.wait(SECONDS) == 0
+    assert host.are_gone()
 
 
 @pytest.mark.long
