@@ -84,7 +84,7 @@ class Host:
         match = READY.match(self.process.stdout.readline())
         assert match is not None, self.log.read_text()
         nodes = range(int(match[1]), int(match[2]) + 1)
-        ports = [int(port) for port in re.findall(r"PLAINTEXT://127\.0\.0\.1:(\d+)", match[3])]
+        ports = [int(port) for port in re.findall(r"PLAINTEXT://(?:127\.0\.0\.1|localhost):(\d+)", match[3])]
         self.ports = dict(zip(nodes, ports, strict=True))
         self.pids()
 
@@ -297,6 +297,7 @@ def test_replicas_are_on_different_hosts(start: Start, quorum: str) -> None:
     two = start(
         2,
         f"listeners=PLAINTEXT://{HOST}:0",
+        "advertised.listeners=PLAINTEXT://localhost:0",
         "process.roles=broker",
         "node.id=11",
         f"controller.quorum.voters=1@{address}",
@@ -309,6 +310,14 @@ def test_replicas_are_on_different_hosts(start: Start, quorum: str) -> None:
         assert sorted(node > 10 for node in each) == [False, True], each
     for each in create(bootstrap, "triples", 4, 3).values():
         assert sorted(node > 10 for node in each) in ([False, False, True], [False, True, True]), each
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    assigned = NewTopic("assigned", num_partitions=2, replica_assignment=[[1, 2], [2, 1]])
+    admin.create_topics([assigned])["assigned"].result(SECONDS)
+    assert replicas_of(bootstrap, "assigned", 2) == {0: [1, 2], 1: [2, 1]}
+    reassign = ["topic", "reassign", "assigned", "--execute", "--wait", "--bootstrap-server", bootstrap]
+    subprocess.run([sys.executable, "-m", "kraftpy", *reassign], check=True, capture_output=True, timeout=SECONDS)
+    for each in replicas_of(bootstrap, "assigned", 2).values():
+        assert sorted(node > 10 for node in each) == [False, True], each
     produce(bootstrap, "pairs", 8)
     assert two.stop() == 0  # its leaderships move to the other host
     assert consume(one.bootstrap, "pairs", RECORDS) == list(range(RECORDS))
