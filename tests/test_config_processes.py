@@ -80,6 +80,7 @@ def test_a_port_of_0_stays_one() -> None:
     }
     assert [listeners(each) for each in made(settings)[1:]] == ["PLAINTEXT://127.0.0.1:0"] * 2
     assert {each.kraftpy_metrics_listener for each in made(settings)} == {"127.0.0.1:0"}
+    assert len(made({**settings, "kraftpy.unknown.listener": "anything"})) == 3
 
 
 def test_the_processes_of_several_hosts_join_their_quorum() -> None:
@@ -156,6 +157,10 @@ def test_a_secured_cluster_has_no_open_listener_for_controllers() -> None:
         (
             {"listeners": "PLAINTEXT://:9092", "kraftpy.metrics.listener": "127.0.0.1:9093"},
             r"listener PLAINTEXT of node 2 and kraftpy.metrics.listener of node 1 would both have port 9093",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:9092", "kraftpy.metrics.listener": "127.0.0.1:9095"},
+            "kraftpy.metrics.listener of node 1 and listener CONTROLLER of node 1 would both have port 9095",
         ),
         ({"listeners": "PLAINTEXT://127.0.0.1:0"}, "listeners needs CONTROLLER with a port other than 0"),
         ({"listeners": "PLAINTEXT://:65534"}, "expected a port from 0 to 65535"),

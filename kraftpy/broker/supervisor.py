@@ -227,7 +227,7 @@ class _Supervisor:
 
     def _ended(self, node: _Node, status: int) -> None:
         """Handle the end of a node's process. A negative status is the signal that killed it."""
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        how = described_end(status)
         node.listeners = ""
         if self._stops_at is not None:
             if status not in (0, -signal.SIGTERM):
@@ -291,6 +291,14 @@ class _Supervisor:
         for node in nodes:
             if node.pid is not None:  # not waited for yet, so the id is still its own
                 os.kill(node.pid, number)
+
+
+def described_end(status: int) -> str:
+    """Say how a process ended, by its exit status, negative for a signal."""
+    if status >= 0:
+        return f"ended with status {status}"
+    known = {each.value: each.name for each in signal.Signals}
+    return f"was killed by {known.get(-status, f'signal {-status}')}"
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:

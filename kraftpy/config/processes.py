@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kraftpy.config import quorum
-from kraftpy.config.broker import BrokerConfig, Origin, WrittenSetting
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.listeners import PROTOCOLS, Listener, hosts_overlap, parse_protocol_map
 from kraftpy.config.settings import ConfigError
 
@@ -130,10 +130,8 @@ def _moved(base: BrokerConfig, listeners: tuple[Listener, ...], by: int) -> dict
     moved = {"listeners": ",".join(str(_with_port(each, by)) for each in listeners)}
     if "advertised.listeners" in base.given:
         moved["advertised.listeners"] = ",".join(str(_with_port(each, by)) for each in base.advertised_listeners)
-    for name, (text, _) in base.given.items():
-        if _is_address(name):
-            host, _, port = text.strip().rpartition(":")
-            moved[name] = f"{host}:{int(port) + by if int(port) else 0}"
+    for name, host, port in _addresses(base):
+        moved[name] = f"{host}:{port + by if port else 0}"
     return moved
 
 
@@ -141,9 +139,13 @@ def _with_port(listener: Listener, by: int) -> Listener:
     return Listener(listener.name, listener.host, listener.port + by if listener.port else 0)
 
 
-def _is_address(name: str) -> bool:
-    """Return whether a setting is an address of ours to listen on, such as `kraftpy.metrics.listener`."""
-    return name.startswith("kraftpy.") and name.endswith(".listener")
+def _addresses(config: BrokerConfig) -> Iterator[tuple[str, str, int]]:
+    """Yield (name, host, port) of settings that are an address to listen on, such as `kraftpy.metrics.listener`."""
+    for name, (text, _) in config.given.items():
+        if name in BROKER_SETTINGS and name.startswith("kraftpy.") and name.endswith(".listener"):
+            host, colon, port = text.strip().rpartition(":")
+            if colon and port.isascii() and port.isdecimal():
+                yield name, host, int(port)
 
 
 def _named_after(path: str, node_id: int) -> str:
@@ -177,18 +179,16 @@ def _bound(config: BrokerConfig) -> Iterator[_Bound]:
     """Yield every address that a process listens on."""
     for listener in config.listeners:
         yield _Bound(config.node_id, f"listener {listener.name}", listener.host, listener.port)
-    for name, (text, _) in config.given.items():
-        if _is_address(name):
-            host, _, port = text.strip().rpartition(":")
-            yield _Bound(config.node_id, name, host.strip("[]"), int(port))
+    for name, host, port in _addresses(config):
+        yield _Bound(config.node_id, name, host.strip("[]"), port)
 
 
 def _check_ports(addresses: list[_Bound]) -> None:
-    """Check that no two processes listen on one port. Raises ConfigError."""
+    """Check that no port is listened on twice. Raises ConfigError."""
     seen: dict[int, list[_Bound]] = {}
     for each in addresses:
         for other in seen.get(each.port, ()):
-            if each.port and each.node_id != other.node_id and hosts_overlap(each.host, other.host):
+            if each.port and hosts_overlap(each.host, other.host):
                 raise ConfigError(
                     f"--processes: {each.name} of node {each.node_id} and {other.name} of node {other.node_id} would "
                     f"both have port {each.port}: set --port-step, for example 10"

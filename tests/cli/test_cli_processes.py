@@ -27,6 +27,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import eventually
 
+from kraftpy.broker.supervisor import described_end
 from kraftpy.testing.ports import ReservedPorts
 
 HOST = "127.0.0.1"
@@ -360,6 +361,12 @@ def test_a_process_that_cannot_start_again_is_tried_less_and_less_often(
     (directory / "meta.properties").write_text(meta)
     eventually(lambda: "node 2 is ready again" in host.log.read_text())
     assert host.stop() == 0
+
+
+def test_every_end_can_be_told() -> None:
+    assert described_end(2) == "ended with status 2"
+    assert described_end(-signal.SIGKILL) == "was killed by SIGKILL"
+    assert described_end(-(signal.SIGRTMIN + 3)) == f"was killed by signal {signal.SIGRTMIN + 3}"
 
 
 def test_no_process_outlives_its_supervisor(start: Start, quorum: str) -> None:
