@@ -481,3 +481,35 @@ def test_data_of_one_process_are_moved_once(start: Start, quorum: str, tmp_path:
     host = start(1, f"listeners=PLAINTEXT://{HOST}:0")
     assert host.process.wait(SECONDS) == 2
     assert f"log.dirs: {data} holds the data of several processes, such as {data}/node-1" in host.log.read_text()
+
+
+def test_a_container_runs_several_and_is_healthy_with_all_of_them(tmp_path: Path) -> None:
+    first = next(ports_in_a_row(3))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("KAFKA_", "KRAFTPY_"))}
+    environment = inherited | {
+        "KAFKA_LISTENERS": f"PLAINTEXT://{HOST}:{first}",
+        "KAFKA_LOG_DIRS": str(tmp_path / "data"),
+        "CLUSTER_ID": "7mHQeQOJRqGJbGzBfx3-tw",
+        "KRAFTPY_PROCESSES": "2",
+    }
+    command = [sys.executable, "-m", "kraftpy.cli.container"]
+
+    def is_healthy() -> bool:
+        checked = subprocess.run([*command, "healthy"], env=environment, capture_output=True, timeout=SECONDS)
+        return checked.returncode == 0
+
+    process = subprocess.Popen([*command, "run"], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert READY.match(process.stdout.readline())
+        assert "cluster.id=7mHQeQOJRqGJbGzBfx3-tw" in (tmp_path / "data" / "node-2" / "meta.properties").read_text()
+        eventually(is_healthy)
+        one = psutil.Process(process.pid).children()[-1]
+        one.suspend()
+        eventually(lambda: not is_healthy())
+        one.resume()
+        eventually(is_healthy)
+    finally:
+        process.terminate()
+        assert process.communicate(timeout=SECONDS) == ("", None)
+        assert process.returncode == 0
