@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -128,6 +128,9 @@ bench-kafka: $(VENV)/.dev  ## speed beside Apache Kafka, one node and three (a J
 
 bench-metrics: $(VENV)/.dev  ## what metrics cost: a node with and one without, in pairs; large pages, into bench/METRICS.md
 	$(BIN)/python -m bench.metrics
+
+bench-processes: $(VENV)/.dev  ## `kraftpy server --processes`: two beside one, and how it grows, into bench/PROCESSES.md
+	$(BIN)/python -m bench.processes
 
 bench-groups: $(VENV)/.dev  ## a thousand groups of ten members: joining, heartbeats, a failover, into bench/GROUPS.md
 	$(BIN)/python -m bench.groups

@@ -79,7 +79,7 @@ def _frame(topic: str, partition: int, size: int, acks: int) -> bytes:
     return encode_request(key, version, 1, "bench", request)
 
 
-def _leaders(bootstrap: str, topic: str) -> dict[int, str]:
+def leaders(bootstrap: str, topic: str) -> dict[int, str]:
     """Return the address of each partition's leader."""
     wire = Wire(bootstrap)
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
@@ -96,7 +96,7 @@ def _leaders(bootstrap: str, topic: str) -> dict[int, str]:
 
 def single(bootstrap: str, topic: str, size: int, acks: int, seconds: float, cpu: Processor) -> Figures:
     """Send one request after the other."""
-    wire, frame = Wire(_leaders(bootstrap, topic)[0]), _frame(topic, 0, size, acks)
+    wire, frame = Wire(leaders(bootstrap, topic)[0]), _frame(topic, 0, size, acks)
     _check(wire.ask(*_produce(topic, 0, size, acks)))
     took: list[float] = []
     begun = last = cpu.start()
@@ -116,12 +116,12 @@ def _check(answer: Any) -> None:
 
 def many(bootstrap: str, topic: str, size: int, acks: int, seconds: float, count: int, cpu: Processor) -> Figures:
     """Send one request after the other over each of `count` connections."""
-    leaders = _leaders(bootstrap, topic)
+    addresses = leaders(bootstrap, topic)
     selector = selectors.DefaultSelector()
     sent: dict[int, float] = {}
     for number in range(count):
-        partition = number % len(leaders)
-        host, _, port = leaders[partition].rpartition(":")
+        partition = number % len(addresses)
+        host, _, port = addresses[partition].rpartition(":")
         one = socket.create_connection((host, int(port)), 30)
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         selector.register(one, selectors.EVENT_READ, _frame(topic, partition, size, acks))

@@ -34,6 +34,7 @@ OURS = {
     "kraftpy.batch.max.headers",
     "kraftpy.audit.log.file",
     "kraftpy.audit.log.max.bytes",
+    "kraftpy.broker.host",
     "kraftpy.metrics.listener",
     "kraftpy.batch.max.bytes",
     "kraftpy.batch.max.records",

@@ -113,6 +113,11 @@ class _Route(NamedTuple):
 _routes: dict[int, _Route] = {}
 
 
+def load(key: int) -> None:
+    """Import the handler and the messages of an API before its first request."""
+    _route(key)
+
+
 def _route(key: int) -> _Route:
     """Import the handler of an API. Raises ProtocolError if the API is not served."""
     if key not in HANDLERS:

@@ -70,13 +70,16 @@ def json_line(
     return json.dumps(line)
 
 
-def log_handler(log_format: str = "text", node_id: int = -1) -> logging.Handler:
-    """Return the handler of all log output: lines are short, printable, and limited per kind and minute."""
+def log_handler(log_format: str = "text", node_id: int = -1, *, is_one_of_many: bool = False) -> logging.Handler:
+    """Return the handler of all log output: lines are short, printable, and limited per kind and minute.
+
+    `is_one_of_many`: other nodes write to the same log, so lines of text name the node as well.
+    """
     handler = logging.StreamHandler(sys.stderr)
     is_json = log_format == JSON
-    handler.setFormatter(
-        JsonFormatter(node_id) if is_json else LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
+    whose = f"node {node_id} " if is_one_of_many else ""
+    text = LineFormatter(f"%(asctime)s %(levelname)s {whose}%(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter(node_id) if is_json else text)
     handler.addFilter(LineLimit())
     return handler
 
@@ -84,7 +87,13 @@ def log_handler(log_format: str = "text", node_id: int = -1) -> logging.Handler:
 def say(log_format: str, node_id: int, level: str, text: str) -> None:
     """Print a line about the start or end of a node on standard error, where its log goes too."""
     if log_format == JSON:
-        print(json_line(level, "kraftpy", node_id, text), file=sys.stderr, flush=True)
+        print_line(json_line(level, "kraftpy", node_id, text))
     else:
         kind = "" if level == "CRITICAL" else f"{level.lower()}: "
-        print(f"kraftpy: {kind}{printable(text)}", file=sys.stderr, flush=True)
+        print_line(f"kraftpy: {kind}{printable(text)}")
+
+
+def print_line(line: str) -> None:
+    """Print a line on standard error in one piece, which other processes may write to as well."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -7,6 +7,9 @@ this node's own state cannot be trusted any more. That, or the failure of a log 
 ends it with a line and status 1. So does a stop that could not make everything durable, with a line for each thing it
 could not. On SIGUSR1 it prints its health, one line of JSON, on standard error. With `kraftpy.log.format=json`, all
 lines on standard error are JSON.
+
+One of several processes (`supervisor`) tells its supervisor that it is ready instead of printing it, stops when that is
+gone, and has its node's id on every line of the log.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -27,11 +29,12 @@ from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import DirectoryFailed, Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.garbage_collection import Collections
-from kraftpy.broker.log_lines import log_handler, say
+from kraftpy.broker.log_lines import log_handler, print_line, say
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.security.audit import open_audit_log
 from kraftpy.broker.stalls import watched
 from kraftpy.broker.startup import StartupError
+from kraftpy.broker.supervision import Supervision
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
 
@@ -44,10 +47,10 @@ _LAST_SECONDS = 2.0
 """How long tasks that did not end with the broker may take to end."""
 
 
-def run(config: BrokerConfig) -> int:
-    """Serve until a signal stops it; return the process's exit status."""
+def run(config: BrokerConfig, supervision: Supervision | None = None) -> int:
+    """Serve until a signal stops it, or the end of its supervisor; return the process's exit status."""
     os.umask(0o077)  # files are for this user alone
-    handler = log_handler(config.kraftpy_log_format, config.node_id)
+    handler = log_handler(config.kraftpy_log_format, config.node_id, is_one_of_many=supervision is not None)
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[handler])
     _allow_many_files()
     with contextlib.suppress(OSError):  # the broker reports a limit that is too low
@@ -55,18 +58,24 @@ def run(config: BrokerConfig) -> int:
     status = 0
     try:
         open_audit_log(config)
-        status = 0 if asyncio.run(_serve(config)) else EXIT_FAILURE
+        status = 0 if asyncio.run(_serve(config, supervision)) else EXIT_FAILURE
     except* StartupError as errors:
         error = _first(errors)
-        say(config.kraftpy_log_format, config.node_id, "CRITICAL", str(error))
+        _say_why(config, supervision, error)
         status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
     except* (DirectoryFailed, Fatal) as errors:
-        say(config.kraftpy_log_format, config.node_id, "CRITICAL", str(_first(errors)))
+        _say_why(config, supervision, _first(errors))
         status = EXIT_FAILURE
     return status
 
 
-async def _serve(config: BrokerConfig) -> bool:
+def _say_why(config: BrokerConfig, supervision: Supervision | None, error: BaseException) -> None:
+    """Print why the node ends."""
+    whose = "" if supervision is None else f"node {config.node_id}: "
+    say(config.kraftpy_log_format, config.node_id, "CRITICAL", f"{whose}{error}")
+
+
+async def _serve(config: BrokerConfig, supervision: Supervision | None) -> bool:
     """Run the broker until a signal stops it; return whether it was a clean stop."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(Threads(_ODD_JOB_THREADS, thread_name_prefix="odd-jobs"))
@@ -74,6 +83,8 @@ async def _serve(config: BrokerConfig) -> bool:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if supervision is not None:
+        supervision.watch(loop, stop.set)
     async with asyncio.TaskGroup() as tasks:
         broker = Broker(config, SystemClock(), tasks)
         contain_callbacks(loop, broker.incidents)
@@ -84,8 +95,11 @@ async def _serve(config: BrokerConfig) -> bool:
             return True
         collections.started()
         listeners = ", ".join(f"{listener}" for listener in broker.advertised or broker.controller_address)
-        seconds = _seconds_since_process_start()
-        print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
+        if supervision is None:
+            seconds = seconds_since_process_start()
+            print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
+        else:
+            supervision.tell_ready(listeners)
         with watched(config.kraftpy_loop_stall_ms / 1000):
             await stop.wait()
         is_clean = await broker.stop()
@@ -100,7 +114,7 @@ async def _serve(config: BrokerConfig) -> bool:
 
 def _print_health(broker: Broker) -> None:
     """Print the node's health as one line of JSON on standard error: the answer to SIGUSR1."""
-    print(json.dumps(broker.health), file=sys.stderr, flush=True)
+    print_line(json.dumps(broker.health))
 
 
 async def _end_what_is_left() -> None:
@@ -137,7 +151,7 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _seconds_since_process_start() -> float:
+def seconds_since_process_start() -> float:
     """Return seconds since the kernel started this process, with the interpreter's start (Linux; else CPU time)."""
     try:
         # The process's name may hold spaces and parentheses; the fields are counted behind its last one.

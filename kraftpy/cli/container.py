@@ -6,6 +6,7 @@ So that a user's compose file only needs another `image:`, paths and rules are t
   arguments of the form KAFKA_NODE_ID=1;
 - if only advertised.listeners are given, listeners are the same ports on every interface;
 - CLUSTER_ID marks new log directories;
+- KRAFTPY_PROCESSES and KRAFTPY_PORT_STEP are `--processes` and `--port-step` of `kraftpy server`;
 - if an advertised listener has TLS, KAFKA_SSL_KEYSTORE_FILENAME, KAFKA_SSL_TRUSTSTORE_FILENAME and
   KAFKA_SSL_KEY_CREDENTIALS name files in /etc/kafka/secrets: the stores, and the password of the key; TLS and SASL
   settings, also those of a single listener (KAFKA_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH), are variables like others;
@@ -47,6 +48,7 @@ SECRETS = Path("/etc/kafka/secrets")
 KAFKA_DATA = ("/tmp/kafka-logs", "/tmp/kraft-combined-logs")
 EXIT_SETTINGS = 2
 _GREET_MS = 5_000
+_MOST_PROCESSES = 256
 
 _LOG_LEVELS = {
     "ALL": "DEBUG",
@@ -83,7 +85,8 @@ def run(arguments: Sequence[str]) -> None:
         if cluster_id := os.environ.get("CLUSTER_ID", "").strip():
             from kraftpy.broker.storage.format import format_directories
 
-            format_directories(config, cluster_id)
+            for each in configs_of_environment(config, os.environ):
+                format_directories(each, cluster_id)
         if config.kraftpy_quorum_secret_file is not None:
             from kraftpy.broker.metadata.secret import make_secret_file
 
@@ -125,11 +128,16 @@ def _why_not_ready(address: str) -> str | None:
 
 
 def healthy() -> None:
-    """Exit with status 0 if the server that this environment describes is up."""
+    """Exit with status 0 if the server that this environment describes is up, with all its processes."""
+    for config in configs_of_environment(configure(), os.environ):
+        _check(config)
+
+
+def _check(config: BrokerConfig) -> None:
+    """Exit with a message if a process of the server is not up."""
     from kraftpy.cli.output import Failure
     from kraftpy.cli.ping import ask
 
-    config = configure()
     if config.kraftpy_metrics_listener is not None:
         if problem := _why_not_ready(config.kraftpy_metrics_listener):
             sys.exit(problem)
@@ -198,6 +206,19 @@ def configure() -> BrokerConfig:
     os.environ.update(decided(os.environ, text, is_mount=os.path.ismount))
     os.environ.update(stores(os.environ, text, SECRETS))
     return load(text, os.environ, file_name=str(PROPERTIES), read_file=lambda path: read_text(Path(path))).config
+
+
+def configs_of_environment(config: BrokerConfig, environment: Mapping[str, str]) -> list[BrokerConfig]:
+    """Return the settings of each process that KRAFTPY_PROCESSES and KRAFTPY_PORT_STEP ask for. Raises ConfigError."""
+    from kraftpy.cli.server import configs_of
+
+    numbers = []
+    for name in ("KRAFTPY_PROCESSES", "KRAFTPY_PORT_STEP"):
+        text = environment.get(name) or "1"
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= _MOST_PROCESSES):
+            raise ConfigError(f"{name}={text} is not allowed: expected a whole number from 1 to {_MOST_PROCESSES}")
+        numbers.append(int(text[:6]))
+    return configs_of(config, *numbers)
 
 
 def _file_arguments() -> list[str]:

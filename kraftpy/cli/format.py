@@ -19,7 +19,7 @@ import click
 
 from kraftpy.cli.output import Failure, tell
 from kraftpy.cli.private_files import private_files
-from kraftpy.cli.server import read_text
+from kraftpy.cli.server import check_directories, configs_of, port_step_option, processes_option, read_text
 from kraftpy.config import ConfigError, load
 from kraftpy.metadata.credentials import ScramChange
 from kraftpy.security.scram import (
@@ -48,8 +48,12 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
     "saltedpassword with salt; iterations; salt.",
 )
 @click.option("--ignore-formatted", "-g", is_flag=True, help="Skip directories that are already formatted.")
-def format_command(properties: Path, cluster_id: str, scram: tuple[str, ...], ignore_formatted: bool) -> None:
-    """Prepare the log directories of a new node.
+@processes_option
+@port_step_option
+def format_command(
+    properties: Path, cluster_id: str, scram: tuple[str, ...], ignore_formatted: bool, processes: int, port_step: int
+) -> None:
+    """Prepare the log directories of a new node, or of several that `kraftpy server --processes` is to run.
 
     PROPERTIES is the node's server.properties file. Give every controller of a cluster the same id and credentials: the
     one that becomes active first puts its own into the metadata.
@@ -63,12 +67,17 @@ def format_command(properties: Path, cluster_id: str, scram: tuple[str, ...], ig
 
     text = read_text(properties)
     config = load(text, os.environ, file_name=str(properties), read_file=lambda path: read_text(Path(path))).config
+    configs = configs_of(config, processes, port_step)
+    check_directories(config, configs)
     credentials = tuple(parse_scram(argument) for argument in scram)
     if credentials and not config.is_controller:
         tell("--add-scram has no effect: this node is not a controller")
+    formatted = []
     try:
         with private_files():
-            formatted = format_directories(config, cluster_id, credentials, must_be_new=not ignore_formatted)
+            for each in configs:
+                own = credentials if each is configs[0] or each.is_controller else ()
+                formatted += format_directories(each, cluster_id, own, must_be_new=not ignore_formatted)
     except DirectoryError as error:
         raise Failure(str(error)) from None
     for path in formatted:

@@ -1,11 +1,12 @@
 """The arithmetic of `kraftpy topic reassign`: plans where partitions should go, without a broker.
 
 A plan moves as little as possible: a replica on one of the chosen brokers stays there, as long as no broker then has
-more than its share. Racks are kept apart as far as there are enough of them. The preferred leader changes only if it
-would lead more than its share. Plans are read and written in the form of Kafka's own tool.
+more than its share, and no host has two replicas of a partition while another has none. Racks are kept apart as far as
+there are enough of them. The preferred leader changes only if it would lead more than its share. Plans are read and
+written in the form of Kafka's own tool.
 
-Invariants: replicas of a partition are on different brokers, all of them among those chosen; the same input gives the
-same plan; planning again on the outcome changes nothing.
+Invariants: replicas of a partition are on different brokers, all of them among those chosen, and on as many hosts as
+possible; the same input gives the same plan; planning again on the outcome changes nothing.
 """
 
 from __future__ import annotations
@@ -13,22 +14,34 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kraftpy.types import TopicPartition
 
 Replicas = tuple[int, ...]
 
 
+class _Place(NamedTuple):
+    """Where a broker is."""
+
+    host: str
+    rack: str | None
+
+
+Places = Mapping[int, _Place]
+
+
 def spread(
     current: Mapping[TopicPartition, Sequence[int]],
     brokers: Mapping[int, str | None],
     replication_factor: int | None = None,
+    hosts: Mapping[int, str] | None = None,
 ) -> dict[TopicPartition, Replicas]:
     """Plan new replicas for every partition, on `brokers` (id -> rack) only. By default, their number stays the same.
 
-    Raises ValueError if there are too few brokers.
+    `hosts` are the brokers' hosts; by default, each is on its own. Raises ValueError if there are too few brokers.
     """
+    places = {broker: _Place(str(broker) if hosts is None else hosts[broker], rack) for broker, rack in brokers.items()}
     wanted = {name: replication_factor or len(replicas) for name, replicas in current.items()}
     most = max(wanted.values(), default=0)
     if most > len(brokers):
@@ -37,13 +50,14 @@ def spread(
     loads = Counter(dict.fromkeys(brokers, 0))
     for name, replicas in placed.items():
         del replicas[wanted[name] :]
+        _leave_shared_hosts(replicas, places)
         loads.update(replicas)
     for name, replicas in placed.items():
         while len(replicas) < wanted[name]:
-            chosen = _best(replicas, brokers, loads)
+            chosen = _best(replicas, places, loads)
             replicas.append(chosen)
             loads[chosen] += 1
-    _level(placed, brokers, loads)
+    _level(placed, places, loads)
     _lead(placed, brokers)
     return {name: tuple(replicas) for name, replicas in placed.items()}
 
@@ -59,27 +73,42 @@ def changes(
     }
 
 
-def _best(replicas: Sequence[int], brokers: Mapping[int, str | None], loads: Counter[int]) -> int:
-    """Choose a broker for the next replica: in a rack of its own, then the least loaded, then the lowest id."""
-    racks = Counter(brokers[broker] for broker in replicas if brokers[broker] is not None)
+def _leave_shared_hosts(replicas: list[int], places: Places) -> None:
+    """Give up replicas that share a host with an earlier one, as far as there are hosts without any."""
+    hosts = Counter(places[broker].host for broker in replicas)
+    free = len({place.host for place in places.values()}) - len(hosts)
+    for broker in reversed(replicas[:]):
+        host = places[broker].host
+        if free > 0 and hosts[host] > 1:
+            replicas.remove(broker)
+            hosts[host] -= 1
+            free -= 1
+
+
+def _best(replicas: Sequence[int], places: Places, loads: Counter[int]) -> int:
+    """Choose a broker for the next replica: on the least used host and rack, then the least loaded, the lowest id."""
+    hosts = Counter(places[broker].host for broker in replicas)
+    racks = Counter(places[broker].rack for broker in replicas if places[broker].rack is not None)
     return min(
-        (broker for broker in brokers if broker not in replicas),
-        key=lambda broker: (racks[brokers[broker]], loads[broker], broker),
+        (broker for broker in places if broker not in replicas),
+        key=lambda broker: (hosts[places[broker].host], racks[places[broker].rack], loads[broker], broker),
     )
 
 
-def _crowding(replicas: Iterable[int], brokers: Mapping[int, str | None]) -> int:
-    """Count the replicas that share a rack with another."""
-    racks = Counter(brokers[broker] for broker in replicas if brokers[broker] is not None)
-    return sum(count - 1 for count in racks.values())
+def _crowding(replicas: Iterable[int], places: Places) -> tuple[int, int]:
+    """Count the replicas that share a host with another, and those that share a rack."""
+    found = [places[broker] for broker in replicas]
+    hosts = Counter(place.host for place in found)
+    racks = Counter(place.rack for place in found if place.rack is not None)
+    return len(found) - len(hosts), sum(racks.values()) - len(racks)
 
 
-def _level(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | None], loads: Counter[int]) -> None:
-    """Move replicas from the most to the least loaded broker, as long as that evens out and crowds no rack."""
+def _level(placed: dict[TopicPartition, list[int]], places: Places, loads: Counter[int]) -> None:
+    """Move replicas from the most to the least loaded broker, as long as that evens out and crowds no host or rack."""
     while True:
-        order = sorted(brokers, key=lambda broker: (loads[broker], broker))
+        order = sorted(places, key=lambda broker: (loads[broker], broker))
         moved = any(
-            loads[heavy] - loads[light] >= 2 and _move_one(placed, brokers, loads, heavy, light)
+            loads[heavy] - loads[light] >= 2 and _move_one(placed, places, loads, heavy, light)
             for heavy in reversed(order)
             for light in order
         )
@@ -89,7 +118,7 @@ def _level(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | 
 
 def _move_one(
     placed: dict[TopicPartition, list[int]],
-    brokers: Mapping[int, str | None],
+    places: Places,
     loads: Counter[int],
     heavy: int,
     light: int,
@@ -97,12 +126,16 @@ def _move_one(
     for replicas in placed.values():
         if heavy in replicas and light not in replicas:
             moved = [light if broker == heavy else broker for broker in replicas]
-            if _crowding(moved, brokers) <= _crowding(replicas, brokers):
+            if _no_worse(_crowding(moved, places), _crowding(replicas, places)):
                 replicas[:] = moved
                 loads[heavy] -= 1
                 loads[light] += 1
                 return True
     return False
+
+
+def _no_worse(after: tuple[int, int], before: tuple[int, int]) -> bool:
+    return after[0] <= before[0] and after[1] <= before[1]
 
 
 def _lead(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | None]) -> None:

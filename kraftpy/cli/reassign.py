@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kraftpy.cli.moves import Replicas
     from kraftpy.client import Admin, TopicPartition
     from kraftpy.client.admin.model import Reassignment
+    from kraftpy.client.model import Node
 
 POLL_SECONDS = 0.5
 
@@ -71,8 +72,9 @@ def reassign(
 ) -> None:
     """Move partitions to other brokers.
 
-    Replicas that can stay are not moved. Without --brokers, partitions are spread over all brokers. --verify and
-    --cancel apply to the named partitions, or to all moves.
+    Replicas that can stay are not moved. Without --brokers, partitions are spread over all brokers. Brokers that are
+    advertised with the same host share it: replicas of a partition are on different hosts first. --verify and --cancel
+    apply to the named partitions, or to all moves.
 
     \b
       kraftpy topic reassign flights --brokers 2,3,4
@@ -104,9 +106,11 @@ def reassign(
             names = _sets(planned) if planned is not None else wanted
             current = {info.topic_partition: info.replicas for info in await chosen_partitions(admin, names)}
             if planned is None:
-                racks = await _racks(admin, brokers)
+                nodes = await _nodes(admin, brokers)
+                racks = {node.node_id: node.rack for node in nodes}
+                hosts = {node.node_id: node.host for node in nodes}
                 try:
-                    target = spread(current, racks, replication_factor)
+                    target = spread(current, racks, replication_factor, hosts)
                 except ValueError as error:
                     raise Failure(str(error)) from None
             else:
@@ -170,14 +174,17 @@ async def _until_moved(admin: Admin, moves: dict[TopicPartition, Replicas]) -> N
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _racks(admin: Admin, brokers: tuple[int, ...] | None) -> dict[int, str | None]:
-    """Return the brokers to spread over, with their racks. Raises Failure if one is not alive."""
-    alive = {node.node_id: node.rack for node in (await admin.describe_cluster()).nodes}
+async def _nodes(admin: Admin, brokers: tuple[int, ...] | None) -> list[Node]:
+    """Return the brokers to spread over. Raises Failure if one is not alive.
+
+    Brokers that are advertised at one address, with different ports, share a host.
+    """
+    alive = {node.node_id: node for node in (await admin.describe_cluster()).nodes}
     if brokers is None:
-        return alive
+        return [*alive.values()]
     if missing := [broker for broker in brokers if broker not in alive]:
         raise Failure(f"broker {missing[0]} is not alive")
-    return {broker: alive[broker] for broker in brokers}
+    return [alive[broker] for broker in brokers]
 
 
 def _sets(planned: dict[TopicPartition, Replicas]) -> list[PartitionSet]:

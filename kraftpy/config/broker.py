@@ -38,6 +38,7 @@ LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The one value of `authorizer.class.name`: the authorizer that keeps its ACLs in the metadata (KIP-801)."""
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_MAX_HOST_BYTES: Final = 255
 REPLICA_SELECTORS = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
 """Kafka's class names for the built-in selectors; other classes cannot be loaded."""
 
@@ -69,6 +70,7 @@ class BrokerConfig:
     node_id: int = _default("node.id")
     broker_id: int = _default("node.id")
     broker_rack: str | None = _default("broker.rack")
+    kraftpy_broker_host: str | None = _default("kraftpy.broker.host")
     process_roles: tuple[str, ...] = _default("process.roles")
 
     # Authorization
@@ -461,6 +463,11 @@ def _resolve(values: dict[str, Any]) -> None:
         parse_super_users(value("super.users"))
     except ValueError as error:
         raise ConfigError(f"super.users: {error}") from None
+    host = value("kraftpy.broker.host")
+    if host is not None and not (host.isprintable() and 0 < len(host.encode()) <= _MAX_HOST_BYTES):
+        raise ConfigError(
+            f"kraftpy.broker.host is not allowed: expected a printable name, {_MAX_HOST_BYTES} bytes at most"
+        )
     if value("broker.session.timeout.ms") < 2 * value("broker.heartbeat.interval.ms"):
         raise ConfigError("broker.session.timeout.ms is below twice broker.heartbeat.interval.ms")
     check_together(value)

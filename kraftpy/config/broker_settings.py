@@ -16,6 +16,8 @@ broker.id                                        int      -1
     The broker ID, an older name for node.id; they must be equal if both are set.
 broker.rack                                      string   null
     Rack of the broker, used in rack-aware replica placement and replica selection.
+kraftpy.broker.host                              string   null
+    Name of the host, if several brokers share it: replicas of a partition are spread over hosts first, then racks.
 process.roles                                    list     none->broker,controller {broker,controller}
     The roles of this process: broker, controller, or both.
 

@@ -44,7 +44,7 @@ def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
         if any(other.name == name for other in found):
             raise ConfigError(f"{setting}: the listener name {name} occurs twice")
         listener = Listener(name, address or host, port)
-        clash = next((o for o in found if port and o.port == port and _same_host(o.host, listener.host)), None)
+        clash = next((o for o in found if port and o.port == port and hosts_overlap(o.host, listener.host)), None)
         if clash and setting == "listeners":
             raise ConfigError(f"{setting}: {clash} and {listener} have the same port")
         found.append(listener)
@@ -114,6 +114,6 @@ def advertised(
     return told
 
 
-def _same_host(one: str, other: str) -> bool:
+def hosts_overlap(one: str, other: str) -> bool:
     """Return whether two hosts overlap when bound: they are equal, or one means all interfaces."""
     return one == other or not {one, other}.isdisjoint({"", *_WILDCARDS})

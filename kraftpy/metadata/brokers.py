@@ -100,6 +100,7 @@ def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerRes
         fenced=again.fenced if again else command.fenced,
         registered_ms=command.time_ms,
         is_cordoned=existing is not None and existing.is_cordoned,
+        host=command.host,
     )
     records: list[Record] = [registered]
     if again:

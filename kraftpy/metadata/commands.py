@@ -14,8 +14,8 @@ differently only commands with `max_partitions`. Schema 5 decides differently on
 `SetConfigs` with `rules`. It also knows the level of a feature, and the names of settings, that dead letter queues need
 (`_NEW_LEVELS`, `_NEW_SETTINGS`): in a command of an earlier schema the level does not exist, as when the command was
 decided. Schema 6 adds credentials, ACLs, delegation tokens and client quotas. Schema 7 decides differently only where
-brokers are cordoned, and only its own `CordonBroker` cordons them. A command is written in the lowest schema that it
-needs.
+brokers are cordoned, and only its own `CordonBroker` cordons them. Schema 8 decides differently only where brokers
+share a host, and only its own `RegisterBroker` names one. A command is written in the lowest schema that it needs.
 
 A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. The submitting node may send the
 same bytes again, to the current leader: a second copy changes nothing (`SubmissionId`).
@@ -35,7 +35,7 @@ from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.quotas import AlterClientQuotas
 from kraftpy.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Millis, TopicId
 
-SCHEMA = 7
+SCHEMA = 8
 """The newest command schema that this code understands."""
 PARTITIONS_AT_ONCE: Final = 1_000
 """The most partitions that one entry of the log moves when a broker comes or goes: some 15 ms on every node."""
@@ -127,6 +127,8 @@ class RegisterBroker:
     max_partitions: int = 0
     """The most partitions to change; 0 is no limit. If there are more, the broker is not registered yet, and the
     command must be repeated. Only a registration as fenced is limited."""
+    host: str | None = None
+    """The host that it shares with other brokers (`kraftpy.broker.host`); None if it is alone on its host."""
 
 
 @frozen
@@ -501,6 +503,7 @@ _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items(
 _OLDER_SCHEMA: Final = 4
 _OF_NEW_LEVELS: Final = 5
 _OF_SECURITY: Final = 6
+_OF_CORDONS: Final = 7
 _NEW_LEVELS: Final = {"share.version": 2}
 """The levels of features that are new in schema 5."""
 _NEW_SETTINGS: Final = ("errors.deadletterqueue.",)
@@ -533,6 +536,8 @@ def _schema_of(command: Command) -> int:
         case CreateDelegationToken() | ExpireDelegationToken() | RemoveDelegationTokens():
             return _OF_SECURITY
         case CordonBroker():
+            return _OF_CORDONS
+        case RegisterBroker(host=str()):
             return SCHEMA
         case _:
             needs_newer = False

@@ -50,11 +50,11 @@ from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.security.acls import AclBinding
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
-SCHEMA = 7
+SCHEMA = 8
 """The newest snapshot schema. Snapshots of earlier ones can be read too: they only lack fields that have defaults."""
 _OLDER_SCHEMA = 4
 """The schema of a snapshot that earlier versions can read: with their features, and without a controller's defaults."""
-_WITHOUT_SECURITY, _WITHOUT_CORDONS = 5, 6
+_WITHOUT_SECURITY, _WITHOUT_CORDONS, _WITHOUT_HOSTS = 5, 6, 7
 
 _TOPICS_DEPTH = 3
 """The nesting of a topic in a snapshot: in a pair with the schema, in the map of the image's parts, in a list."""
@@ -92,6 +92,8 @@ class Broker:
     """It was unfenced, and some of the partitions that wait for a leader may still be given to it in later entries."""
     is_cordoned: bool = False
     """All of its log directories are cordoned: it gets no new replicas (KIP-1066)."""
+    host: str | None = None
+    """The host that it shares with other brokers; None if it is alone on its host."""
 
     @property
     def is_active(self) -> bool:
@@ -422,6 +424,7 @@ class Image:
                     registered_ms=record.registered_ms,
                     registered_index=index,
                     is_cordoned=record.is_cordoned,
+                    host=record.host,
                 )
             case BrokerChanged():
                 before = self._brokers[record.broker_id]
@@ -567,6 +570,8 @@ class Image:
             is_secured = bool(saved.credentials or acls or tokens or saved.quotas)
             schema = _WITHOUT_CORDONS if is_secured else _WITHOUT_SECURITY if needs_newer else _OLDER_SCHEMA
             if any(broker.is_cordoned for broker in brokers):
+                schema = _WITHOUT_HOSTS
+            if any(broker.host is not None for broker in brokers):
                 schema = SCHEMA
             return pack([schema, to_plain(saved)])
 

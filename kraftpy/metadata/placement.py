@@ -1,19 +1,24 @@
-"""Places the replicas of new partitions: spread over racks first, then over brokers, with leaders evenly distributed.
+"""Places the replicas of new partitions: spread over hosts first, then over racks, with leaders evenly distributed.
 
-Brokers form one circle that alternates between racks. Leaders advance one step per partition, starting at `seed`, so
-that one topic's leaders are evenly spread, and so are those of many small topics if the seed is the number of existing
-partitions. Followers come from the brokers after the leader, starting with the rack that has the fewest replicas of the
-partition. Each lap starts the followers one step further, so that the partitions of a failed broker do not all move to
-the same neighbour.
+Brokers form one circle that alternates between racks, and between the hosts of a rack. Leaders advance one step per
+partition, starting at `seed`, so that one topic's leaders are evenly spread, and so are those of many small topics if
+the seed is the number of existing partitions. Followers come from the brokers after the leader, starting with the host,
+then the rack, that has the fewest replicas of the partition. Each lap starts the followers one step further, so that
+the partitions of a failed broker do not all move to the same neighbour.
 
-A broker that is fenced or shutting down never leads a new partition, and follows only if its rack has no other broker.
-A broker whose log directories are all cordoned gets no replica (KIP-1066).
+A broker that shares its host with others names it (`Broker.host`); one that names none counts as a host of its own. No
+host has two replicas of a partition while another has none. If there are fewer hosts than replicas, they share them
+evenly: on a single host, replicas still survive the end of one of its processes.
+
+A broker that is fenced or shutting down never leads a new partition, and follows only if its host, or its rack, has no
+other broker. A broker whose log directories are all cordoned gets no replica (KIP-1066).
 Left out: weighting brokers by disk space or traffic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from kraftpy.metadata.image import Broker
 from kraftpy.types import BrokerId
@@ -31,7 +36,7 @@ def place(
     If a topic grows, `after` is the preferred leader of its last partition. Raises `CannotPlaceError`.
     """
     brokers = [broker for broker in brokers if not broker.is_cordoned]
-    leaders = _alternating_racks([broker for broker in brokers if broker.is_active])
+    leaders = _circle(broker for broker in brokers if broker.is_active)
     if not leaders:
         raise CannotPlaceError("All brokers are currently fenced, or have all their log directories cordoned.")
     if replication_factor > len(brokers):
@@ -39,7 +44,7 @@ def place(
             f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
             "broker(s) are registered or some brokers have all their log directories cordoned."
         )
-    everyone = _alternating_racks(brokers)
+    everyone = _circle(brokers)
     places = {broker.broker_id: place for place, broker in enumerate(everyone)}
     for step, leader in enumerate(leaders):
         if leader.broker_id == after:
@@ -62,22 +67,39 @@ def place(
 
 
 def _followers(leader: Broker, others: list[Broker], count: int) -> list[BrokerId]:
-    """Choose `count` of `others`: by least used rack, then active brokers, then the given order."""
-    used = {leader.rack or "": 1}
+    """Choose `count` of `others`: by least used host, least used rack, active brokers, then the given order."""
+    hosts, racks = Counter([_host(leader)]), Counter([_rack(leader)])
     rest = list(others)
     chosen: list[BrokerId] = []
     for _ in range(count):
-        best = min(rest, key=lambda broker: (used.get(broker.rack or "", 0), not broker.is_active))
+        best = min(rest, key=lambda each: (hosts[_host(each)], racks[_rack(each)], not each.is_active))
         rest.remove(best)
-        used[best.rack or ""] = used.get(best.rack or "", 0) + 1
+        hosts[_host(best)] += 1
+        racks[_rack(best)] += 1
         chosen.append(best.broker_id)
     return chosen
 
 
-def _alternating_racks(brokers: Sequence[Broker]) -> list[Broker]:
-    """Return the brokers in an order that alternates between racks: the first of each, then the second of each, ..."""
-    racks: dict[str, list[Broker]] = {}
+def _circle(brokers: Iterable[Broker]) -> list[Broker]:
+    """Return the brokers in an order that alternates between racks, and within a rack between hosts."""
+    hosts: Counter[tuple[str, str | BrokerId]] = Counter()
+    ranked = []
     for broker in sorted(brokers, key=lambda broker: broker.broker_id):
-        racks.setdefault(broker.rack or "", []).append(broker)
-    ranked = [(place, rack, broker) for rack, members in racks.items() for place, broker in enumerate(members)]
-    return [broker for _, _, broker in sorted(ranked, key=lambda item: item[:2])]
+        place = _rack(broker), _host(broker)
+        ranked.append((hosts[place], broker))
+        hosts[place] += 1
+    racks: Counter[str] = Counter()
+    alternating = []
+    for _, broker in sorted(ranked, key=lambda item: item[0]):
+        alternating.append((racks[_rack(broker)], _rack(broker), broker))
+        racks[_rack(broker)] += 1
+    return [broker for _, _, broker in sorted(alternating, key=lambda item: item[:2])]
+
+
+def _rack(broker: Broker) -> str:
+    return broker.rack or ""
+
+
+def _host(broker: Broker) -> str | BrokerId:
+    """Return the broker's host: its name, or the broker's id if it is alone there."""
+    return broker.broker_id if broker.host is None else broker.host

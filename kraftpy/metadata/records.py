@@ -36,6 +36,7 @@ class BrokerRegistered:
     fenced: bool
     registered_ms: Millis
     is_cordoned: bool = False
+    host: str | None = None
 
 
 @frozen

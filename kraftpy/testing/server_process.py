@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TAIL_CHARACTERS = 2000
 _OBEY_SECONDS = 10.0
 _NODE = "kraftpy.testing.node"
+_MEANT_FOR_ANOTHER = ("KAFKA_", "KRAFTPY_PROCESSES", "KRAFTPY_PORT_STEP")
 
 
 class BrokerDied(RuntimeError):
@@ -55,7 +56,7 @@ class ServerProcess:
         self._said = b""
         self._failed = ""
         # A server started by a test must not pick up settings meant for another one.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_MEANT_FOR_ANOTHER)}
         # A shell sets the limit: code of ours that ran between fork and exec might not be safe with threads.
         limited = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh"]
         self._control, inherited_end = socket.socketpair()

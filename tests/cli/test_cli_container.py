@@ -16,7 +16,7 @@ import pytest
 
 from kraftpy.broker.storage.directories import DirectoryError
 from kraftpy.broker.storage.format import format_directories
-from kraftpy.cli.container import DATA, decided, given_as_arguments
+from kraftpy.cli.container import DATA, configs_of_environment, decided, given_as_arguments
 from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.testing.cluster import EmbeddedBroker
 
@@ -93,6 +93,20 @@ def test_new_directories_become_the_cluster_s_and_others_stay(tmp_path: Path) ->
     with pytest.raises(DirectoryError, match=r"/a belongs to cluster first, not to second"):
         format_directories(more, "second")
     assert not (tmp_path / "c" / "meta.properties").exists()
+
+
+def test_several_processes_are_asked_for_by_variables(tmp_path: Path) -> None:
+    config = BrokerConfig.of({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093"})
+    asked = {"KRAFTPY_PROCESSES": "3", "KRAFTPY_PORT_STEP": "10"}
+    configs = configs_of_environment(config, asked)
+    assert [each.client_listeners[0].port for each in configs] == [9092, 9102, 9112]
+    for each in configs:
+        format_directories(each, "first")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["node-1", "node-2", "node-3"]
+    assert configs_of_environment(config, {"KRAFTPY_PROCESSES": ""}) == [config]
+    for text in ("0", "-1", "many", "257", "1" * 1000):
+        with pytest.raises(ConfigError, match="expected a whole number from 1 to 256"):
+            configs_of_environment(config, {"KRAFTPY_PROCESSES": text})
 
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "docker" / "bin"

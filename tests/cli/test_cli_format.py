@@ -99,6 +99,29 @@ def test_what_is_formatted_is_left_alone(tmp_path: Path) -> None:
     assert credentials_in(tmp_path).users() == []
 
 
+def test_each_process_of_a_host_has_directories_of_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    several = ("--processes", "2", "--port-step", "10")
+    result = kraftpy_format(path, *several, "--add-scram", "SCRAM-SHA-256=[name=alice,password=a]")
+    assert result.output.splitlines() == [
+        f"Formatted {tmp_path}/{name}/node-{node}" for node in (7, 8) for name in ("first", "second")
+    ]
+    for node in (7, 8):
+        properties = read_meta_properties(OsDirectory(tmp_path / "second" / f"node-{node}"))
+        assert properties is not None
+        assert (properties["cluster.id"], properties["node.id"]) == (CLUSTER_ID, str(node))
+    first, second = (OsDirectory(tmp_path / "first" / f"node-{node}").child("metadata") for node in (7, 8))
+    assert len(read_bootstrap(first)) == 1
+    assert not read_bootstrap(second)
+    result = kraftpy_format(path)
+    assert result.exit_code != 0
+    assert "holds the data of several processes" in result.output
+    one = tmp_path / "one"
+    one.mkdir()
+    assert kraftpy_format(write(one)).exit_code == 0
+    assert "holds the data of a single process" in kraftpy_format(write(one), *several).output
+
+
 def test_a_broker_apart_is_told_that_users_have_no_effect(tmp_path: Path) -> None:
     done = kraftpy_format(write(tmp_path, "broker"), "--add-scram", "SCRAM-SHA-256=[name=a,password=b]")
     assert done.exit_code == 0, done.output

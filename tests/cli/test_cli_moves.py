@@ -73,6 +73,37 @@ def test_replicas_are_kept_on_different_racks() -> None:
     assert all({racks[broker] for broker in replicas} == {"a", "b"} for replicas in planned.values())
 
 
+def test_replicas_are_kept_on_different_hosts_before_racks() -> None:
+    racks: dict[int, str | None] = {1: "a", 2: "b", 3: "a"}
+    hosts = {1: "h", 2: "h", 3: "i"}
+    planned = spread(partitions((1,), (2,), (3,)), racks, 2, hosts)
+    assert all({hosts[broker] for broker in replicas} == {"h", "i"} for replicas in planned.values())
+
+
+def test_replicas_that_share_a_host_are_parted() -> None:
+    hosts = {1: "h", 2: "h", 11: "i", 12: "i"}
+    current = partitions((1, 2), (2, 1), (1, 11))
+    planned = spread(current, dict.fromkeys(hosts), None, hosts)
+    assert planned == partitions((12, 1), (2, 11), (1, 11))
+    assert spread(planned, dict.fromkeys(hosts), None, hosts) == planned
+    one = dict.fromkeys(hosts, "h")
+    assert spread(partitions((1, 2)), dict.fromkeys(hosts), None, one) == partitions((1, 2))
+
+
+@given(clusters(), some.integers(1, 4))
+def test_a_plan_uses_as_many_hosts_as_it_can(
+    cluster: tuple[Placed, dict[int, str | None], int | None], count: int
+) -> None:
+    current, brokers, factor = cluster
+    if max(factor or len(replicas) for replicas in current.values()) > len(brokers):
+        return
+    hosts = {broker: f"h{broker % count}" for broker in brokers}
+    planned = spread(current, brokers, factor, hosts)
+    for replicas in planned.values():
+        assert len({hosts[broker] for broker in replicas}) == min(len(replicas), len({*hosts.values()}))
+    assert spread(planned, brokers, factor, hosts) == planned
+
+
 def test_a_plan_goes_round_in_kafkas_form() -> None:
     planned = {TopicPartition("b", 1): (2, 3), TopicPartition("a", 0): (1,)}
     text = render_plan(planned)

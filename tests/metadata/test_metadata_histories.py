@@ -102,6 +102,7 @@ class History:
             endpoints=(),
             time_ms=NOW,
             rack=self.chance.choice([None, "a", "b"]),
+            host=self.chance.choice([None, None, "h", "i"]),
             fenced=fenced,
             previous_session_expired=self.chance.random() < 0.5,
             previous_broker_epoch=previous,

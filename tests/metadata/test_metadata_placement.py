@@ -1,4 +1,4 @@
-"""Replicas: different brokers, different racks while there are any, leaders even, the same answer each time."""
+"""Replicas: different brokers, then hosts, then racks while there are any, leaders even, the same answer each time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kraftpy.metadata.placement import CannotPlaceError, place
 from kraftpy.types import BrokerId, Millis
 
 
-def broker(number: int, rack: str | None = None, *, fenced: bool = False) -> Broker:
+def broker(number: int, rack: str | None = None, *, fenced: bool = False, host: str | None = None) -> Broker:
     return Broker(
         broker_id=BrokerId(number),
         broker_epoch=number,
@@ -22,6 +22,7 @@ def broker(number: int, rack: str | None = None, *, fenced: bool = False) -> Bro
         rack=rack,
         fenced=fenced,
         registered_ms=Millis(0),
+        host=host,
     )
 
 
@@ -95,3 +96,81 @@ def test_a_fenced_broker_follows_only_where_its_rack_has_no_other() -> None:
     some = [broker(1, "a"), broker(2, "a", fenced=True), broker(3, "b", fenced=True), broker(4, "c")]
     placed = place(some, partitions=4, replication_factor=3, seed=0)
     assert placed == [(1, 3, 4), (4, 1, 3), (1, 4, 3), (4, 3, 1)] or all(2 not in replicas for replicas in placed)
+
+
+hosted = st.lists(
+    st.tuples(
+        st.integers(0, 40), st.sampled_from([None, "h", "i", "j"]), st.sampled_from([None, "a", "b"]), st.booleans()
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda item: item[0],
+).map(lambda items: [broker(number, rack, fenced=fenced, host=host) for number, host, rack, fenced in items])
+
+
+@settings(max_examples=300, deadline=None)
+@given(hosted, st.integers(1, 40), st.integers(1, 6), st.integers(0, 100))
+def test_no_host_has_two_replicas_while_another_has_none(
+    some: list[Broker], partitions: int, factor: int, seed: int
+) -> None:
+    if factor > len(some) or all(one.fenced for one in some):
+        return
+    hosts = {one.broker_id: one.host or str(one.broker_id) for one in some}
+    sizes = Counter(hosts.values())
+    racks = {one.broker_id: one.rack for one in some}
+    for replicas in place(some, partitions=partitions, replication_factor=factor, seed=seed):
+        assert len(set(replicas)) == factor
+        used = Counter(hosts[replica] for replica in replicas)
+        for host, count in used.items():
+            assert all(used[other] >= min(count - 1, sizes[other]) for other in sizes), (host, used)
+        if (
+            factor == 2
+            and len({*hosts.values()}) > 1
+            and any(hosts[other] != hosts[replicas[0]] and racks[other] != racks[replicas[0]] for other in hosts)
+        ):
+            assert racks[replicas[0]] != racks[replicas[1]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5), st.booleans())
+def test_equal_hosts_have_equal_shares(hosts: int, processes: int, factor: int, has_racks: bool) -> None:
+    some = [
+        broker(100 * host + process, f"rack-{host}" if has_racks else None, host=f"host-{host}")
+        for host in range(hosts)
+        for process in range(processes)
+    ]
+    if factor > len(some):
+        return
+    laps = len(some) - 1 or 1
+    placed = place(some, partitions=len(some) * laps, replication_factor=factor, seed=0)
+    assert {*Counter(replicas[0] for replicas in placed).values()} == {laps}
+    followers = Counter({one.broker_id: 0 for one in some})
+    followers.update(replica for replicas in placed for replica in replicas[1:])
+    assert max(followers.values()) <= 2 * max(1, min(followers.values())), followers
+
+
+def test_the_processes_of_two_hosts() -> None:
+    some = [broker(number, host="h" if number < 10 else "i") for number in (1, 2, 11, 12)]
+    assert place(some, partitions=4, replication_factor=2, seed=0) == [(1, 11), (11, 2), (2, 12), (12, 1)]
+    assert place(some, partitions=1, replication_factor=3, seed=0) == [(1, 11, 2)]
+
+
+def test_a_broker_without_a_host_has_one_of_its_own() -> None:
+    some = [broker(1, host="h"), broker(2, host="h"), broker(3), broker(4)]
+    placed = place(some, partitions=40, replication_factor=3, seed=0)
+    assert all(not {1, 2} <= {*replicas} for replicas in placed)
+
+
+def test_a_host_comes_before_a_rack() -> None:
+    racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b"}
+    hosts = {1: "h", 2: "i", 3: "j", 4: "k", 5: "k"}
+    some = [broker(number, rack, host=hosts[number]) for number, rack in racks.items()]
+    for replicas in place(some, partitions=40, replication_factor=4, seed=0):
+        assert len({hosts[replica] for replica in replicas}) == 4
+
+
+def test_a_fenced_host_is_used_before_a_second_replica_on_another() -> None:
+    some = [broker(number, host="h") for number in (1, 2)] + [broker(11, fenced=True, host="i"), broker(12, host="i")]
+    assert place(some, partitions=2, replication_factor=2, seed=0)[0] == (1, 12)
+    some[3] = broker(12, fenced=True, host="i")
+    assert {replicas[1] for replicas in place(some, partitions=12, replication_factor=2, seed=0)} == {11, 12}

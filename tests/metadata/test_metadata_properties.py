@@ -102,6 +102,7 @@ registrations = st.builds(
     endpoints=some(st.builds(Endpoint, listener=names, host=names, port=st.integers(0, 65535)), 2),
     time_ms=times,
     rack=st.none() | st.sampled_from(["east", "west"]),
+    host=st.none() | st.sampled_from(["first", "second"]),
     fenced=bools,
     previous_session_expired=bools,
 )

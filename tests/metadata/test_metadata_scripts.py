@@ -146,6 +146,7 @@ class Script:
             endpoints=(Endpoint(listener="PLAINTEXT", host=f"host{flags[0]}", port=9092),),
             time_ms=NOW,
             rack=options.get("rack"),
+            host=options.get("host"),
             fenced="fenced" in flags,
             previous_session_expired="expired" in flags,
             previous_broker_epoch=int(options.get("previous", last_epoch)),
@@ -488,6 +489,7 @@ def tell_record(record: Record, seen: Seen) -> str:
             return f"config {record.resource_type.name} {record.resource_name or 'all'}: {record.name} {value}"
         case BrokerRegistered():
             rack = f" rack={record.rack}" if record.rack else ""
+            rack += f" host={record.host}" if record.host else ""
             rack += " cordoned" * record.is_cordoned
             return f"broker {record.broker_id} epoch={record.broker_epoch}{rack}{' fenced' if record.fenced else ''}"
         case BrokerChanged():

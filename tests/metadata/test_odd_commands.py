@@ -10,7 +10,7 @@ import random
 import types
 import typing
 from collections import Counter
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -179,6 +179,7 @@ def test_what_may_be_proposed() -> None:
         (submission(registers(port=65536)), "RegisterBroker.endpoints.port: 65536 is out of range"),
         (submission(registers(host="h" * 256)), "RegisterBroker.endpoints.host: a text of 256 bytes is too long"),
         (submission(registers(rack="r" * 32768)), "RegisterBroker.rack: a text of 32768 bytes is too long"),
+        (submission(replace(registers(), host="h" * 256)), "RegisterBroker.host: a text of 256 bytes is too long"),
     ):
         with pytest.raises(CodecError, match=reason):
             check_proposal(data, 1)

@@ -129,6 +129,7 @@ class Lifecycle:
             endpoints=self._endpoints,
             time_ms=self._clock.now(),
             rack=self._config.broker_rack,
+            host=self._config.kraftpy_broker_host,
             previous_session_expired=self._links is None,  # a single node: it holds the lock on the directories
             previous_broker_epoch=-1 if before is None else before.previous_broker_epoch,
             previous_incarnation_ids=() if before is None else before.previous_incarnation_ids,
