@@ -172,10 +172,14 @@ NODES ?= 1
 compat-kafka: $(VENV)/.dev  ## Apache Kafka and kraftpy asked the same, answers compared: make compat-kafka SEED=1 NODES=3 (JDK, Maven)
 	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --nodes $(NODES)
 	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --world rights
+	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --world tokens
+	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --world no-tokens
 
 compat-kafka-record: $(VENV)/.dev  ## keep what Apache Kafka answers, for the tests, wherever nothing differs (JDK, Maven)
 	$(BIN)/python tests/compat/differential/differential.py --record
 	$(BIN)/python tests/compat/differential/differential.py --world rights --record
+	$(BIN)/python tests/compat/differential/differential.py --world tokens --record
+	$(BIN)/python tests/compat/differential/differential.py --world no-tokens --record
 
 # One class: CLASS=GetOffsetShellTest. With all below it: PACKAGE=org.apache.kafka.tools. Both take several, after commas.
 comma := ,
