@@ -1,4 +1,4 @@
-"""An identity provider for tests: an HTTP server that shows its keys, and grants tokens for a secret or an assertion."""
+"""An identity provider for tests: an HTTP server that shows its keys, and grants tokens for secrets and assertions."""
 
 from __future__ import annotations
 
