@@ -104,7 +104,8 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._receive_buffer = receive_buffer
         self._authenticate, self._failed = authenticate, failed
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls: ssl.SSLObject | None = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        """None once the connection is lost."""
         self._socket: asyncio.Transport
         self._deadline: asyncio.TimerHandle | None = None
         self._is_waiting_for_turn = False
@@ -157,6 +158,9 @@ class TlsLayer(asyncio.BufferedProtocol):
         """End the connection."""
         self._is_over = True
         self._forget_deadline()
+        # Tens of kilobytes of OpenSSL's: kept until the connection's cycles are collected, they would add up and leave
+        # holes in the heap.
+        self._tls = None
         self._connection.connection_lost(exc)
 
     # --- the handshake -----------------------------------------------------------------------
@@ -173,6 +177,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             raise
 
     def _take_step(self) -> None:
+        assert self._tls is not None, "it is not over"
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -219,12 +224,12 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate as DER; None if it has not shown one."""
-        return self._tls.getpeercert(binary_form=True)
+        """The peer's certificate as DER; None if it has not shown one, or the connection is lost."""
+        return None if self._tls is None else self._tls.getpeercert(binary_form=True)
 
     @property
-    def ssl_object(self) -> ssl.SSLObject:
-        """The TLS object of the standard library, for further details such as the cipher."""
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """The TLS object of the standard library, for further details such as the cipher; None once it is lost."""
         return self._tls
 
     def set_connection(self, connection: Inner) -> None:
@@ -252,7 +257,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def _drain(self) -> None:
         """Decrypt the bytes that have arrived into the connection's buffers."""
-        if self._is_draining:
+        if self._is_draining or self._tls is None:
             return
         read = self._tls.read
         self._is_draining = True
@@ -279,7 +284,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send."""
-        if self._is_over or not self._is_open:
+        if self._is_over or not self._is_open or self._tls is None:
             return
         left = memoryview(data).cast("B")
         try:
@@ -296,7 +301,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close once everything written is sent, with TLS's close_notify."""
-        if self._is_over:
+        if self._is_over or self._tls is None:
             return
         self._is_over = True
         with suppress(ssl.SSLError, OSError):  # raised because the peer's answer, which is not needed, is missing
@@ -328,10 +333,11 @@ class TlsTransport:
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return `ssl_object` or `sslcontext`, as asyncio's TLS transports do, or else a detail of the socket."""
-        if name == "ssl_object":
-            return self._layer.ssl_object
-        if name == "sslcontext":
-            return self._layer.ssl_object.context
+        if name in ("ssl_object", "sslcontext"):
+            tls = self._layer.ssl_object
+            if tls is None:
+                return default
+            return tls if name == "ssl_object" else tls.context
         return self._socket.get_extra_info(name, default)
 
 
