@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kerberos_realm import REALM, WHY_NOT, Realm, realm
+from kerberos_realm import REALM, Realm, needs_a_realm, realm
 
 from kraftpy.broker.metadata.link_login import prove
 from kraftpy.broker.metadata.link_messages import LinkError
@@ -170,9 +170,6 @@ def by_tickets(running_realm: Realm) -> Iterator[Cluster]:
         yield cluster
         for node in cluster.nodes:
             assert "Traceback" not in cluster.logs(node)
-
-
-needs_a_realm = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
 @needs_a_realm
