@@ -411,21 +411,21 @@ async def test_a_step_that_fails_costs_its_own_connection() -> None:
 
 
 class Echo:
-    """A connection behind a layer that sends back what it gets."""
+    """A connection behind a layer that sends back what it gets; `lost` has an entry for each that has ended."""
 
-    def __init__(self) -> None:
-        self.is_lost = False
+    def __init__(self, lost: list[bool]) -> None:
+        self._lost = lost
         self._buffer = memoryview(bytearray(100))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
         self._transport.write(b"to nobody")
         self._transport.close()
         assert self._transport.get_extra_info("ssl_object") is None
         assert self._transport.get_extra_info("sslcontext") is None
+        self._lost.append(True)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -451,14 +451,17 @@ async def test_the_memory_of_a_handshake_goes_with_its_connection(certificates: 
     (listener,) = load(f"listeners=SSL://{HOST}:0\nlog.dirs=/nowhere\n{lines(certificates)}").config.secured
     assert listener.tls is not None
     context, turns, buffer = server_context(listener.tls), Handshakes(), memoryview(bytearray(1 << 18))
-    kept: list[weakref.ref[ssl.SSLObject]] = []
-    ends: list[Echo] = []
+    kept: list[weakref.ref[object]] = []
+    lost: list[bool] = []
 
     def accepted() -> TlsLayer:
-        ends.append(Echo())
-        layer = TlsLayer(ends[-1], context, turns, buffer, authenticate=lambda _: None, failed=lambda _: None)
-        assert layer.ssl_object is not None
-        kept.append(weakref.ref(layer.ssl_object))
+        echo = Echo(lost)
+
+        def failed(reason: str, echo: Echo = echo) -> None:
+            assert reason
+
+        layer = TlsLayer(echo, context, turns, buffer, authenticate=lambda _: None, failed=failed)
+        kept.extend(map(weakref.ref, (layer, layer.ssl_object, echo)))
         return layer
 
     server = await asyncio.get_running_loop().create_server(accepted, HOST, 0)
@@ -474,9 +477,11 @@ async def test_the_memory_of_a_handshake_goes_with_its_connection(certificates: 
             await writer.drain()
             await asyncio.sleep(0)
             writer.transport.abort()
-        while not (len(ends) == 4 and all(each.is_lost for each in ends)):  # noqa: ASYNC110 - the loop tells them
+        while len(lost) < 4:  # noqa: ASYNC110 - the loop tells them
             await asyncio.sleep(0.01)
-    assert [each() for each in kept] == [None] * 4
+        await asyncio.sleep(0)
+    assert len(kept) == 12
+    assert [each() for each in kept if each() is not None] == []
 
 
 def lines(certificates: Certificates) -> str:

@@ -99,7 +99,8 @@ class TlsLayer(asyncio.BufferedProtocol):
         authenticate: Callable[[TlsLayer], None],
         failed: Callable[[str], None],
     ) -> None:
-        self._connection = connection
+        self._connection: Inner | None = connection
+        """None once the connection is lost."""
         self._handshakes = handshakes
         self._receive_buffer = receive_buffer
         self._authenticate, self._failed = authenticate, failed
@@ -120,6 +121,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake, unless the connection is refused."""
+        assert self._connection is not None
         self._socket = cast("asyncio.Transport", transport)
         self._connection.connection_made(cast("asyncio.BaseTransport", TlsTransport(self, self._socket)))
         if not self._is_over:
@@ -148,20 +150,26 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Tell the connection that the peer does not read."""
-        self._connection.pause_writing()
+        if self._connection is not None:
+            self._connection.pause_writing()
 
     def resume_writing(self) -> None:
         """Tell the connection that the peer reads again."""
-        self._connection.resume_writing()
+        if self._connection is not None:
+            self._connection.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection."""
+        """End the connection, and free everything at once.
+
+        OpenSSL's tens of kilobytes would wait for the garbage collector in a cycle of this layer and the connection;
+        they would add up meanwhile, and leave holes in the heap.
+        """
         self._is_over = True
         self._forget_deadline()
-        # Tens of kilobytes of OpenSSL's: kept until the connection's cycles are collected, they would add up and leave
-        # holes in the heap.
-        self._tls = None
-        self._connection.connection_lost(exc)
+        connection, self._connection, self._tls = self._connection, None, None
+        self._authenticate = self._failed = _nothing
+        if connection is not None:
+            connection.connection_lost(exc)
 
     # --- the handshake -----------------------------------------------------------------------
 
@@ -264,6 +272,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         try:
             while not self._is_paused and not self._is_over:
                 connection = self._connection  # a link may be replaced by a client's connection meanwhile
+                assert connection is not None, "it is not over"
                 room = connection.get_buffer(-1)
                 count = cast("int", read(len(room), cast("Any", room)))
                 del room  # a buffer with a view of it cannot grow
@@ -339,6 +348,10 @@ class TlsTransport:
                 return default
             return tls if name == "ssl_object" else tls.context
         return self._socket.get_extra_info(name, default)
+
+
+def _nothing(_: object) -> None:
+    """Do nothing: the connection is lost."""
 
 
 def _reason(error: Exception) -> str:
