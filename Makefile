@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -34,6 +34,13 @@ test: $(VENV)/.dev   ## the tests, and chaos-sim beside them: its output follows
 	@sh tests/system-packages.sh $(BIN)/python
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going tests-side-by-side chaos-sim-beside; \
 		status=$$?; cat build/chaos-sim.txt; exit $$status
+
+KERBEROS_TESTS := tests/security/test_gssapi.py tests/security/test_kerberos_names.py tests/security/test_kerberos_listeners.py \
+	tests/security/test_quorum_mechanisms.py
+test-kerberos: $(VENV)/.dev  ## logins by Kerberos at a KDC of the tests' own: fails where `test` skips them (root installs krb5-kdc, libkrb5-dev)
+	@sh tests/system-packages.sh $(BIN)/python
+	@$(BIN)/python tests/kerberos_realm.py
+	$(BIN)/python -m pytest $(KERBEROS_TESTS)
 
 # The environment is one of its own, named after the interpreter; `make test-python PYTHON=python3.13 TESTS=tests/log`.
 test-python:  ## the tests with another Python: make test-python PYTHON=python3.13
@@ -170,6 +177,7 @@ compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's cla
 	$(BIN)/python tests/compat/java_suite.py
 	$(BIN)/python tests/compat/java_share.py
 	$(BIN)/python tests/compat/java_security.py
+	$(BIN)/python tests/compat/secure_clients.py
 	$(BIN)/python tests/compat/java_streams_suite.py
 	$(BIN)/python tests/compat/spark_connector_suite.py
 
@@ -178,10 +186,14 @@ NODES ?= 1
 compat-kafka: $(VENV)/.dev  ## Apache Kafka and kraftpy asked the same, answers compared: make compat-kafka SEED=1 NODES=3 (JDK, Maven)
 	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --nodes $(NODES)
 	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --world rights
+	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --world tokens
+	$(BIN)/python tests/compat/differential/differential.py --seed $(SEED) --world no-tokens
 
 compat-kafka-record: $(VENV)/.dev  ## keep what Apache Kafka answers, for the tests, wherever nothing differs (JDK, Maven)
 	$(BIN)/python tests/compat/differential/differential.py --record
 	$(BIN)/python tests/compat/differential/differential.py --world rights --record
+	$(BIN)/python tests/compat/differential/differential.py --world tokens --record
+	$(BIN)/python tests/compat/differential/differential.py --world no-tokens --record
 
 # One class: CLASS=GetOffsetShellTest. With all below it: PACKAGE=org.apache.kafka.tools. Both take several, after commas.
 comma := ,

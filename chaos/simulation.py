@@ -38,7 +38,18 @@ from chaos.generator import (
 )
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
-from chaos.workloads import bundles, compacted, hostile, pipelines, rates, security, sharing, tokens, transactions
+from chaos.workloads import (
+    arrivals,
+    bundles,
+    compacted,
+    hostile,
+    pipelines,
+    rates,
+    security,
+    sharing,
+    tokens,
+    transactions,
+)
 from chaos.workloads.clients import Client, Setting, goes_on
 from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
@@ -434,6 +445,13 @@ class _Run:
             for number, broker in enumerate(self._secure_listeners()):
                 sender = rates.Sender(setting, self.recorder, user, broker, first + 10_000 * number)
                 tasks.append(process.run(sender.work(is_over), name=f"{user} at {broker[0]}"))
+        for address, first in arrivals.FIRST_PROCESSES.items():
+            process, runtime = self.cluster.client(f"caller {address}", address)
+            for number, broker in enumerate(self._secure_listeners()):
+                caller = arrivals.Caller(
+                    self._setting(runtime), self.recorder, address, broker, first + 10_000 * number
+                )
+                tasks.append(process.run(caller.work(is_over), name=f"{address} at {broker[0]}"))
         return tasks
 
     def _holder(self, first: int) -> tuple[Process, tokens.Holder]:
@@ -460,10 +478,19 @@ class _Run:
         process, holder = self._holder(tokens.LAST_PROCESS)
         logins = tokens.final_logins(holder, self._secure_listeners(), self.holder.tokens)
         self._wait([process.run(logins, name="last tokens")], "brokers do not answer the last logins with tokens")
-        for user, first in rates.LAST_PROCESSES.items():
-            process, runtime = self.cluster.client(user)
-            sends = rates.final_sends(self._setting(runtime), self.recorder, user, self._secure_listeners(), first)
-            self._wait([process.run(sends, name=f"last of {user}")], "the last requests under quotas do not end")
+        brokers = self._secure_listeners()
+        for users in rates.AT_ONCE:
+            tasks = []
+            for user in users:
+                process, runtime = self.cluster.client(user)
+                first = rates.LAST_PROCESSES[user]
+                sends = rates.final_sends(self._setting(runtime), self.recorder, user, brokers, first)
+                tasks.append(process.run(sends, name=f"last of {user}"))
+            self._wait(tasks, "the last requests under quotas do not end")
+        for address, first in arrivals.LAST_PROCESSES.items():
+            process, runtime = self.cluster.client(f"last caller {address}", address)
+            calls = arrivals.final_arrivals(self._setting(runtime), self.recorder, address, brokers, first)
+            self._wait([process.run(calls, name=f"last of {address}")], "the last connections under quotas do not end")
 
     def _secure_listeners(self) -> list[tuple[str, int]]:
         return [(f"node{number}", SECURE_PORT) for number in self.cluster.brokers]

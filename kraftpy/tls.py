@@ -57,8 +57,8 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def can_connect(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
-    """Return whether each end would accept the other, whatever the host; without a network."""
+def refusal_between(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
+    """Return why one of the ends would not accept the other, whatever the host; None if both would. Uses no network."""
     sent, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(answered, sent), server.wrap_bio(sent, answered, server_side=True)]
     for _ in range(_MOST_ROUNDS):
@@ -68,11 +68,13 @@ def can_connect(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
                 end.do_handshake()
             except ssl.SSLWantReadError:
                 left.append(end)
-            except (ssl.SSLError, ValueError):
-                return False
+            except ssl.SSLCertVerificationError as error:
+                return error.verify_message
+            except (ssl.SSLError, ValueError) as error:
+                return (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
         if not left:
-            return True
-    return False
+            return None
+    return "the handshake does not end"
 
 
 def check_trusted(store: Store) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import hypothesis
 import kafka_python_sockets
-import kerberos_realm
 import pytest
 
 import kraftpy.metadata.raft.library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
@@ -21,7 +20,6 @@ from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
 from kraftpy.testing.server_process import ServerProcess
 
-collect_ignore = [] if kerberos_realm.WHY_NOT is None else ["security/test_kerberos_listeners.py"]
 BrokerFactory = Callable[..., EmbeddedBroker]
 
 LONGEST = (
@@ -180,8 +178,6 @@ def _untested() -> list[str]:
     namespacing = sys.modules.get("namespacing")
     if namespacing is not None and namespacing.WHY_NOT is not None:
         lines.append(f"No chaos run on real processes was tested: {namespacing.WHY_NOT}.")
-    if kerberos_realm.WHY_NOT is not None:
-        lines.append(f"No login by Kerberos was tested: {kerberos_realm.WHY_NOT}.")
     return lines
 
 

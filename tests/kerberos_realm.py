@@ -1,4 +1,7 @@
-"""A realm of Kerberos of a test's own, with a KDC; and whether this machine has what that takes."""
+"""A realm of Kerberos of a test's own, with a KDC; and whether this machine has what that takes.
+
+Tests that need one are skipped where it cannot be had. As a program, this says why not, and ends with status 1 then.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from kraftpy.testing.ports import HOST, ReservedPorts
 
@@ -31,6 +37,7 @@ def _missing() -> str | None:
 
 WHY_NOT = _missing()
 """The reason why no realm can be had; None if one can."""
+needs_a_realm = pytest.mark.skipif(WHY_NOT is not None, reason=f"no login by Kerberos is tested: {WHY_NOT}")
 REALM = "EXAMPLE.TEST"
 
 
@@ -138,3 +145,7 @@ def realm(directory: Path) -> Iterator[Realm]:
         made = Realm(directory, ports.reserve())
         with made.running():
             yield made
+
+
+if __name__ == "__main__":
+    sys.exit(WHY_NOT and f"Logins by Kerberos cannot be tested: {WHY_NOT}.")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # kcat is a Debian package; the tests that drive it need it. Those of Kerberos need a KDC, kcat's part for it, and the
-# library gssapi, which is built for the Python that the first argument names; where they are not to be had, no such test
-# is run. mkfs.ext4 and losetup are for tests on file systems that fail, ip and iptables for those in network namespaces:
+# library gssapi, which is built for the Python that the first argument names; where they are not to be had, these tests
+# are skipped. mkfs.ext4 and losetup are for tests on file systems that fail, ip and iptables for those in network namespaces:
 # only root can run these. Installs what is missing where that is possible, else says what to do.
 set -eu
 missing=""

@@ -83,6 +83,20 @@ def _never(token: Any, now_ms: int) -> bool:
     return False
 
 
+def _no_limit_of_address(self: Limits, address: str, key: str) -> None:
+    """Find no limit for any address."""
+
+
+def _by_user(of_client: Any) -> Any:
+    """Count the usage of a client id's quota for each user apart."""
+
+    def found(self: Limits, user: str, client_id: str, key: str) -> Any:
+        limit = of_client(self, user, client_id, key)
+        return limit if limit is None else limit._replace(user=user)
+
+    return found
+
+
 def _no_limit(self: Limits, user: str, client_id: str, key: str) -> None:
     """Find no limit for any client."""
 
@@ -124,6 +138,24 @@ MUTANTS: tuple[Mutant, ...] = (
         directed=_secured,
         faults=quiet,
         patches=(replaced(Limits, "of_client", _no_limit),),
+    ),
+    Mutant(
+        name="quota-of-a-client-id-not-shared",
+        breaks="users with the same client id have its quota each, and not together",
+        rule="KIP-55",
+        shows=frozenset({"over-shared-quota"}),
+        directed=_secured,
+        faults=quiet,
+        patches=(wrapped(Limits, "of_client", _by_user),),
+    ),
+    Mutant(
+        name="quota-of-an-address-not-applied",
+        breaks="quotas of addresses are stored and told, but connections are admitted at any rate",
+        rule="KIP-612",
+        shows=frozenset({"too-many-connections"}),
+        directed=_secured,
+        faults=quiet,
+        patches=(replaced(Limits, "of_ip", _no_limit_of_address),),
     ),
     Mutant(
         name="expired-token-accepted",

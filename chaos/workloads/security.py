@@ -433,9 +433,8 @@ async def survey(setting: Setting, recorder: Recorder, process: int, admin: Admi
     try:
         acls = [_binding_value(binding) for binding in await admin.describe_acls()]
         quotas = [
-            [user, key, value]
+            [", ".join(map(str, each.entity.values())), key, value]
             for each in await admin.describe_client_quotas()
-            for user in [each.entity.get("user")]
             for key, value in each.values.items()
         ]
         value = {

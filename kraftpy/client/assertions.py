@@ -1,8 +1,9 @@
-"""Assertions for a token endpoint, the grant "jwt-bearer" (RFC 7523, section 2.1; KIP-1139).
+"""Assertions for a token endpoint: as a grant (KIP-1139), or in place of a client's secret (KIP-1258).
 
-An assertion is a JSON Web Token that the client itself has signed: RS256 or ES256. Its claims are, each taking
-precedence over the one before: those of the settings, those of the template, and the times, computed anew for each
-assertion. Keys and templates are read each time, so that renewed ones need no restart.
+RFC 7523 calls the first the grant "jwt-bearer" (section 2.1), and the second client authentication (section 2.2). An
+assertion is a JSON Web Token that the client itself has signed: RS256 or ES256. Its claims are, each taking precedence
+over the one before: those of the settings, those of the template, and the times, computed anew for each assertion. Keys
+and templates are read each time, so that renewed ones need no restart.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kraftpy.endpoints import EndpointError, fetch
 from kraftpy.security.json_web_tokens import MOST_TOKEN_BYTES
 
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _CURVE: Final = "secp256r1"
 _NUMBER_BYTES: Final = 32
 

@@ -16,10 +16,12 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote_plus, urlencode, urlsplit
 
-from kraftpy.client.assertions import GRANT, UnusableAssertion, assertion_of
+from kraftpy.client.assertions import CLIENT_ASSERTION, GRANT, UnusableAssertion, assertion_of
+from kraftpy.client.options import flag, whole
 from kraftpy.config.settings import ConfigError
 from kraftpy.config.token_sources import TokenSource, token_source
 from kraftpy.endpoints import EndpointError, fetch
@@ -37,6 +39,12 @@ _USED_SHARE: Final = 0.8
 _RETRY_MS: Final = 10_000
 """How long a token is used on, before another one is asked for again, when that has failed."""
 _MOST_ANSWER_BYTES: Final = 2 * MOST_TOKEN_BYTES
+_MOST_SECONDS: Final = {
+    "sasl_oauthbearer_assertion_claim_exp_seconds": 86_400,
+    "sasl_oauthbearer_assertion_claim_nbf_seconds": 3_600,
+}
+"""The largest values of these options, as in Kafka."""
+_FLAGS: Final = ("sasl_oauthbearer_assertion_claim_jti_include", "sasl_oauthbearer_header_urlencode")
 
 
 class _Token(NamedTuple):
@@ -89,34 +97,22 @@ def tokens_of(options: ClientOptions, jaas: JaasLogin | None) -> Tokens:
     if url is None:
         raise ValueError("sasl_oauthbearer_token_provider or sasl_oauthbearer_token_endpoint_url must be given")
     parts = urlsplit(url)
-    if parts.scheme == "file":
-        return Tokens(functools.partial(_from, TokenSource(url=url)))
-    if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc:
+    is_endpoint = parts.scheme in ("https", "http") and parts.hostname and "@" not in parts.netloc
+    if parts.scheme != "file" and not is_endpoint:
         raise ValueError("sasl_oauthbearer_token_endpoint_url must be an https, http or file URL")
+    for name, high in _MOST_SECONDS.items():
+        whole(name, getattr(options, name), high=high)
+    for name in _FLAGS:
+        flag(name, getattr(options, name))
     given = {} if jaas is None else jaas.options
-    if options.sasl_oauthbearer_jwt_retriever_class is not None:
-        try:
-            found = token_source(
-                lambda name: getattr(options, name.replace(".", "_")), lambda name: name.replace(".", "_"), given
-            )
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        assert found is not None, "there is a URL"
-        return Tokens(functools.partial(_from, found))
-    client_id = options.sasl_oauthbearer_client_credentials_client_id or given.get("clientId")
-    secret = options.sasl_oauthbearer_client_credentials_client_secret or given.get("clientSecret")
-    if not client_id or not secret:
-        raise ValueError(
-            "sasl_oauthbearer_client_credentials_client_id and .._client_secret must be given with "
-            "sasl_oauthbearer_token_endpoint_url"
+    try:
+        found = token_source(
+            lambda name: getattr(options, name.replace(".", "_")), lambda name: name.replace(".", "_"), given
         )
-    source = TokenSource(
-        url=url,
-        client_id=client_id,
-        secret=secret,
-        scope=options.sasl_oauthbearer_scope or given.get("scope"),
-        trusted=given.get("ssl.truststore.location"),
-    )
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    assert found is not None, "there is a URL"
+    source = replace(found, is_url_encoded=options.sasl_oauthbearer_header_urlencode)
     return Tokens(functools.partial(_from, source))
 
 
@@ -130,15 +126,19 @@ def _from(source: TokenSource) -> tuple[str, float | None]:
     """Get a token; return it, and its lifetime in seconds if the source tells it. Raises KafkaError."""
     if source.is_file:
         return _checked(_fetched(source.url).decode(errors="replace").strip()), None
-    url, form, headers = source.url, {"grant_type": "client_credentials"}, dict[str, str]()
+    url, headers, form = source.url, dict[str, str](), {"grant_type": "client_credentials"}
     if source.assertion is None:
-        credentials = b64encode(f"{source.client_id}:{source.secret}".encode()).decode()
-        headers["Authorization"] = f"Basic {credentials}"
+        headers["Authorization"] = f"Basic {_basic(source)}"
     else:
         try:
-            form = {"grant_type": GRANT, "assertion": assertion_of(source.assertion, time.time())}
+            assertion = assertion_of(source.assertion, time.time())
         except UnusableAssertion as error:
             raise _failure(str(error)) from None
+        if source.is_for_assertion:
+            form = {"grant_type": GRANT, "assertion": assertion}
+        else:
+            form |= {"client_assertion_type": CLIENT_ASSERTION, "client_assertion": assertion}
+            form |= {"client_id": source.client_id} if source.client_id else {}
     body = urlencode({**form, **({"scope": source.scope} if source.scope else {})})
     headers["Content-Type"] = "application/x-www-form-urlencoded"
     answer: Any
@@ -149,6 +149,12 @@ def _from(source: TokenSource) -> tuple[str, float | None]:
         raise _failure(f"{url} answered without an access_token") from None
     is_known = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 2**31
     return _checked(token), float(seconds) if is_known else None
+
+
+def _basic(source: TokenSource) -> str:
+    """Return a client's id and secret as an HTTP header has them."""
+    shown = (source.client_id, source.secret)
+    return b64encode(":".join(map(quote_plus, shown) if source.is_url_encoded else shown).encode()).decode()
 
 
 def _provided(provider: TokenProvider) -> str:

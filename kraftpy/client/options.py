@@ -113,6 +113,7 @@ class ClientOptions:
     sasl_oauthbearer_client_credentials_client_id: str | None = None
     sasl_oauthbearer_client_credentials_client_secret: str | None = field(default=None, repr=False)
     sasl_oauthbearer_scope: str | None = None
+    sasl_oauthbearer_header_urlencode: bool = False
     sasl_oauthbearer_jwt_retriever_class: str | None = None
     sasl_oauthbearer_assertion_file: str | None = None
     sasl_oauthbearer_assertion_private_key_file: str | None = None

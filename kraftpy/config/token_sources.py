@@ -3,10 +3,13 @@
 `sasl.oauthbearer.token.endpoint.url` is a token endpoint (https or http), or a file with a token, which is read again
 for each new token. At an endpoint, a token is granted to a client with an id and a secret, the grant "client
 credentials" of RFC 6749, section 4.4. The login module's options clientId, clientSecret and scope are the older form.
-With `sasl.oauthbearer.jwt.retriever.class` JwtBearerJwtRetriever, a token is granted for an assertion, the grant
-"jwt-bearer" of RFC 7523, section 2.1: a ready one from a file, or one that is signed with a private key each time.
+Instead of the secret, the client may show an assertion (RFC 7523, section 2.2; KIP-1258): a ready one from the file
+`sasl.oauthbearer.assertion.file`, or one that is signed with a private key each time, if
+`sasl.oauthbearer.assertion.claim.iss` is set. The file takes precedence over the key, and the key over the secret.
+With `sasl.oauthbearer.jwt.retriever.class` JwtBearerJwtRetriever, a token is granted for the assertion itself, the
+grant "jwt-bearer" of RFC 7523, section 2.1.
 
-Left out: assertions in place of a client's secret (RFC 7523, section 2.2); classes other than Kafka's own.
+Left out: classes other than Kafka's own.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ _CLASS: Final = "org.apache.kafka.common.security.oauthbearer."
 _CREDENTIALS: Final = f"{_CLASS}ClientCredentialsJwtRetriever"
 _FILE: Final = f"{_CLASS}FileJwtRetriever"
 JWT_BEARER: Final = f"{_CLASS}JwtBearerJwtRetriever"
-_RETRIEVERS: Final = (f"{_CLASS}DefaultJwtRetriever", _CREDENTIALS, _FILE, JWT_BEARER)
+_DEFAULT: Final = f"{_CLASS}DefaultJwtRetriever"
+_RETRIEVERS: Final = (_DEFAULT, _CREDENTIALS, _FILE, JWT_BEARER)
 _ASSERTION: Final = "sasl.oauthbearer.assertion."
+_ISSUER: Final = f"{_ASSERTION}claim.iss"
 ALGORITHMS: Final = ("RS256", "ES256")
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 _SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
@@ -60,10 +65,15 @@ class TokenSource:
 
     url: str
     client_id: str = ""
+    """Empty if only the assertion tells it."""
     secret: str = field(default="", repr=False)
+    is_url_encoded: bool = False
+    """True if id and secret are URL-encoded before they are shown (RFC 6749, section 2.3.1)."""
     scope: str | None = None
     assertion: Assertion | None = None
-    """The assertion to show in place of an id and a secret."""
+    """The assertion to show in place of the secret."""
+    is_for_assertion: bool = False
+    """True if the token is granted for the assertion, which then stands in place of the client id as well."""
     trusted: str | None = None
     """A file with the authorities to trust for the URL's server; None for the system's."""
 
@@ -81,7 +91,7 @@ def token_source(
     `value` looks a setting up by its plain name, `written` returns its name for messages, and `options` are those of
     the login module. Raises ConfigError.
     """
-    url, retriever = value(URL), value(_RETRIEVER)
+    url, retriever = value(URL), value(_RETRIEVER) or _DEFAULT
     if retriever not in _RETRIEVERS:
         raise ConfigError(
             f"{written(_RETRIEVER)}={retriever} is not supported: expected one of {', '.join(_RETRIEVERS)}"
@@ -95,23 +105,32 @@ def token_source(
         return TokenSource(url=url)
     trusted = options.get("ssl.truststore.location")
     if retriever == JWT_BEARER:
-        scope = value("sasl.oauthbearer.scope")
-        return TokenSource(url=url, assertion=_assertion(value, written), scope=scope, trusted=trusted)
-    given: dict[str, Any] = {}
-    for name, option in ((_CLIENT_ID, "clientId"), (_SECRET, "clientSecret")):
-        given[name] = value(name) or options.get(option)
-        if not given[name]:
-            raise ConfigError(f"{written(name)} is not set: {written(URL)} needs it")
+        return TokenSource(
+            url=url,
+            assertion=_assertion(value, written, f"{written(_RETRIEVER)}={JWT_BEARER}"),
+            is_for_assertion=True,
+            scope=value("sasl.oauthbearer.scope"),
+            trusted=trusted,
+        )
+    client_id, secret = value(_CLIENT_ID) or options.get("clientId"), value(_SECRET) or options.get("clientSecret")
+    assertion = None
+    if value(f"{_ASSERTION}file") or value(_ISSUER):
+        assertion, secret = _assertion(value, written, written(_ISSUER)), None
+    else:
+        for name, given in ((_CLIENT_ID, client_id), (_SECRET, secret)):
+            if not given:
+                raise ConfigError(f"{written(name)} is not set: {written(URL)} needs it")
     return TokenSource(
         url=url,
-        client_id=given[_CLIENT_ID],
-        secret=given[_SECRET],
+        client_id=client_id or "",
+        secret=secret or "",
+        assertion=assertion,
         scope=value("sasl.oauthbearer.scope") or options.get("scope"),
         trusted=trusted,
     )
 
 
-def _assertion(value: Callable[[str], Any], written: Callable[[str], str]) -> Assertion:
+def _assertion(value: Callable[[str], Any], written: Callable[[str], str], needed_by: str) -> Assertion:
     def setting(name: str) -> Any:
         return value(_ASSERTION + name)
 
@@ -119,7 +138,7 @@ def _assertion(value: Callable[[str], Any], written: Callable[[str], str]) -> As
         return Assertion(file=setting("file"))
     if not setting("private.key.file"):
         raise ConfigError(
-            f"{written(_ASSERTION + 'private.key.file')} is not set: {JWT_BEARER} needs it, or a file with an assertion"
+            f"{written(_ASSERTION + 'private.key.file')} is not set: {needed_by} needs it, or a file with an assertion"
         )
     if setting("algorithm") not in ALGORITHMS:
         name = written(_ASSERTION + "algorithm")

@@ -124,6 +124,7 @@ class ScramServer:
         self._look_up_token = look_up_token
         self._secret = secret
         self._nonce = nonce
+        self._client_nonce = ""
         self._known = False
         self._credential: ScramCredential
         self._messages = ""
@@ -156,7 +157,7 @@ class ScramServer:
         self._known = found is not None
         self._credential = found or fake_credential(self._mechanism, self.name, self._secret)
         bare = f"n={saslname},r={client_nonce}{extensions}"
-        self._nonce = client_nonce + self._nonce
+        self._client_nonce, self._nonce = client_nonce, client_nonce + self._nonce
         salt = b64encode(self._credential.salt).decode()
         challenge = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         self._binding = b64encode(f"n,{f'a={identity}' if match[1] is not None else ''},".encode()).decode()
@@ -171,7 +172,9 @@ class ScramServer:
             raise InvalidCredentials("Invalid SASL/SCRAM client final message format")
         binding, nonce, extensions, proof = match[1], match[2], match[3], _base64(match[4])
         if not _is_same(nonce.encode(), self._nonce.encode()):
-            raise InvalidCredentials("Invalid client nonce in the final client message.")
+            is_repeated = _is_same(nonce.encode(), f"{self._client_nonce}{self._nonce}".encode())
+            whose = " (as of librdkafka before 2.6.1)" if is_repeated else ""
+            raise InvalidCredentials(f"Invalid client nonce{whose} in the final client message.")
         if not _is_same(binding.encode(), self._binding.encode()):
             raise InvalidCredentials("Invalid channel binding in the final client message.")
         signed = f"{self._messages},c={binding},r={nonce}{extensions}".encode()

@@ -1,10 +1,10 @@
-"""Assertions for token endpoints (KIP-1139): their claims and signatures, and the tokens that are granted for them."""
+"""Assertions for token endpoints (KIP-1139, KIP-1258): claims and signatures, and the tokens that they bring."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from kraftpy.client.oauthbearer import tokens_of
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.properties import options_of
 from kraftpy.config.token_sources import JWT_BEARER, Assertion
-from tests.security.identity_provider import CLIENT_ID, IdentityProvider
+from tests.security.identity_provider import CLIENT_ASSERTION, CLIENT_ID, CLIENT_SECRET, IdentityProvider
 from tests.security.identity_provider import JWT_BEARER as GRANT
 from tests.security.tokens import Issuer
 
@@ -107,7 +107,12 @@ def provider() -> Iterator[IdentityProvider]:
         yield made
 
 
-def options(provider: IdentityProvider, **settings: str) -> ClientOptions:
+DEFAULT_CLASS = "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever"
+CREDENTIALS_CLASS = "org.apache.kafka.common.security.oauthbearer.ClientCredentialsJwtRetriever"
+
+
+def options(provider: IdentityProvider, *, more: Mapping[str, str] | None = None, **settings: str) -> ClientOptions:
+    """The options by a properties file: `settings` are those of assertions, `more` are others."""
     given, ignored = options_of(
         {
             "bootstrap.servers": "localhost:1",
@@ -118,6 +123,7 @@ def options(provider: IdentityProvider, **settings: str) -> ClientOptions:
             "sasl.oauthbearer.assertion.claim.sub": CLIENT_ID,
             "sasl.oauthbearer.scope": "a b",
             **{f"sasl.oauthbearer.assertion.{name.replace('_', '.')}": value for name, value in settings.items()},
+            **{f"sasl.oauthbearer.{name}": value for name, value in (more or {}).items()},
         }
     )
     assert ignored == []
@@ -139,8 +145,66 @@ def test_a_token_is_granted_for_an_assertion(provider: IdentityProvider, tmp_pat
         tokens_of(gone, None).token()
 
 
+@pytest.mark.parametrize("retriever", [None, DEFAULT_CLASS, CREDENTIALS_CLASS])
+@pytest.mark.parametrize("client_id", [None, CLIENT_ID])
+def test_an_assertion_stands_in_place_of_a_secret(
+    provider: IdentityProvider, tmp_path: Path, retriever: str | None, client_id: str | None
+) -> None:
+    """RFC 7523, section 2.2, by the issuer claim; a secret that is set as well is not shown."""
+    more = {"client.credentials.client.secret": "not shown"}
+    more |= {"jwt.retriever.class": retriever} if retriever else {}
+    more |= {"client.credentials.client.id": client_id} if client_id else {}
+    settings = {"private_key_file": key_file(tmp_path, "rsa"), "claim_iss": CLIENT_ID, "claim_jti_include": "true"}
+    made = options(provider, more={"jwt.retriever.class": DEFAULT_CLASS, **more}, **settings)
+    tokens = tokens_of(made, None)
+    assert tokens.token().count(".") == 2
+    (form,) = provider.forms
+    (assertion,) = form.pop("client_assertion")
+    expected = {"grant_type": ["client_credentials"], "client_assertion_type": [CLIENT_ASSERTION], "scope": ["a b"]}
+    assert form == expected | ({"client_id": [client_id]} if client_id else {})
+    claims = read(assertion, "rsa")
+    assert (claims["iss"], claims["sub"], claims["aud"]) == (CLIENT_ID, CLIENT_ID, provider.url)
+    assert claims["jti"]
+    refused = options(provider, more={"jwt.retriever.class": CREDENTIALS_CLASS}, **{**settings, "claim_iss": "another"})
+    with pytest.raises(KafkaError, match="status 401"):
+        tokens_of(refused, None).token()
+
+
+def test_a_ready_assertion_takes_precedence(provider: IdentityProvider, tmp_path: Path) -> None:
+    """Over a key that could sign one, and over a secret."""
+    claims = (("iss", CLIENT_ID), ("sub", CLIENT_ID), ("aud", provider.url))
+    signed = assertion_of(Assertion(key_file=key_file(tmp_path, "ec"), algorithm="ES256", claims=claims), time.time())
+    (tmp_path / "ready").write_text(signed)
+    more = {
+        "jwt.retriever.class": CREDENTIALS_CLASS,
+        "client.credentials.client.id": CLIENT_ID,
+        "client.credentials.client.secret": CLIENT_SECRET,
+    }
+    made = options(
+        provider, more=more, file=str(tmp_path / "ready"), claim_iss=CLIENT_ID, private_key_file=str(tmp_path / "gone")
+    )
+    tokens_of(made, None).token()
+    assert provider.forms[0]["client_assertion"] == [signed]
+
+
+def test_a_secret_is_shown_without_an_issuer_of_assertions(provider: IdentityProvider, tmp_path: Path) -> None:
+    """A key alone makes no assertion, as in Kafka."""
+    more = {
+        "jwt.retriever.class": CREDENTIALS_CLASS,
+        "client.credentials.client.id": CLIENT_ID,
+        "client.credentials.client.secret": CLIENT_SECRET,
+    }
+    tokens_of(options(provider, more=more, private_key_file=key_file(tmp_path, "ec")), None).token()
+    assert "client_assertion" not in provider.forms[0]
+
+
 def test_mistakes_are_named(provider: IdentityProvider) -> None:
     with pytest.raises(ValueError, match="sasl_oauthbearer_assertion_private_key_file is not set"):
         tokens_of(options(provider), None)
     with pytest.raises(ValueError, match="sasl_oauthbearer_assertion_algorithm=HS256 is not supported"):
         tokens_of(options(provider, private_key_file="x", algorithm="HS256"), None)
+    with pytest.raises(ValueError, match="private_key_file is not set: sasl_oauthbearer_assertion_claim_iss needs it"):
+        tokens_of(options(provider, more={"jwt.retriever.class": CREDENTIALS_CLASS}, claim_iss="x"), None)
+    for name, value in (("claim_exp_seconds", "86401"), ("claim_nbf_seconds", "-1")):
+        with pytest.raises(ValueError, match=f"^sasl_oauthbearer_assertion_{name} must be from 0"):
+            tokens_of(options(provider, private_key_file="x", **{name: value}), None)

@@ -25,6 +25,7 @@ from tests.security.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityP
 from tests.security.tokens import Issuer
 
 ISSUER = Issuer()
+CREDENTIALS = "org.apache.kafka.common.security.oauthbearer.ClientCredentialsJwtRetriever"
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
@@ -228,12 +229,42 @@ def test_a_provider_that_fails_or_gives_none() -> None:
         ({"sasl_oauthbearer_token_endpoint_url": "ftp://x"}, "must be an https, http or file URL"),
         ({"sasl_oauthbearer_token_endpoint_url": "https://"}, "must be an https, http or file URL"),
         ({"sasl_oauthbearer_token_endpoint_url": "https://a:b@x"}, "must be an https, http or file URL"),
-        ({"sasl_oauthbearer_token_endpoint_url": "https://x"}, "client_id and .._client_secret must be given"),
+        (
+            {"sasl_oauthbearer_token_endpoint_url": "https://x"},
+            "^sasl_oauthbearer_client_credentials_client_id is not set: sasl_oauthbearer_token_endpoint_url needs it$",
+        ),
+        (
+            {
+                "sasl_oauthbearer_token_endpoint_url": "https://x",
+                "sasl_oauthbearer_client_credentials_client_id": "x",
+            },
+            "^sasl_oauthbearer_client_credentials_client_secret is not set: sasl_oauthbearer_token_endpoint_url needs",
+        ),
+        (
+            {
+                "sasl_oauthbearer_token_endpoint_url": "file:///x",
+                "sasl_oauthbearer_jwt_retriever_class": CREDENTIALS,
+            },
+            "ClientCredentialsJwtRetriever does not fit sasl_oauthbearer_token_endpoint_url",
+        ),
     ],
 )
 def test_options_that_give_no_token_are_an_error(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         security_of(options(**given))
+
+
+def test_ids_and_secrets_may_be_url_encoded(provider: IdentityProvider) -> None:
+    """As RFC 6749, section 2.3.1, has it: by default they are sent as they are, as Kafka does."""
+    given = {
+        "sasl_oauthbearer_client_credentials_client_id": "a:b",
+        "sasl_oauthbearer_client_credentials_client_secret": "100% of it",
+    }
+    refusal(granted(provider.url, **given))
+    refusal(granted(provider.url, sasl_oauthbearer_header_urlencode=True, **given))
+    assert provider.credentials == ["a:b:100% of it", "a%3Ab:100%25+of+it"]
+    with pytest.raises(ValueError, match="sasl_oauthbearer_header_urlencode must be True or False"):
+        token_of(granted(provider.url, sasl_oauthbearer_header_urlencode="yes"))
 
 
 SETTINGS = {
@@ -243,6 +274,7 @@ SETTINGS = {
     "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
     "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
     "sasl.oauthbearer.scope": "kafka",
+    "sasl.oauthbearer.header.urlencode": "true",
 }
 
 

@@ -184,8 +184,11 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(kind: Kind, count: int, extra: Mapping[str, str] | None = None) -> Iterator[PeerCluster]:
-    cluster = PeerCluster(kind, count, extra)
+def running(
+    kind: Kind, count: int, extra: Mapping[str, str] | None = None, listeners: Mapping[str, str] | None = None
+) -> Iterator[PeerCluster]:
+    """Run a cluster; `extra` and `listeners` are those of `PeerCluster`."""
+    cluster = PeerCluster(kind, count, extra, listeners=listeners)
     try:
         cluster.start()
         yield cluster

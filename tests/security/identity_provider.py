@@ -1,4 +1,4 @@
-"""An identity provider for tests: an HTTP server that shows its keys, and grants tokens to a client with a secret."""
+"""An identity provider for tests: an HTTP server that shows its keys, and grants tokens for secrets and assertions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import jwt
 from tests.security.certificates import HOST
 from tests.security.tokens import Issuer
 
+CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CLIENT_ID, CLIENT_SECRET = "robot", "the robot's secret"
 
@@ -31,6 +32,8 @@ class IdentityProvider:
         """Answers in place of the usual ones, by path."""
         self.headers: dict[str, str] = {}
         self.lifetime_seconds = 600
+        self.credentials: list[str] = []
+        """The ids and secrets that clients have shown, as they were sent."""
         self.may_answer = threading.Event()
         self.may_answer.set()
         provider = self
@@ -72,15 +75,25 @@ class IdentityProvider:
     def may_grant(self, form: dict[str, list[str]], authorization: str | None) -> bool:
         """Whether a client has shown its id and secret, or an assertion of one of the issuer's keys."""
         if form["grant_type"] == [JWT_BEARER]:
-            (assertion,) = form["assertion"]
-            key = self.issuer.keys["rsa" if jwt.get_unverified_header(assertion)["alg"] == "RS256" else "ec"]
-            try:
-                claims = jwt.decode(assertion, key.public_key(), ["RS256", "ES256"], audience=self.url)
-            except jwt.InvalidTokenError:
-                return False
-            return authorization is None and claims["sub"] == CLIENT_ID
+            return authorization is None and self._is_signed(form["assertion"])
+        if "client_assertion" in form:
+            is_known = form["client_assertion_type"] == [CLIENT_ASSERTION] and form.get("client_id", [CLIENT_ID]) == [
+                CLIENT_ID
+            ]
+            return authorization is None and is_known and self._is_signed(form["client_assertion"], issuer=CLIENT_ID)
         given = base64.b64decode((authorization or "").removeprefix("Basic ")).decode()
+        self.credentials.append(given)
         return given == f"{CLIENT_ID}:{CLIENT_SECRET}"
+
+    def _is_signed(self, assertions: list[str], **expected: str) -> bool:
+        """Whether the only one is an assertion about the client, by one of the issuer's keys, and for this provider."""
+        (assertion,) = assertions
+        key = self.issuer.keys["rsa" if jwt.get_unverified_header(assertion)["alg"] == "RS256" else "ec"]
+        try:
+            claims = jwt.decode(assertion, key.public_key(), ["RS256", "ES256"], audience=self.url, **expected)
+        except jwt.InvalidTokenError:
+            return False
+        return claims["sub"] == CLIENT_ID
 
     def granted(self) -> bytes:
         """The answer of the token endpoint."""

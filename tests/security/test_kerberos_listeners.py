@@ -1,7 +1,7 @@
 """Listeners with GSSAPI, in a Kerberos realm with a KDC: logins of other clients and ours, and refusals.
 
-These tests run if a KDC and the library gssapi are installed (`kerberos_realm`). Brokers that log in to each other have
-their own cluster.
+These tests are skipped unless a KDC and the library gssapi are installed (`kerberos_realm`); `make test-kerberos`
+installs them. Brokers that log in to each other have their own cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kerberos_realm import REALM, Realm, realm
+from kerberos_realm import REALM, Realm, needs_a_realm, realm
 
 from kraftpy.broker.startup import StartupError
 from kraftpy.client import (
@@ -44,6 +44,8 @@ from tests.security.listeners import (
     secure_listeners,
 )
 from tests.security.wire import BOUND_SECONDS, Wire
+
+pytestmark = needs_a_realm
 
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 SERVICE = f"kafka/{HOST}"

@@ -140,6 +140,19 @@ def test_each_part_of_the_proof_is_checked_whole(change: Callable[[dict[str, str
         ends.final(changed.encode())
 
 
+def test_an_old_client_with_a_wrong_nonce_is_named() -> None:
+    """Every librdkafka before 2.6.1, such as kcat's of Debian 12: Kafka 4 refuses it as well (librdkafka #4895)."""
+    ends, client = server(), ScramClient(SHA256, "alice", "clients")
+    client.challenged(ends.first(client.first()))
+    repeated = client.final(salted("right")).replace(b"r=clients", b"r=clientsclients")
+    with pytest.raises(InvalidCredentials, match=r"Invalid client nonce \(as of librdkafka before 2\.6\.1\)"):
+        ends.final(repeated)
+    ends, client = server(), ScramClient(SHA256, "alice", "clients")
+    client.challenged(ends.first(client.first()))
+    with pytest.raises(InvalidCredentials, match=r"Invalid client nonce in the final client message\.$"):
+        ends.final(client.final(salted("right")).replace(b"r=clients", b"r=client"))
+
+
 def test_a_long_message_is_refused_before_it_is_read() -> None:
     """Reading half a megabyte would take more than 50 ms, before anybody is authenticated."""
     for message in (b"n,,n=" + b"a" * 500_000 + b",r=x", b"n,,n=a,r=x" + b",k=v" * 100_000):

@@ -290,3 +290,19 @@ async def test_a_start_without_a_usable_file(certificates: Certificates) -> None
         assert await node.shown_to_brokers() == "CN=second"
         await node.change(alone)
         assert await node.shown_to_brokers() == "CN=second", "the unusable file does not replace it"
+
+
+async def test_a_broker_that_others_could_not_call_does_not_start(certificates: Certificates, tmp_path: Path) -> None:
+    """Its trust store does not cover its own key store, nor would those of other brokers (Kafka's SslFactory)."""
+    (tmp_path / "other").mkdir()
+    strange = Certificates(tmp_path / "other").issue("strange", HOST, common_name="first")
+    only_brokers = {"listener.security.protocol.map": "SSL:SSL,CONTROLLER:PLAINTEXT"}
+    settings = config(certificates, "first", **{"ssl.keystore.location": str(strange), **only_brokers})
+    secured = secure_listeners(settings)
+    reason = (
+        "listeners: SSL: a client with the listener's key store and trust store cannot connect to a server with the"
+    )
+    with pytest.raises(StartupError, match=reason):
+        await secured.begin()
+    for_controllers = {"listener.security.protocol.map": "SSL:PLAINTEXT,CONTROLLER:SSL"}
+    secure_listeners(config(certificates, "first", **{"ssl.keystore.location": str(strange), **for_controllers}))

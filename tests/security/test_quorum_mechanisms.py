@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kerberos_realm import REALM, WHY_NOT, Realm, realm
+from kerberos_realm import REALM, Realm, needs_a_realm, realm
 
 from kraftpy.broker.metadata.link_login import prove
 from kraftpy.broker.metadata.link_messages import LinkError
@@ -172,9 +172,6 @@ def by_tickets(running_realm: Realm) -> Iterator[Cluster]:
             assert "Traceback" not in cluster.logs(node)
 
 
-needs_a_realm = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-
-
 @needs_a_realm
 async def test_tickets_are_shown_again_while_nodes_replicate(by_tickets: Cluster) -> None:
     ends_at = time.monotonic() + 2.5 * SESSION_MS / 1000
@@ -274,6 +271,22 @@ def test_a_node_may_show_an_assertion() -> None:
     assert source is not None
     assert source.assertion is not None
     assert (source.assertion.key_file, source.assertion.claims, source.secret) == ("/key", (("sub", "n"),), "")
+    assert source.is_for_assertion
+
+
+def test_a_node_may_show_an_assertion_in_place_of_its_secret() -> None:
+    """By the default class, once the issuer claim is set (KIP-1258)."""
+    given = settings_with(assertion_private_key_file="/key", assertion_claim_iss="n")
+    with pytest.raises(ConfigError, match="the file /key of an assertion is not allowed"):
+        BrokerConfig.of(given)
+    security = BrokerConfig.of({**given, ALLOWED.replace("urls", "files"): "/key"}).controller_security
+    assert security is not None
+    assert security.sasl is not None
+    source = security.sasl.tokens
+    assert source is not None
+    assert source.assertion is not None
+    assert (source.client_id, source.secret, source.assertion.claims) == (CLIENT_ID, "", (("iss", "n"),))
+    assert not source.is_for_assertion
 
 
 def test_the_login_module_may_hold_the_credentials() -> None:

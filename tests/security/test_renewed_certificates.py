@@ -8,15 +8,20 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kraftpy.broker.security.certificate import Certificate
 from kraftpy.client import Admin, KafkaError, ResourceType
 from kraftpy.config import load
-from kraftpy.config.security import Store
+from kraftpy.config.security import Store, TlsSettings
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
@@ -24,6 +29,7 @@ from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.security.distinguished_names import alternative_names_of, subject_of
 from kraftpy.testing import BrokerDied, EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
+from kraftpy.tls import TlsError
 from tests.security.certificates import HOST, Certificates
 from tests.security.wire import BOUND_SECONDS
 from tests.waiting import eventually
@@ -252,6 +258,64 @@ def test_settings_that_cannot_be_used_are_logged_once_and_tried_again_when_their
     (tmp_path / "later.pem").write_bytes(made.issue("later", HOST).read_bytes())
     certificate.change(missing)
     assert certificate.tls is missing
+
+
+def between_brokers(made: Certificates, **settings: str) -> TlsSettings:
+    """The settings of a listener between brokers."""
+    text = "".join(f"{name}={value}\n" for name, value in made.settings(**settings).items())
+    (listener,) = load(f"listeners=SSL://{HOST}:0\nlog.dirs=/nowhere\n{text}").config.secured
+    assert listener.tls is not None
+    return listener.tls
+
+
+@pytest.mark.parametrize("client_auth", ["none", "requested", "required"])
+def test_a_broker_accepts_itself_or_does_not_start(tmp_path: Path, client_auth: str) -> None:
+    """Its own trust store has to cover its key store, whoever else is trusted: other brokers have the same."""
+    made = Certificates(tmp_path)
+    itself = partial(Certificate, "SSL", is_called=True, is_between_brokers=True)
+    fine = between_brokers(made, ssl_client_auth=client_auth)
+    certificate = itself(fine)
+    second = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    other = made.issue("other", HOST, authority=second)
+    strange = replace(fine, keys=Store(location=str(other)))
+    message = "^a client with the listener's key store and trust store cannot connect to a server with the same: "
+    with pytest.raises(TlsError, match=f"{message}unable to get local issuer certificate"):
+        itself(strange)
+    Certificate("SSL", strange, is_called=True)
+    Certificate("SSL", strange, is_between_brokers=True)  # of a node without others, which calls none
+    certificate.change(replace(strange, may_change_name=True))
+    assert certificate.tls is fine
+
+
+def only_for_servers(made: Certificates) -> bytes:
+    """A key, and a certificate of the authority's whose purpose is to be a server."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    authority = x509.load_pem_x509_certificate(made.ca.cert_pem.bytes())
+    signer = serialization.load_pem_private_key(made.ca.private_key_pem.bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(authority.not_valid_before_utc)
+        .not_valid_after(authority.not_valid_after_utc)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    pem, pkcs8, clear = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(pem, pkcs8, clear) + certificate.public_bytes(pem)
+
+
+def test_a_broker_accepts_the_purpose_of_its_own_certificate(tmp_path: Path) -> None:
+    """A certificate for servers only is none for a broker whose listener demands one of clients."""
+    made = Certificates(tmp_path)
+    made.broker.write_bytes(only_for_servers(made))
+    Certificate("SSL", between_brokers(made), is_called=True, is_between_brokers=True)
+    demanding = between_brokers(made, ssl_client_auth="required")
+    with pytest.raises(TlsError, match=r"cannot connect to a server with the same: .*purpose"):
+        Certificate("SSL", demanding, is_called=True, is_between_brokers=True)
 
 
 def test_alternative_names_are_found() -> None:

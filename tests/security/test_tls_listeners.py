@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import ssl
@@ -14,9 +15,11 @@ import struct
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import confluent_kafka
 import kafka
@@ -24,12 +27,14 @@ import pytest
 import trustme
 from confluent_kafka.admin import AdminClient
 
-from kraftpy.broker.security.tls import Handshakes
+from kraftpy.broker.security.tls import Handshakes, TlsLayer
+from kraftpy.config import load
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.testing import EmbeddedBroker
 from kraftpy.testing.ports import ReservedPorts
+from kraftpy.tls import server_context
 from tests.security.certificates import HOST, Certificates
 from tests.security.listeners import listener_settings, reason_not_to_start
 from tests.security.wire import BOUND_SECONDS
@@ -403,3 +408,81 @@ async def test_a_step_that_fails_costs_its_own_connection() -> None:
         while len(done) < 2:  # noqa: ASYNC110 - turns are taken by the loop
             await asyncio.sleep(0)
     assert [str(error) for error in met] == ["a bug", "a bug"]
+
+
+class Echo:
+    """A connection behind a layer that sends back what it gets; `lost` has an entry for each that has ended."""
+
+    def __init__(self, lost: list[bool]) -> None:
+        self._lost = lost
+        self._buffer = memoryview(bytearray(100))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport.write(b"to nobody")
+        self._transport.close()
+        assert self._transport.get_extra_info("ssl_object") is None
+        assert self._transport.get_extra_info("sslcontext") is None
+        self._lost.append(True)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._transport.write(self._buffer[:nbytes])
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+@pytest.fixture
+def without_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collection")
+async def test_the_memory_of_a_handshake_goes_with_its_connection(certificates: Certificates) -> None:
+    """OpenSSL's is large, and a stranger who comes again and again must not leave it to the garbage collector."""
+    (listener,) = load(f"listeners=SSL://{HOST}:0\nlog.dirs=/nowhere\n{lines(certificates)}").config.secured
+    assert listener.tls is not None
+    context, turns, buffer = server_context(listener.tls), Handshakes(), memoryview(bytearray(1 << 18))
+    kept: list[weakref.ref[object]] = []
+    lost: list[bool] = []
+
+    def accepted() -> TlsLayer:
+        echo = Echo(lost)
+
+        def failed(reason: str, echo: Echo = echo) -> None:
+            assert reason
+
+        layer = TlsLayer(echo, context, turns, buffer, authenticate=lambda _: None, failed=failed)
+        kept.extend(map(weakref.ref, (layer, layer.ssl_object, echo)))
+        return layer
+
+    server = await asyncio.get_running_loop().create_server(accepted, HOST, 0)
+    async with server, asyncio.timeout(BOUND_SECONDS):
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection(HOST, port, ssl=certificates.client(), server_hostname=HOST)
+        writer.write(b"hello")
+        assert await reader.read(5) == b"hello"
+        writer.transport.abort()
+        for sent in (b"no TLS at all", client_hello(certificates), client_hello(certificates)[:50]):
+            _, writer = await asyncio.open_connection(HOST, port)
+            writer.write(sent)
+            await writer.drain()
+            await asyncio.sleep(0)
+            writer.transport.abort()
+        while len(lost) < 4:  # noqa: ASYNC110 - the loop tells them
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+    assert len(kept) == 12
+    assert [each() for each in kept if each() is not None] == []
+
+
+def lines(certificates: Certificates) -> str:
+    return "".join(f"{name}={value}\n" for name, value in certificates.settings().items())

@@ -83,7 +83,7 @@ async def create_delegation_token(
         error = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     elif owner != requester and not context.rights.allows(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
         error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-    elif owner.kind != USER or any(renewer.principal_type != USER for renewer in request.renewers):
+    elif any(renewer.principal_type != USER for renewer in request.renewers):
         error = ErrorCode.INVALID_PRINCIPAL_TYPE
     if error:
         response.error_code = error
@@ -91,6 +91,8 @@ async def create_delegation_token(
         return response
     try:
         secret = _secret(broker)
+        if owner.kind != USER:
+            raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
         token = _new_token(broker, request, secret, owner, requester)
         _check_room(broker, token)
         with broker.config_room.held(token_bytes(token)):

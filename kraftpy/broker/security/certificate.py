@@ -7,8 +7,10 @@ Kafka reads changed files when its settings are altered; here a changed file is 
 the same broker: its subject must be the same, and its alternative names must include the previous ones, unless
 `ssl.allow.dn.changes` and `ssl.allow.san.changes` are set. As in Kafka, a listener does not gain or lose its key store,
 and does not gain a trust store. On a listener that this node both has and calls, nodes with the new certificate and
-those with the previous one must accept each other, unless even those with the previous one do not. If a file cannot be
-used, the error is logged and the contexts stay as they were. Established connections are not affected.
+those with the previous one must accept each other, unless even those with the previous one do not. On the listener
+between brokers, the certificate with which a broker starts must be accepted by the broker itself, as in Kafka: a key
+store that its own trust store does not cover would otherwise show only when another broker connects. If a file cannot
+be used, the error is logged and the contexts stay as they were. Established connections are not affected.
 
 The methods read files, and may be called from any thread.
 """
@@ -25,7 +27,15 @@ from typing import NamedTuple
 from kraftpy.config.security import TlsSettings
 from kraftpy.config.settings import shortened
 from kraftpy.security.distinguished_names import alternative_names_of, subject_of
-from kraftpy.tls import TlsError, can_connect, check_trusted, client_context, files_of, own_certificate, server_context
+from kraftpy.tls import (
+    TlsError,
+    check_trusted,
+    client_context,
+    files_of,
+    own_certificate,
+    refusal_between,
+    server_context,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +57,18 @@ class Certificate:
     """The certificate of one listener. Raises TlsError if it cannot be used.
 
     `is_served`: this node has the listener. `is_called`: it opens connections to the listener on other nodes.
+    `is_between_brokers`: all brokers have it and call it, so that a broker must accept its own certificate.
     """
 
-    def __init__(self, listener: str, tls: TlsSettings, *, is_served: bool = True, is_called: bool = False) -> None:
+    def __init__(
+        self,
+        listener: str,
+        tls: TlsSettings,
+        *,
+        is_served: bool = True,
+        is_called: bool = False,
+        is_between_brokers: bool = False,
+    ) -> None:
         self.tls = tls
         self._listener = listener
         self._is_served = is_served
@@ -59,6 +78,8 @@ class Certificate:
         self._refused: tuple[TlsSettings, _Seen] | None = None
         """The settings that could not be used last, and the state of their files then."""
         self._made = self._make(tls)
+        if is_between_brokers:
+            _check_itself(self._made)
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -158,14 +179,25 @@ class Certificate:
         return tuple(found)
 
 
+def _check_itself(made: _Made) -> None:
+    """Check that a node would accept a connection of its own. Raises TlsError."""
+    if made.server is None or made.any_host is None:
+        return
+    if reason := refusal_between(made.server, made.any_host):
+        problem = "a client with the listener's key store and trust store cannot connect to a server with the same"
+        raise TlsError(f"{problem}: {reason}")
+
+
 def _check_peers(before: _Made, made: _Made) -> None:
     """Check that nodes that have changed already, and those that have not, can connect. Raises TlsError."""
     if before.server is None or made.server is None or before.any_host is None or made.any_host is None:
         return
-    if not can_connect(before.server, before.any_host):
+    if refusal_between(before.server, before.any_host):
         return
-    if not can_connect(made.server, before.any_host) or not can_connect(before.server, made.any_host):
-        raise TlsError("nodes with the new certificate and those with the previous one would not accept each other")
+    reason = refusal_between(made.server, before.any_host) or refusal_between(before.server, made.any_host)
+    if reason:
+        problem = "nodes with the new certificate and those with the previous one would not accept each other"
+        raise TlsError(f"{problem}: {reason}")
 
 
 def _names(certificate: bytes) -> tuple[str, frozenset[bytes]]:

@@ -97,6 +97,7 @@ class SecureListeners:
         self._metadata = metadata
         self._clock = clock
         self._controllers = frozenset(config.controller_listener_names)
+        self._between_brokers = config.inter_broker_listener
         self._elsewhere = frozenset(each.listener for each in config.secured if each.is_elsewhere)
         self._secret = secrets.token_bytes(32)
         self._tokens: TokenCredentials | None = None
@@ -146,7 +147,13 @@ class SecureListeners:
 
     def _certificate(self, listener: str, tls: TlsSettings) -> Certificate:
         is_served, is_called = listener not in self._elsewhere, listener in self._called
-        return Certificate(listener, tls, is_served=is_served, is_called=is_called)
+        return Certificate(
+            listener,
+            tls,
+            is_served=is_served,
+            is_called=is_called,
+            is_between_brokers=listener == self._between_brokers,
+        )
 
     def context_for(self, listener: str) -> ssl.SSLContext:
         """Return the context for a connection to this listener of another node. Raises TlsError."""

@@ -99,12 +99,14 @@ class TlsLayer(asyncio.BufferedProtocol):
         authenticate: Callable[[TlsLayer], None],
         failed: Callable[[str], None],
     ) -> None:
-        self._connection = connection
+        self._connection: Inner | None = connection
+        """None once the connection is lost."""
         self._handshakes = handshakes
         self._receive_buffer = receive_buffer
         self._authenticate, self._failed = authenticate, failed
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls: ssl.SSLObject | None = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        """None once the connection is lost."""
         self._socket: asyncio.Transport
         self._deadline: asyncio.TimerHandle | None = None
         self._is_waiting_for_turn = False
@@ -119,6 +121,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake, unless the connection is refused."""
+        assert self._connection is not None
         self._socket = cast("asyncio.Transport", transport)
         self._connection.connection_made(cast("asyncio.BaseTransport", TlsTransport(self, self._socket)))
         if not self._is_over:
@@ -147,17 +150,26 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Tell the connection that the peer does not read."""
-        self._connection.pause_writing()
+        if self._connection is not None:
+            self._connection.pause_writing()
 
     def resume_writing(self) -> None:
         """Tell the connection that the peer reads again."""
-        self._connection.resume_writing()
+        if self._connection is not None:
+            self._connection.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection."""
+        """End the connection, and free everything at once.
+
+        OpenSSL's tens of kilobytes would wait for the garbage collector in a cycle of this layer and the connection;
+        they would add up meanwhile, and leave holes in the heap.
+        """
         self._is_over = True
         self._forget_deadline()
-        self._connection.connection_lost(exc)
+        connection, self._connection, self._tls = self._connection, None, None
+        self._authenticate = self._failed = _nothing
+        if connection is not None:
+            connection.connection_lost(exc)
 
     # --- the handshake -----------------------------------------------------------------------
 
@@ -173,6 +185,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             raise
 
     def _take_step(self) -> None:
+        assert self._tls is not None, "it is not over"
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -219,12 +232,12 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate as DER; None if it has not shown one."""
-        return self._tls.getpeercert(binary_form=True)
+        """The peer's certificate as DER; None if it has not shown one, or the connection is lost."""
+        return None if self._tls is None else self._tls.getpeercert(binary_form=True)
 
     @property
-    def ssl_object(self) -> ssl.SSLObject:
-        """The TLS object of the standard library, for further details such as the cipher."""
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """The TLS object of the standard library, for further details such as the cipher; None once it is lost."""
         return self._tls
 
     def set_connection(self, connection: Inner) -> None:
@@ -252,13 +265,14 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def _drain(self) -> None:
         """Decrypt the bytes that have arrived into the connection's buffers."""
-        if self._is_draining:
+        if self._is_draining or self._tls is None:
             return
         read = self._tls.read
         self._is_draining = True
         try:
             while not self._is_paused and not self._is_over:
                 connection = self._connection  # a link may be replaced by a client's connection meanwhile
+                assert connection is not None, "it is not over"
                 room = connection.get_buffer(-1)
                 count = cast("int", read(len(room), cast("Any", room)))
                 del room  # a buffer with a view of it cannot grow
@@ -279,7 +293,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send."""
-        if self._is_over or not self._is_open:
+        if self._is_over or not self._is_open or self._tls is None:
             return
         left = memoryview(data).cast("B")
         try:
@@ -296,7 +310,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close once everything written is sent, with TLS's close_notify."""
-        if self._is_over:
+        if self._is_over or self._tls is None:
             return
         self._is_over = True
         with suppress(ssl.SSLError, OSError):  # raised because the peer's answer, which is not needed, is missing
@@ -328,11 +342,16 @@ class TlsTransport:
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return `ssl_object` or `sslcontext`, as asyncio's TLS transports do, or else a detail of the socket."""
-        if name == "ssl_object":
-            return self._layer.ssl_object
-        if name == "sslcontext":
-            return self._layer.ssl_object.context
+        if name in ("ssl_object", "sslcontext"):
+            tls = self._layer.ssl_object
+            if tls is None:
+                return default
+            return tls if name == "ssl_object" else tls.context
         return self._socket.get_extra_info(name, default)
+
+
+def _nothing(_: object) -> None:
+    """Do nothing: the connection is lost."""
 
 
 def _reason(error: Exception) -> str:

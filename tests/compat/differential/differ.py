@@ -22,7 +22,7 @@ from peer_clusters import PeerCluster
 from plain_answers import Plain
 from recording import Answers, Kept
 from scenario_table import Scenario
-from side import PATIENCE, Heard, Side, parse
+from side import PATIENCE, Heard, ScramLogin, Side, parse
 from surroundings import BETWEEN_SECONDS, SETTLING_SECONDS, can_be_used, is_gone, wait
 from worlds import OPEN
 
@@ -295,6 +295,15 @@ class Differ:
         """Compare two answers, and count what is found."""
         found = self._compared(question.api, version, note, plain, keep=True)
         self.outcomes.add(self._scenario, note, question.api, version, request, found)
+
+    def log_in(self, client: str, note: str, *, mechanism: str, name: Any, password: Any, is_by_token: bool) -> None:
+        """Log a client in by SCRAM, and compare what comes of it. `name` and `password` may be each side's own."""
+        outcomes = []
+        for side in self.sides:
+            own = resolve(name, side.index), resolve(password, side.index)
+            login = ScramLogin(mechanism=mechanism, name=own[0], password=own[1], is_by_token=is_by_token)
+            outcomes.append(side.log_in(client, login))
+        self.compare_outcomes(f"login by {mechanism}", note, outcomes)
 
     def compare_outcomes(self, what: str, note: str, outcomes: Sequence[str]) -> None:
         """Compare what was seen of each side by other means than a request."""

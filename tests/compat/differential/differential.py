@@ -38,7 +38,7 @@ from outcomes import Outcomes  # noqa: E402
 from peer_clusters import Kind, running  # noqa: E402
 from scenario_table import SCENARIOS, Scenario  # noqa: E402
 from surroundings import make_ready  # noqa: E402
-from worlds import OPEN, SETTINGS  # noqa: E402
+from worlds import LISTENERS, OPEN, SETTINGS  # noqa: E402
 
 RECORDED_SECONDS = 2.0
 """A scenario that takes kraftpy alone longer than this is not recorded: the tests have to be quick."""
@@ -68,7 +68,8 @@ def compare(options: argparse.Namespace, scenarios: list[Scenario]) -> tuple[Out
         extra.setdefault(*PATIENCE)
     kinds: tuple[Kind, ...] = ("kafka", "kraftpy")
     with ExitStack() as stack:
-        clusters = [stack.enter_context(running(kind, options.nodes, extra)) for kind in kinds]
+        listeners = LISTENERS.get(options.world, {})
+        clusters = [stack.enter_context(running(kind, options.nodes, extra, listeners)) for kind in kinds]
         differ = Differ(clusters, outcomes, options.seed, options.world)
         stack.callback(differ.close)
         for side in differ.sides:
@@ -123,7 +124,8 @@ def replay(
     outcomes = Outcomes(KnownDifferences(known))
     seconds: dict[str, float] = {}
     with ExitStack() as stack:
-        differ = Differ([stack.enter_context(running("kraftpy", 1, SETTINGS[world]))], outcomes, seed, world)
+        cluster = running("kraftpy", 1, SETTINGS[world], LISTENERS.get(world, {}))
+        differ = Differ([stack.enter_context(cluster)], outcomes, seed, world)
         stack.callback(differ.close)
         make_ready(differ.sides[0])
         for name, answers in kept.items():

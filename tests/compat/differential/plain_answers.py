@@ -2,8 +2,9 @@
 
 No two clusters agree on ids, ports, directories and the time. An id that a scenario has come across is called after
 the request whose answer had it first; a time that the scenario sent is told as its distance from the scenario's
-beginning, any other time of these days is "<clock>". Everything else stays as it was said, so that the same question
-always gets the same plain answer: it can be kept in a file and compared much later.
+beginning, times of delegation tokens as the same to ten minutes, and any other time of these days is "<clock>".
+Everything else stays as it was said, so that the same question always gets the same plain answer: it can be kept in a
+file and compared much later.
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ CONTENTS = frozenset(["aborted_transactions", "active_producers"])
 TOPIC_NAMES = ("name", "topic", "topic_name")
 VARYING = {"DescribeQuorumResponse": frozenset(["log_end_offset", "high_watermark", "leader_epoch", "leader_id"])}
 """The same of one kind of answer: the metadata log has other entries in each, and elections other winners."""
+LIFETIMES = frozenset(
+    f"{kind}{name}" for kind in ("issue_timestamp", "expiry_timestamp", "max_timestamp") for name in ("", "_ms")
+)
+"""Times of delegation tokens, which are told as roughly so long after the scenario's beginning."""
+SECRETS = frozenset(["hmac"])
+"""Random bytes, which are called after the request whose answer had them first."""
+ROUGHLY_MINUTES = 10
 THESE_DAYS_MS = 1_000_000_000
 LONG_BYTES = 80
 
@@ -155,6 +163,8 @@ class Names:
             return self._ports.get(value, value)
         if (name in self._varying and value > 0) or (self._is_internal and name in OF_INTERNAL_TOPICS and value >= 0):
             return "<number>"
+        if name in LIFETIMES and abs(value - self._now) < THESE_DAYS_MS:
+            return f"<in {in_minutes(value - self._now)}>"
         return value if "offset" in name else self._time(value)
 
     def _time(self, value: int) -> Plain:
@@ -175,6 +185,8 @@ class Names:
         if name == "topic_id":
             made_up = value.hex() if len(set(value)) == 1 else ""
             return self.topics.get(value) or f"<unknown id {made_up}>"
+        if name in SECRETS and value:
+            return self._symbol(name, value)
         if len(value) == 16 and name.endswith("_id"):
             return "<no id>" if value == ZERO_UUID else "<some id>"
         return shortened(value)
@@ -224,6 +236,11 @@ def _joined(topics: list[dict[str, Plain]]) -> list[dict[str, Plain]]:
         known = whole.setdefault((topic.get("topic"), topic.get("topic_id")), {**topic, "partitions": []})
         known["partitions"] = [*known["partitions"], *topic["partitions"]]
     return list(whole.values())
+
+
+def in_minutes(duration_ms: int) -> str:
+    """Return a duration to the nearest ten minutes: what a scenario itself takes makes no difference."""
+    return f"{round(duration_ms / 60_000 / ROUGHLY_MINUTES) * ROUGHLY_MINUTES} min"
 
 
 def shortened(value: bytes) -> str:

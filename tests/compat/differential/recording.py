@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plain_answers import Plain
-from worlds import OPEN, RIGHTS
+from worlds import NO_TOKENS, OPEN, RIGHTS, TOKENS
 
 FILE = Path(__file__).resolve().parent / "recorded_answers.xz"
-FILES = {OPEN: FILE, RIGHTS: FILE.with_name("recorded_rights.xz")}
+FILES = {
+    OPEN: FILE,
+    RIGHTS: FILE.with_name("recorded_rights.xz"),
+    TOKENS: FILE.with_name("recorded_tokens.xz"),
+    NO_TOKENS: FILE.with_name("recorded_no_tokens.xz"),
+}
 """A file for each world."""
 
 

@@ -11,15 +11,17 @@ from typing import Any
 from both import Body, build
 from of_kafka import APIS
 from peer_clusters import PeerCluster
-from plain_answers import Names
-from worlds import OPEN, user_of
+from plain_answers import Names, in_minutes
+from worlds import OPEN, listener_of, user_of
 
 from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import decode_response_header, encode_request
 from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from kraftpy.protocol.schema import Struct, decode
 from kraftpy.security.plain import plain_message
+from kraftpy.security.scram import MECHANISMS, ScramClient, salted_password
 
 PATIENCE = 2.5
 """The seconds after which a cluster that has said nothing counts as silent."""
@@ -56,12 +58,32 @@ class Side:
 
     def connection(self, client: str, node: int) -> socket.socket:
         if (client, node) not in self._connections:
-            made = socket.create_connection(("127.0.0.1", self.cluster.ports[node - 1]), CONNECT_SECONDS)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made = self._connect(client, node)
             if (user := user_of(self._world, client)) is not None:
                 _log_in(made, user)
             self._connections[client, node] = made
         return self._connections[client, node]
+
+    def log_in(self, client: str, login: ScramLogin) -> str:
+        """Connect a client anew with a login by SCRAM; return what came of it, with the session's length."""
+        self.drop(client, 1)
+        made = self._connect(client, 1)
+        try:
+            outcome = login.make(made)
+        except EOFError:
+            outcome = "closed"
+        if outcome.startswith("NONE"):
+            self._connections[client, 1] = made
+        else:
+            made.close()
+        return outcome
+
+    def _connect(self, client: str, node: int) -> socket.socket:
+        listener = listener_of(self._world, client)
+        ports = self.cluster.ports if listener is None else self.cluster.more_ports[listener]
+        made = socket.create_connection(("127.0.0.1", ports[node - 1]), CONNECT_SECONDS)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
 
     def drop(self, client: str, node: int) -> None:
         with contextlib.suppress(KeyError):
@@ -99,18 +121,44 @@ class Side:
         return decode(APIS[key].response, decode_response_header(key, version, frame)[1], version, exact=False)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScramLogin:
+    """A login by SCRAM, of a user or by a delegation token."""
+
+    mechanism: str
+    name: str
+    password: str
+    is_by_token: bool = True
+
+    def make(self, connection: socket.socket) -> str:
+        """Log in; return the last error, and for a login that succeeds the session's length. Raises EOFError."""
+        mechanism = MECHANISMS[self.mechanism]
+        client = ScramClient(mechanism, self.name, "a-nonce", is_by_token=self.is_by_token)
+        _step(connection, ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=self.mechanism))
+        first = _step(connection, ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=client.first()))
+        if first.error_code:
+            return ErrorCode(first.error_code).name
+        salt, iterations = client.challenged(first.auth_bytes)
+        proof = client.final(salted_password(mechanism, self.password, salt, iterations))
+        last = _step(connection, ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=proof))
+        if last.error_code:
+            return ErrorCode(last.error_code).name
+        client.verify(last.auth_bytes)
+        return f"NONE for {in_minutes(last.session_lifetime_ms)}"
+
+
 def _log_in(connection: socket.socket, user: str) -> None:
     """Log in with PLAIN; a user's password is its name."""
-    steps = (
-        (ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism="PLAIN")),
-        (ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=plain_message(user, user))),
-    )
+    _step(connection, ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism="PLAIN"))
+    answer = _step(connection, ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=plain_message(user, user)))
+    assert not answer.error_code, answer
+
+
+def _step(connection: socket.socket, key: ApiKey, request: Struct) -> Any:
     connection.settimeout(CONNECT_SECONDS)
-    for key, request in steps:
-        connection.sendall(encode_request(key, 1, 0, "differ", request))
-        frame = _exactly(connection, struct.unpack(">i", _exactly(connection, 4))[0])
-        answer: Any = decode(APIS[key].response, decode_response_header(key, 1, frame)[1], 1)
-        assert not answer.error_code, answer
+    connection.sendall(encode_request(key, 1, 0, "differ", request))
+    frame = _exactly(connection, struct.unpack(">i", _exactly(connection, 4))[0])
+    return decode(APIS[key].response, decode_response_header(key, 1, frame)[1], 1)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
