@@ -35,6 +35,8 @@ OURS = {
     "kraftpy.audit.log.file",
     "kraftpy.audit.log.max.bytes",
     "kraftpy.metrics.listener",
+    "kraftpy.metrics.open.health",
+    "kraftpy.metrics.users.file",
     "kraftpy.batch.max.bytes",
     "kraftpy.batch.max.records",
     "kraftpy.broker.disconnect.grace.ms",

@@ -165,6 +165,15 @@ def resolve(
     )
 
 
+def tls_of(given: Mapping[str, WrittenSetting], listener: str, *, has_login: bool) -> TlsSettings:
+    """Return the TLS settings of a listener that does not speak Kafka's protocol. Raises ConfigError.
+
+    It may lack `keys`. `has_login`: clients log in after the handshake, as by SASL.
+    """
+    protocol = "SASL_SSL" if has_login else "SSL"
+    return _tls(_Settings(given, listener), listener, protocol, is_elsewhere=True)
+
+
 def base_name(name: str) -> str | None:
     """Return the name of a setting without a listener's prefix, or None if there is no such setting."""
     if not name.startswith(PREFIX):

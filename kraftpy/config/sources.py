@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.listener_limits import limit_name
 from kraftpy.config.listeners import is_reachable
-from kraftpy.config.metrics import warn_of_metrics
+from kraftpy.config.metrics import LISTENER, metrics_tls, warn_of_metrics
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
 
@@ -89,7 +89,7 @@ def load(
         listed = ", ".join(map(str, exposed))
         warnings.append(f"listeners: anyone who can reach {listed} may do anything, and read what others send")
     warnings += filter(None, map(_why_tokens_prove_little, config.secured))
-    warnings += filter(None, [warn_of_metrics(config.kraftpy_metrics_listener)])
+    warnings += filter(None, [warn_of_metrics(config)])
     notes += [
         f"{name} is ignored: {reason}"
         for name in given
@@ -221,12 +221,14 @@ def _why_without_effect(name: str, config: BrokerConfig) -> str | None:
     from kraftpy.config.security import base_name
     from kraftpy.config.security_settings import SECURITY_SETTINGS
 
+    has_metrics = metrics_tls(config) is not None
     if name in SECURITY_SETTINGS:
-        return None if config.secured else "no listener has TLS or SASL"
+        return None if config.secured or has_metrics else "no listener has TLS or SASL"
     if base_name(name) is None:
         return None
     listener = name.removeprefix(OF_LISTENER).partition(".")[0]
     is_secured = any(each.listener.lower() == listener for each in config.secured)
+    is_secured = is_secured or (has_metrics and listener == LISTENER.lower() and ".sasl." not in name)
     return None if is_secured else f"{listener.upper()} is not a listener with TLS or SASL"
 
 
