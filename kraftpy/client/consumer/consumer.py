@@ -22,10 +22,11 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from kraftpy.client.cluster import Cluster
+from kraftpy.client.cluster import Cluster, Measured
 from kraftpy.client.consumer.auto_commit import AutoCommit
 from kraftpy.client.consumer.buffer import RecordBuffer
 from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
+from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.consumer.subscription import Subscription
 from kraftpy.client.interceptors import Interceptors
@@ -39,7 +40,7 @@ from kraftpy.types import TopicPartition
 __all__ = ["Consumer", "RebalanceListener"]
 
 
-class Consumer:
+class Consumer(Measured):
     """Read records from topics. Every option of `ConsumerOptions` is a keyword argument."""
 
     def __init__(
@@ -54,10 +55,11 @@ class Consumer:
         self._interceptors = Interceptors(interceptors, ("on_consume", "on_commit"))
         self._is_intercepted = bool(self._interceptors)
         self.options = ConsumerOptions(**options)
-        self._cluster = Cluster(self.options, runtime)
+        self._metrics = ConsumerMetrics(self.options.client_id, lambda: self._readers.values())
+        self._cluster = Cluster(self.options, runtime, self._metrics)
         self._runtime = self._cluster.runtime
         committed = self._look_up_committed if self.options.group_id is not None else None
-        self._buffer = RecordBuffer(self._cluster, self.options, committed)
+        self._buffer = RecordBuffer(self._cluster, self.options, committed, self._metrics)
         self._readers = self._buffer.readers
         self._member: GroupMember | None = None
         self._listener = listener

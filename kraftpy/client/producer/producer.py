@@ -34,7 +34,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from kraftpy.client.cluster import Cluster
+from kraftpy.client.cluster import Cluster, Measured
 from kraftpy.client.interceptors import Interceptors
 from kraftpy.client.model import (
     ConsumerGroupMetadata,
@@ -52,6 +52,7 @@ from kraftpy.client.producer.accumulator import (
     PartitionQueue,
 )
 from kraftpy.client.producer.delivery import Delivery
+from kraftpy.client.producer.metrics import ProducerMetrics
 from kraftpy.client.producer.partitioner import Partitioner
 from kraftpy.client.producer.sender import Sender
 from kraftpy.client.producer.transaction_manager import Transactions
@@ -83,14 +84,15 @@ class _Topic:
         self.queues: list[PartitionQueue] = []
 
 
-class Producer:
+class Producer(Measured):
     """Send records: `async with Producer(bootstrap_servers=...) as producer:`. Options: `ProducerOptions`."""
 
     def __init__(self, *, interceptors: Iterable[object] = (), runtime: Runtime | None = None, **options: Any) -> None:
         self._interceptors = Interceptors(interceptors, ("on_send", "on_acknowledgement"))
         self._is_intercepted = bool(self._interceptors)
         self.options = ProducerOptions(**options)
-        self._cluster = Cluster(self.options, runtime)
+        self._metrics = ProducerMetrics(self.options.client_id, self.options.buffer_memory)
+        self._cluster = Cluster(self.options, runtime, self._metrics)
         self._runtime = self._cluster.runtime
         self._accumulator = Accumulator(
             AccumulatorOptions(
@@ -112,7 +114,13 @@ class Producer:
             self._transactions = Transactions(
                 self._cluster, self.options, self._accumulator, self._on_transaction_progress
             )
-        self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set, self._transactions)
+        self._sender = Sender(
+            self._cluster, self.options, self._accumulator, self._room.set, self._metrics, self._transactions
+        )
+        self._metrics.free_bytes = lambda: self._accumulator.free_bytes
+        self._metrics.waiting = lambda: self._short_of_room
+        self._metrics.in_flight = lambda: self._sender.in_flight
+        self._metrics.metadata_age_s = lambda: self._cluster.metadata_age_ms / 1000
         self._wake = self._sender.wake
         self._started = self._closing = False
         self._filled_batches_seen = 0

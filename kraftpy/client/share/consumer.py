@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from kraftpy.client.cluster import Cluster
+from kraftpy.client.cluster import Cluster, Measured
+from kraftpy.client.metrics import ClientMetrics
 from kraftpy.client.model import AcknowledgeType, ShareRecord
 from kraftpy.client.options import ShareConsumerOptions
 from kraftpy.client.runtime import Runtime
@@ -43,7 +44,7 @@ AcknowledgementCallback = Callable[[TopicPartition, tuple[int, ...], KafkaError 
 """Called with a partition, the offsets that were acknowledged, and the error, if any."""
 
 
-class ShareConsumer:
+class ShareConsumer(Measured):
     """Read records as a member of a share group. Options are those of `ShareConsumerOptions`."""
 
     def __init__(
@@ -54,7 +55,7 @@ class ShareConsumer:
         **options: Any,
     ) -> None:
         self.options = ShareConsumerOptions(**options)
-        self._cluster = Cluster(self.options, runtime)
+        self._cluster = Cluster(self.options, runtime, ClientMetrics("consumer-share", self.options.client_id))
         self._runtime = self._cluster.runtime
         member_id = "".join(f"{int(self._runtime.random() * 2**32):08x}" for _ in range(4))
         self._changed = asyncio.Event()
