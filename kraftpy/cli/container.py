@@ -112,7 +112,8 @@ def _why_not_ready(config: BrokerConfig, address: str) -> str | None:
     import json
     import ssl
 
-    from kraftpy.config.metrics import metrics_tls, parse_metrics_listener
+    from kraftpy.config.metrics import parse_metrics_listener
+    from kraftpy.config.security import metrics_tls
     from kraftpy.tls import TlsError, client_context
 
     host, port = parse_metrics_listener(address)

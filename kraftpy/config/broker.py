@@ -23,7 +23,7 @@ from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.consistency import check_together
 from kraftpy.config.listener_limits import limit_name, parse_limit
 from kraftpy.config.listeners import Listener
-from kraftpy.config.metrics import METRICS, metrics_tls, parse_metrics_listener
+from kraftpy.config.metrics import METRICS, is_https, parse_metrics_listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
@@ -355,7 +355,10 @@ class BrokerConfig:
         config = cls(given=dict(given), secured=secured, **attributes)
         topic_config({}, config)  # the topic defaults must be consistent
         _check_between(config)
-        metrics_tls(config)
+        if is_https(config.kraftpy_metrics_listener):
+            from kraftpy.config.security import metrics_tls
+
+            metrics_tls(config)
         return config
 
     @property

@@ -1,21 +1,14 @@
-"""The listener for monitors: where metrics and health are read over HTTP or HTTPS, and by whom.
+"""The listener for monitors: where metrics and health are read over HTTP or HTTPS.
 
-Its TLS settings are those of a listener named METRICS: `listener.name.metrics.ssl.keystore.location` and so on, and
-where these are missing, the plain ones. As for Kafka's listeners with SASL, the plain `ssl.client.auth` does not apply
-if monitors log in.
+Its TLS settings are those of a listener named METRICS (`security.metrics_tls`).
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kraftpy.config.quorum import Address, parse_address
-from kraftpy.config.settings import ConfigError
-
-if TYPE_CHECKING:
-    from kraftpy.config.broker import BrokerConfig
-    from kraftpy.config.security import TlsSettings
 
 METRICS: Final = "kraftpy.metrics.listener"
 USERS: Final = "kraftpy.metrics.users.file"
@@ -33,35 +26,24 @@ def parse_metrics_listener(text: str) -> Address:
     return parse_address(METRICS, text)
 
 
-def metrics_tls(config: BrokerConfig) -> TlsSettings | None:
-    """Return the TLS settings of the listener for monitors; None if it has no TLS. Raises ConfigError."""
-    text = config.kraftpy_metrics_listener
-    if text is None or not text.strip().startswith(_HTTPS):
-        return None
-    if any(listener.name == LISTENER for listener in config.listeners):
-        raise ConfigError(f"{METRICS}: a listener for clients is named {LISTENER}, and would share its TLS settings")
-    from kraftpy.config.security import tls_of
-
-    tls = tls_of(config.given, LISTENER, has_login=config.kraftpy_metrics_users_file is not None)
-    if tls.keys is None:
-        raise ConfigError(
-            f"{METRICS} is https, but neither listener.name.metrics.ssl.keystore.location nor .key is set"
-        )
-    return tls
+def is_https(text: str | None) -> bool:
+    """Return whether there is a listener, and it has TLS."""
+    return text is not None and text.strip().startswith(_HTTPS)
 
 
-def warn_of_metrics(config: BrokerConfig) -> str | None:
-    """Return a warning if other machines can read the metrics, or the passwords of monitors, else None."""
-    text = config.kraftpy_metrics_listener
+def why_metrics_are_exposed(text: str | None, *, has_login: bool, proves_clients: bool) -> str | None:
+    """Return a warning if other machines can read the metrics, or the passwords of monitors, else None.
+
+    `proves_clients`: monitors have to show a certificate.
+    """
     if text is None:
         return None
     address = parse_metrics_listener(text)
     if _is_loopback(address.host):
         return None
-    tls, has_login = metrics_tls(config), config.kraftpy_metrics_users_file is not None
-    if has_login and tls is None:
+    if has_login and not is_https(text):
         return f"{METRICS}: anyone on the way to {address} may read the passwords of monitors: use https://"
-    if has_login or (tls is not None and tls.client_auth == "required"):
+    if has_login or proves_clients:
         return None
     return (
         f"{METRICS}: anyone who can reach {address} may read the names of topics, groups and clients, and how much "

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from kraftpy.config.metrics import LISTENER as METRICS_LISTENER
+from kraftpy.config.metrics import METRICS, is_https
 from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
 from kraftpy.config.token_sources import URL as TOKEN_URL
@@ -32,7 +34,7 @@ from kraftpy.security.kerberos_names import KerberosRules, parse_kerberos_rules
 from kraftpy.security.mapping_rules import parse_ssl_rules
 
 if TYPE_CHECKING:
-    from kraftpy.config.broker import WrittenSetting
+    from kraftpy.config.broker import BrokerConfig, WrittenSetting
     from kraftpy.security.mapping_rules import SslRules
 
 PREFIX: Final = "listener.name."
@@ -165,13 +167,23 @@ def resolve(
     )
 
 
-def tls_of(given: Mapping[str, WrittenSetting], listener: str, *, has_login: bool) -> TlsSettings:
-    """Return the TLS settings of a listener that does not speak Kafka's protocol. Raises ConfigError.
+def metrics_tls(config: BrokerConfig) -> TlsSettings | None:
+    """Return the TLS settings of the listener for monitors; None if it has no TLS. Raises ConfigError.
 
-    It may lack `keys`. `has_login`: clients log in after the handshake, as by SASL.
+    As for listeners with SASL, the plain `ssl.client.auth` does not apply if monitors log in.
     """
-    protocol = "SASL_SSL" if has_login else "SSL"
-    return _tls(_Settings(given, listener), listener, protocol, is_elsewhere=True)
+    if not is_https(config.kraftpy_metrics_listener):
+        return None
+    if any(listener.name == METRICS_LISTENER for listener in config.listeners):
+        raise ConfigError(
+            f"{METRICS}: a listener for clients is named {METRICS_LISTENER}, and would share its settings"
+        )
+    settings = _Settings(config.given, METRICS_LISTENER)
+    protocol = "SSL" if config.kraftpy_metrics_users_file is None else "SASL_SSL"
+    tls = _tls(settings, METRICS_LISTENER, protocol, is_elsewhere=True)
+    if tls.keys is None:
+        raise ConfigError(f"{METRICS} is https, but neither {settings.prefix}ssl.keystore.location nor .key is set")
+    return tls
 
 
 def base_name(name: str) -> str | None:

@@ -29,7 +29,7 @@ from kraftpy.broker.metrics import login, server
 from kraftpy.broker.metrics.pages import Monitoring
 from kraftpy.broker.startup import StartupError
 from kraftpy.config import BrokerConfig, ConfigError, load
-from kraftpy.config.metrics import metrics_tls
+from kraftpy.config.security import metrics_tls
 from kraftpy.security.password_hashes import SALT_BYTES, hash_of
 from kraftpy.testing.ports import ReservedPorts
 from tests.security.certificates import HOST, Certificates

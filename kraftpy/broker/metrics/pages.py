@@ -23,7 +23,8 @@ from kraftpy.broker.metrics.quorum import QuorumWatch
 from kraftpy.broker.metrics.scraping import Scraper
 from kraftpy.broker.metrics.server import Answer, HttpServer, Request
 from kraftpy.broker.security.certificate import Certificate
-from kraftpy.config.metrics import LISTENER, metrics_tls
+from kraftpy.config.metrics import LISTENER
+from kraftpy.config.security import metrics_tls
 from kraftpy.metrics.families import OPEN_METRICS, PROMETHEUS
 
 if TYPE_CHECKING:

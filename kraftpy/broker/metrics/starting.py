@@ -7,8 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.startup import StartupError, reason
-from kraftpy.config.metrics import METRICS, USERS, metrics_tls, parse_metrics_listener
-from kraftpy.tls import TlsError
+from kraftpy.config.metrics import METRICS, USERS, is_https, parse_metrics_listener
 
 if TYPE_CHECKING:
     from kraftpy.broker.metrics.node import Node
@@ -24,6 +23,7 @@ async def open_monitoring(node: Node) -> None:
     try:
         from kraftpy.broker.metrics.login import UsersError
         from kraftpy.broker.metrics.pages import Monitoring
+        from kraftpy.tls import TlsError
     except ImportError as error:
         problem = f"{METRICS} needs the extra metrics (pip install 'kraftpy[metrics]'): {error}"
         raise StartupError(problem) from error
@@ -39,5 +39,5 @@ async def open_monitoring(node: Node) -> None:
     except OSError as error:
         raise StartupError(f"{METRICS}: cannot listen on {address}: {reason(error)}") from error
     node.metrics.monitor = monitoring
-    scheme = "http" if metrics_tls(node.config) is None else "https"
+    scheme = "https" if is_https(text) else "http"
     logger.info("metrics are at %s://%s/metrics", scheme, address._replace(port=monitoring.port))
