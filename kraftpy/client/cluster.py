@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kraftpy.client.connection import BrokerUnreachable, Connection, ResponseLimit
 from kraftpy.client.metrics import ClientMetrics, Metrics
@@ -31,6 +31,9 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.client.tracing import Tracing
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -161,6 +164,7 @@ class Cluster:
         self, options: ClientOptions, runtime: Runtime | None = None, metrics: ClientMetrics | None = None
     ) -> None:
         self.options = options
+        self.tracing: Tracing | None = None
         self.metrics = metrics or ClientMetrics("admin-client", options.client_id)
         self._security = options.security
         self.runtime: Runtime = runtime or RealRuntime()
@@ -332,6 +336,11 @@ class Cluster:
             self.metadata, cluster_id=known.cluster_id, controller_id=known.controller_id, nodes=known.nodes
         )
         self._name_nodes()
+
+    def leader_of(self, partition: TopicPartition) -> Node | None:
+        """Return the partition's leader by the current snapshot, if it is known."""
+        info = self.metadata.partition(partition)
+        return None if info is None else self.metadata.nodes.get(info.leader)
 
     def _name_nodes(self) -> None:
         self.metrics.node_ids = {f"{node.host}:{node.port}": node.node_id for node in self.metadata.nodes.values()}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kraftpy.client.cluster import Cluster, Measured
 from kraftpy.client.consumer.auto_commit import AutoCommit
@@ -29,13 +29,16 @@ from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
 from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.consumer.subscription import Subscription
-from kraftpy.client.interceptors import Interceptors
+from kraftpy.client.interceptors import Interceptors, Records
 from kraftpy.client.model import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo
 from kraftpy.client.offsets import Found, commit_offsets, fetch_committed, list_offsets
 from kraftpy.client.options import ConsumerOptions
 from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.client.tracing import Tracing
 
 __all__ = ["Consumer", "RebalanceListener"]
 
@@ -49,14 +52,17 @@ class Consumer(Measured):
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
         interceptors: Iterable[object] = (),
+        tracing: Tracing | None = None,
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
         self._interceptors = Interceptors(interceptors, ("on_consume", "on_commit"))
-        self._is_intercepted = bool(self._interceptors)
+        self._tracing = tracing
+        self._is_observed = bool(self._interceptors) or tracing is not None
         self.options = ConsumerOptions(**options)
         self._metrics = ConsumerMetrics(self.options.client_id, lambda: self._readers.values())
         self._cluster = Cluster(self.options, runtime, self._metrics)
+        self._cluster.tracing = tracing
         self._runtime = self._cluster.runtime
         committed = self._look_up_committed if self.options.group_id is not None else None
         self._buffer = RecordBuffer(self._cluster, self.options, committed, self._metrics)
@@ -207,7 +213,7 @@ class Consumer(Measured):
 
     async def __anext__(self) -> ConsumerRecord:
         """Return the next record, waiting for it. The iteration ends only when the consumer is closed."""
-        if self._is_intercepted:
+        if self._is_observed:
             record = await self.getone()
             if record is None:
                 raise StopAsyncIteration
@@ -231,6 +237,7 @@ class Consumer(Measured):
     async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
         """Return the next record, or None if none came in time."""
         started = self._runtime.monotonic_ms()
+        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
         while True:
             left_ms = None
             if timeout_ms is not None:
@@ -239,8 +246,8 @@ class Consumer(Measured):
             if reader is None:
                 return None
             records = self._buffer.hand_out(reader, 1)
-            if self._is_intercepted:
-                records = self._interceptors.on_consume({reader.name: records}).get(reader.name, [])
+            if self._is_observed:
+                records = self._observed({reader.name: records}, began_ns, is_batch=False).get(reader.name, [])
             if records:
                 return records[0]
 
@@ -249,6 +256,7 @@ class Consumer(Measured):
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return up to `max_records` (default: `max_poll_records`) by partition, waiting `timeout_ms` for the first."""
         left = self.options.max_poll_records if max_records is None else max_records
+        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         reader = await self._next_reader(timeout_ms)
         while reader is not None and left > 0:
@@ -259,7 +267,15 @@ class Consumer(Measured):
                 reader = self._buffer.find_reader()
             except KafkaError:
                 break  # return what was found; the failure will be raised by the next call
-        return self._interceptors.on_consume(found) if found and self._is_intercepted else found
+        return self._observed(found, began_ns, is_batch=True) if found and self._is_observed else found
+
+    def _observed(self, records: Records, began_ns: int, *, is_batch: bool) -> Records:
+        """Trace records that are about to be handed out, and show them to the interceptors; return what they leave."""
+        records = self._interceptors.on_consume(records)
+        if self._tracing is not None:
+            options = self.options
+            self._tracing.polled(records, began_ns, options.client_id, options.group_id, is_batch=is_batch)
+        return records
 
     async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         if not self._started and not self._closed:
