@@ -27,9 +27,10 @@ from kraftpy.client.consumer.auto_commit import AutoCommit
 from kraftpy.client.consumer.buffer import RecordBuffer
 from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
 from kraftpy.client.consumer.metrics import ConsumerMetrics
+from kraftpy.client.consumer.observers import Observers
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.consumer.subscription import Subscription
-from kraftpy.client.interceptors import Interceptors, Records
+from kraftpy.client.interceptors import Interceptors
 from kraftpy.client.model import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo
 from kraftpy.client.offsets import Found, commit_offsets, fetch_committed, list_offsets
 from kraftpy.client.options import ConsumerOptions
@@ -57,9 +58,9 @@ class Consumer(Measured):
         **options: Any,
     ) -> None:
         self._interceptors = Interceptors(interceptors, ("on_consume", "on_commit"))
-        self._tracing = tracing
-        self._is_observed = bool(self._interceptors) or tracing is not None
         self.options = ConsumerOptions(**options)
+        self._observers = Observers(self._interceptors, tracing, self.options)
+        self._is_observed = bool(self._observers)
         self._metrics = ConsumerMetrics(self.options.client_id, lambda: self._readers.values())
         self._cluster = Cluster(self.options, runtime, self._metrics)
         self._cluster.tracing = tracing
@@ -237,7 +238,7 @@ class Consumer(Measured):
     async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
         """Return the next record, or None if none came in time."""
         started = self._runtime.monotonic_ms()
-        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
+        began_ns = self._observers.now_ns()
         while True:
             left_ms = None
             if timeout_ms is not None:
@@ -247,7 +248,8 @@ class Consumer(Measured):
                 return None
             records = self._buffer.hand_out(reader, 1)
             if self._is_observed:
-                records = self._observed({reader.name: records}, began_ns, is_batch=False).get(reader.name, [])
+                left = self._observers.consumed({reader.name: records}, began_ns, is_batch=False)
+                records = left.get(reader.name, [])
             if records:
                 return records[0]
 
@@ -256,7 +258,7 @@ class Consumer(Measured):
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return up to `max_records` (default: `max_poll_records`) by partition, waiting `timeout_ms` for the first."""
         left = self.options.max_poll_records if max_records is None else max_records
-        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
+        began_ns = self._observers.now_ns()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         reader = await self._next_reader(timeout_ms)
         while reader is not None and left > 0:
@@ -267,15 +269,7 @@ class Consumer(Measured):
                 reader = self._buffer.find_reader()
             except KafkaError:
                 break  # return what was found; the failure will be raised by the next call
-        return self._observed(found, began_ns, is_batch=True) if found and self._is_observed else found
-
-    def _observed(self, records: Records, began_ns: int, *, is_batch: bool) -> Records:
-        """Trace records that are about to be handed out, and show them to the interceptors; return what they leave."""
-        records = self._interceptors.on_consume(records)
-        if self._tracing is not None:
-            options = self.options
-            self._tracing.polled(records, began_ns, options.client_id, options.group_id, is_batch=is_batch)
-        return records
+        return self._observers.consumed(found, began_ns, is_batch=True) if found and self._is_observed else found
 
     async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         if not self._started and not self._closed:
