@@ -6,12 +6,14 @@ Its TLS settings are those of a listener named METRICS (`security.metrics_tls`).
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from typing import Final
 
 from kraftpy.config.quorum import Address, parse_address
 
 METRICS: Final = "kraftpy.metrics.listener"
 USERS: Final = "kraftpy.metrics.users.file"
+OPEN_HEALTH: Final = "kraftpy.metrics.open.health"
 LISTENER: Final = "METRICS"
 """The name of the listener whose TLS settings apply."""
 _HTTPS: Final = "https://"
@@ -29,6 +31,15 @@ def parse_metrics_listener(text: str) -> Address:
 def is_https(text: str | None) -> bool:
     """Return whether there is a listener, and it has TLS."""
     return text is not None and text.strip().startswith(_HTTPS)
+
+
+def why_without_effect(name: str, given: Collection[str]) -> str | None:
+    """Explain why a setting of the listener has no effect besides those that are given; None if it has one."""
+    if name in (USERS, OPEN_HEALTH) and METRICS not in given:
+        return f"{METRICS} is not set"
+    if name == OPEN_HEALTH and USERS not in given:
+        return f"{USERS} is not set, so that no login is asked for"
+    return None
 
 
 def why_metrics_are_exposed(text: str | None, *, has_login: bool, proves_clients: bool) -> str | None:

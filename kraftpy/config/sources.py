@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.listener_limits import limit_name
 from kraftpy.config.listeners import is_reachable
-from kraftpy.config.metrics import LISTENER, why_metrics_are_exposed
+from kraftpy.config.metrics import LISTENER, why_metrics_are_exposed, why_without_effect
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
 
@@ -93,7 +93,7 @@ def load(
     notes += [
         f"{name} is ignored: {reason}"
         for name in given
-        if name not in BROKER_SETTINGS and (reason := _why_without_effect(name, config))
+        if (reason := why_without_effect(name, given) if name in BROKER_SETTINGS else _why_without_effect(name, config))
     ]
     return Loaded(config, warnings, notes)
 

@@ -288,6 +288,10 @@ def test_warnings_and_notes_say_what_the_settings_let_others_see(certificates: C
     assert told("https", users, *keys) == ("", [])
     assert told("https", *tls(certificates, ssl_client_auth="required")) == ("", [])
     assert any("METRICS is not a listener with TLS" in each for each in told("http", *keys)[1])
+    assert told("http", "kraftpy.metrics.open.health=true")[1] == [
+        "kraftpy.metrics.open.health is ignored: kraftpy.metrics.users.file is not set, so that no login is asked for"
+    ]
+    assert load("", {}, [users]).notes == ["kraftpy.metrics.users.file is ignored: kraftpy.metrics.listener is not set"]
 
 
 @pytest.mark.parametrize("what", ["users", "keys"])

@@ -35,7 +35,7 @@ class UsersError(Exception):
 
 
 class Login:
-    """The users of a listener for monitors. Raises UsersError."""
+    """The users of a listener for monitors. Raises UsersError, or OSError if there is no thread."""
 
     def __init__(self, path: str, complaints: Complaints) -> None:
         self._path = path
@@ -44,7 +44,9 @@ class Login:
         self._right: dict[str, bytes] = {}
         """By user: the keyed digest of the last right password."""
         self._threads = Threads(max_workers=1, thread_name_prefix="monitors")
-        self._nobody = hash_of(secrets.token_bytes(16), secrets.token_bytes(SALT_BYTES))
+        salt = secrets.token_bytes(SALT_BYTES)
+        # This starts the thread, while there may still be one.
+        self._nobody = self._threads.submit(hash_of, secrets.token_bytes(16), salt).result()
         self._seen = self._look()
         self._users: Mapping[str, PasswordHash] = self._read()
 

@@ -153,7 +153,7 @@ class _Connection(asyncio.BufferedProtocol):
     def complain(self, reason: str) -> None:
         """Log that TLS has failed."""
         complaints = self._server.tasks.incidents.complaints
-        complaints.write(logger, logging.WARNING, "monitors", self._host, "monitor %s: %s", self._host, reason)
+        complaints.write(logger, logging.WARNING, "TLS of monitors", self._host, "monitor %s: %s", self._host, reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return room for what is received."""

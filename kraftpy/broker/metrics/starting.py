@@ -34,9 +34,12 @@ async def open_monitoring(node: Node) -> None:
         raise StartupError(f"{METRICS}: {error}") from None
     except UsersError as error:
         raise StartupError(f"{USERS}: {error}") from None
+    except OSError as error:
+        raise StartupError(f"{METRICS}: {reason(error)}") from error
     try:
         await monitoring.start(address.host, address.port)
     except OSError as error:
+        monitoring.close()
         raise StartupError(f"{METRICS}: cannot listen on {address}: {reason(error)}") from error
     node.metrics.monitor = monitoring
     scheme = "https" if is_https(text) else "http"
