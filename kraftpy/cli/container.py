@@ -114,12 +114,13 @@ def _why_not_ready(config: BrokerConfig, address: str) -> str | None:
 
     from kraftpy.config.metrics import parse_metrics_listener
     from kraftpy.config.security import metrics_tls
-    from kraftpy.tls import TlsError, client_context
 
     host, port = parse_metrics_listener(address)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     connection = http.client.HTTPConnection(host, port, timeout=4)
     if (tls := metrics_tls(config)) is not None:
+        from kraftpy.tls import TlsError, client_context
+
         # Nothing secret is sent. The node's own certificate need not be for localhost, and is shown as a client's too.
         try:
             context = client_context(replace(tls, is_host_checked=False))

@@ -3,7 +3,8 @@
 The file is read again a few seconds after it has changed; if it cannot be used then, the users stay as they were. A
 password is checked by a thread, one at a time, and a wrong one costs a pause there, so that guessing is slow and takes
 little of the processor. The last right password of each user is remembered as a keyed digest: a monitor that comes
-again is answered at once, even while strangers guess. An unknown name takes as long as a wrong password.
+again is answered at once, even while strangers guess. An unknown name takes as long as a wrong password of the first
+user.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import secrets
 import time
 from base64 import b64decode
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.threads import Threads
-from kraftpy.security.password_hashes import SALT_BYTES, PasswordHash, hash_of, parse_users
+from kraftpy.security.password_hashes import SALT_BYTES, PasswordHash, parse_users
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +46,10 @@ class Login:
         self._right: dict[str, bytes] = {}
         """By user: the keyed digest of the last right password."""
         self._threads = Threads(max_workers=1, thread_name_prefix="monitors")
-        salt = secrets.token_bytes(SALT_BYTES)
-        # This starts the thread, while there may still be one.
-        self._nobody = self._threads.submit(hash_of, secrets.token_bytes(16), salt).result()
+        self._threads.submit(bool).result()  # starts the thread, while there may still be one
         self._seen = self._look()
         self._users: Mapping[str, PasswordHash] = self._read()
+        self._nobody = _unmatched(self._users)
 
     async def admits(self, authorization: bytes, host: str) -> bool:
         """Return whether a request's Authorization header proves a user; log that it does not. `host` is the peer's."""
@@ -62,7 +63,11 @@ class Login:
         digest = hmac.digest(self._secret, b"%s\0%s" % (str(known).encode(), password), "sha256")
         if hmac.compare_digest(self._right.get(name, b""), digest):
             return True
-        if not await asyncio.get_running_loop().run_in_executor(self._threads, _matches, known, password):
+        try:
+            is_right = await asyncio.get_running_loop().run_in_executor(self._threads, _matches, known, password)
+        except RuntimeError:  # the listener is closed
+            return False
+        if not is_right:
             self._refuse(host, "wrong user or password")
             return False
         if self._users.get(name) is not known:  # an unknown name, or the file has changed meanwhile
@@ -84,7 +89,7 @@ class Login:
         except UsersError as error:
             logger.error("monitors: the users stay as they were: %s", error)
             return
-        self._users = users
+        self._users, self._nobody = users, _unmatched(users)
         self._right = {name: digest for name, digest in [*self._right.items()] if name in users}
         logger.info("monitors: %s has %d users", self._path, len(users))
 
@@ -113,6 +118,11 @@ class Login:
             raise UsersError(f"{self._path}: the file is not UTF-8") from None
         except ValueError as error:
             raise UsersError(f"{self._path}: {error}") from None
+
+
+def _unmatched(users: Mapping[str, PasswordHash]) -> PasswordHash:
+    """Return a hash of no password, which costs as much as that of the first user."""
+    return replace(next(iter(users.values())), salt=secrets.token_bytes(SALT_BYTES), key=secrets.token_bytes(32))
 
 
 def _credentials(authorization: bytes) -> tuple[str, bytes] | None:
