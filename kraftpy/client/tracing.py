@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from kraftpy import __version__
-from kraftpy.client.model import ConsumerRecord, Node, ProducerRecord, RecordMetadata
+from kraftpy.client.model import ConsumerRecord, Node, ProducerRecord, RecordMetadata, ShareRecord
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import TopicPartition
 
@@ -53,6 +53,7 @@ MOST_HEADER_BYTES: Final = 8192
 """The longest header that is taken for context."""
 
 Headers = Sequence[tuple[str, bytes | None]]
+ReadRecord = ConsumerRecord | ShareRecord
 Attributes = dict[str, str | int | bool]
 
 
@@ -150,7 +151,7 @@ class Tracing:
 
     def polled(
         self,
-        records: Mapping[TopicPartition, Sequence[ConsumerRecord]],
+        records: Mapping[TopicPartition, Sequence[ReadRecord]],
         began_ns: int,
         client_id: str,
         group_id: str | None,
@@ -183,7 +184,7 @@ class Tracing:
 
     @contextmanager
     def process(
-        self, record: ConsumerRecord, *, client_id: str | None = None, group_id: str | None = None
+        self, record: ReadRecord, *, client_id: str | None = None, group_id: str | None = None
     ) -> Iterator[Span]:
         """Trace what the application does with a record. An exception of the block is recorded and passes on."""
         creation = self._creation_context(record.headers)
@@ -208,7 +209,7 @@ class Tracing:
                 _fail(span, error)
                 raise
 
-    def context_of(self, record: ConsumerRecord) -> Context:
+    def context_of(self, record: ReadRecord) -> Context:
         """Return the context that a record's headers carry, with baggage; an empty one if there is none."""
         try:
             return self._propagator.extract(record.headers, Context(), _GETTER)
@@ -242,7 +243,7 @@ class Tracing:
         found = trace.get_current_span(context).get_span_context()
         return found if found.is_valid else None
 
-    def _links(self, records: Iterable[ConsumerRecord]) -> list[Link]:
+    def _links(self, records: Iterable[ReadRecord]) -> list[Link]:
         links: list[Link] = []
         for record in records:
             if record.headers and (context := self._creation_context(record.headers)) is not None:

@@ -32,6 +32,8 @@ from kraftpy.client import (
     KafkaError,
     NewTopic,
     Producer,
+    ResourceType,
+    ShareConsumer,
 )
 from kraftpy.client.tracing import MOST_HEADER_BYTES, MOST_LINKS, Tracing
 
@@ -273,6 +275,26 @@ def test_blocking_clients_are_traced_within_the_caller_s_span(bootstrap: str, to
     with BlockingConsumer(topic, bootstrap_servers=bootstrap, tracing=traced.tracing, **READING) as consumer:
         assert sum(map(len, consumer.getmany(timeout_ms=30_000).values())) == 1
     assert linked(traced.only("poll")) == [ids(sent)]
+
+
+async def test_records_of_a_share_group_are_linked(bootstrap: str, topic: str, traced: Traced) -> None:
+    group = f"share-{topic}"
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await admin.alter_configs({(ResourceType.GROUP, group): {"share.auto.offset.reset": "earliest"}})
+    async with Producer(bootstrap_servers=bootstrap, tracing=traced.tracing) as producer:
+        await producer.send_and_wait(topic, b"one")
+    async with (
+        ShareConsumer(topic, bootstrap_servers=bootstrap, group_id=group, tracing=traced.tracing) as consumer,
+        asyncio.timeout(60),
+    ):
+        record = await anext(consumer)
+    polled, sent = traced.only("poll"), traced.only("send")
+    assert linked(polled) == [ids(sent)]
+    assert (polled.attributes or {})["messaging.kafka.offset"] == 0
+    assert (polled.attributes or {})["messaging.consumer.group.name"] == group
+    with traced.tracing.process(record):
+        pass
+    assert ids(traced.only("process"))[0] == ids(sent)[0]
 
 
 # --- what strangers put into headers ----------------------------------------------------------------------------------
