@@ -178,6 +178,7 @@ compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's cla
 	$(BIN)/python tests/compat/java_share.py
 	$(BIN)/python tests/compat/java_security.py
 	$(BIN)/python tests/compat/secure_clients.py
+	$(BIN)/python tests/compat/java_telemetry.py
 	$(BIN)/python tests/compat/java_streams_suite.py
 	$(BIN)/python tests/compat/spark_connector_suite.py
 

@@ -53,6 +53,19 @@ class Side(NamedTuple):
     port: int
 
 
+class Page(NamedTuple):
+    """The cost of a scrape of a large node."""
+
+    samples: int
+    size: int
+    took_s: float
+    """How long it took; this and the next are medians of five."""
+    used_s: float
+    """The node's processor time."""
+    longest_s: float
+    """The longest slice of the event loop."""
+
+
 def scrape(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
         text: bytes = response.read()
@@ -101,8 +114,8 @@ def processor_s(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def large_page(under: Path) -> list[str]:
-    """Return what a scrape of a large node costs."""
+def large_page(under: Path) -> Page:
+    """Measure a scrape of a large node."""
     with ReservedPorts() as ports:
         port = ports.reserve()
         settings = {"kraftpy.metrics.listener": f"127.0.0.1:{port}", "offsets.topic.num.partitions": "50"}
@@ -124,14 +137,19 @@ def large_page(under: Path) -> list[str]:
                 size = len(text)
             longest = _value(text, "kraftpy_scrape_longest_slice_seconds")
             samples = sum(not line.startswith("#") for line in text.splitlines())
+    return Page(samples, size, statistics.median(took), statistics.median(used), longest)
+
+
+def page_described(page: Page) -> list[str]:
+    """Return the lines about the page of a large node."""
     return [
         "",
         f"## A page of {TOPICS * PARTITIONS:,} partitions and {GROUPS:,} groups",
         "",
-        f"- {samples:,} samples, {size / 1e6:.1f} MB; it took {statistics.median(took):.2f} s, of which "
-        f"{statistics.median(used):.2f} s of the node's processor time (medians of five)",
-        f"- the longest slice held the event loop for {longest * 1000:.0f} ms of processor time; at most "
-        f"{MOST_SLICE_S * 1000:.0f} ms was the target: {met(longest <= MOST_SLICE_S)}",
+        f"- {page.samples:,} samples, {page.size / 1e6:.1f} MB; it took {page.took_s:.2f} s, of which "
+        f"{page.used_s:.2f} s of the node's processor time (medians of five)",
+        f"- the longest slice held the event loop for {page.longest_s * 1000:.0f} ms of processor time; at most "
+        f"{MOST_SLICE_S * 1000:.0f} ms was the target: {met(page.longest_s <= MOST_SLICE_S)}",
     ]
 
 
@@ -186,6 +204,19 @@ def described(runs: dict[str, Runs]) -> list[str]:
     ]
 
 
+def written(described_machine: list[str], load_before: float, pairs: int, runs: dict[str, Runs], page: Page) -> str:
+    """Return the whole file."""
+    head = [
+        "# The cost of metrics",
+        "",
+        "Written by `make bench-metrics` (`python -m bench.metrics`); do not edit.",
+        "",
+        *(f"- {line}" for line in described_machine),
+        f"- load average {load_before:.1f} before; medians of {pairs} pairs; scraped every {_SCRAPE_S:g} s",
+    ]
+    return "\n".join([*head, *described(runs), *page_described(page)]) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=15)
@@ -204,15 +235,9 @@ def main() -> int:
                 "requests": in_turn(chosen.pairs, sides, requests),
                 "records": in_turn(chosen.pairs, sides, records),
             }
-    head = [
-        "# The cost of metrics",
-        "",
-        "Written by `make bench-metrics` (`python -m bench.metrics`); do not edit.",
-        "",
-        *(f"- {line}" for line in machine.describe(chosen.directory)),
-        f"- load average {load_before:.1f} before; medians of {chosen.pairs} pairs; scraped every {_SCRAPE_S:g} s",
-    ]
-    chosen.output.write_text("\n".join([*head, *described(runs), *large_page(chosen.directory)]) + "\n")
+    page = large_page(chosen.directory)
+    described_machine = machine.describe(chosen.directory)
+    chosen.output.write_text(written(described_machine, load_before, chosen.pairs, runs, page))
     print(chosen.output.read_text())
     return 0
 

@@ -36,6 +36,8 @@ OURS = {
     "kraftpy.audit.log.max.bytes",
     "kraftpy.broker.host",
     "kraftpy.metrics.listener",
+    "kraftpy.metrics.open.health",
+    "kraftpy.metrics.users.file",
     "kraftpy.batch.max.bytes",
     "kraftpy.batch.max.records",
     "kraftpy.broker.disconnect.grace.ms",

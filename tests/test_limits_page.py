@@ -22,6 +22,7 @@ from kraftpy.groups.patterns import MAX_CHARACTERS, MAX_MEMORY_BYTES
 from kraftpy.groups.streams.topology import MOST_TASKS
 from kraftpy.protocol.records import MAX_RECORD_HEADERS
 from kraftpy.security.json_web_tokens import MOST_JWKS_BYTES, MOST_TOKEN_BYTES
+from kraftpy.security.password_hashes import MOST_HASH_BYTES, MOST_USERS
 from kraftpy.security.scram import LEAST_ITERATIONS, MOST_ITERATIONS
 from kraftpy.telemetry.instances import MAX_INSTANCES, MAX_SUBSCRIPTIONS
 from kraftpy.telemetry.otlp import MAX_POINTS
@@ -62,6 +63,8 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "a request of a monitor": f"{_MOST_REQUEST_BYTES // 1024} KiB",
         "time for a monitor's request to arrive": f"{_REQUEST_S:g} s",
         "time for the answer to a monitor": f"{_ANSWER_S:g} s",
+        "users of `kraftpy.metrics.users.file`": f"{MOST_USERS:,}",
+        "memory to check a monitor's password": f"{MOST_HASH_BYTES >> 20} MiB",
         "data points of a push": f"{MAX_POINTS:,}",
         "values of clients shown under one name": f"{MOST_SAMPLES:,}",
         "clients that push metrics": f"{MAX_INSTANCES:,}",

@@ -36,6 +36,7 @@ WITH_COMMANDS = [
 WITH_PYTHON = [
     "README.md",
     "docs/how-to/python-client.md",
+    "docs/how-to/tracing.md",
     "docs/tutorials/first-steps.md",
     "docs/tutorials/first-failover.md",
 ]

@@ -105,21 +105,40 @@ def run(arguments: Sequence[str]) -> None:
     cli(["server", *_file_arguments()], prog_name="kraftpy")
 
 
-def _why_not_ready(address: str) -> str | None:
-    """Ask the listener for monitors whether the server is ready; return why not."""
+class _LoginNeeded(Exception):
+    """The listener for monitors does not say without a password whether the server is ready."""
+
+
+def _why_not_ready(config: BrokerConfig, address: str) -> str | None:
+    """Ask the listener for monitors whether the server is ready; return why not. Raises _LoginNeeded."""
     import http.client
     import json
+    import ssl
 
     from kraftpy.config.metrics import parse_metrics_listener
+    from kraftpy.config.security import metrics_tls
 
     host, port = parse_metrics_listener(address)
-    connection = http.client.HTTPConnection({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, timeout=4)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    connection = http.client.HTTPConnection(host, port, timeout=4)
+    if (tls := metrics_tls(config)) is not None:
+        from kraftpy.tls import TlsError, client_context
+
+        # Nothing secret is sent. The node's own certificate need not be for localhost, and is shown as a client's too.
+        try:
+            context = client_context(replace(tls, is_host_checked=False))
+        except TlsError as error:
+            return f"kraftpy: {address}: {printable(str(error))}"
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=4, context=context)
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
         text = answer.read(65536)
         if answer.status == 200:
             return None
+        if answer.status == 401:
+            raise _LoginNeeded
         return f"kraftpy: {printable('; '.join(json.loads(text)['reasons']))}"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         return f"kraftpy: {address}: {printable(str(error))}"
@@ -139,9 +158,12 @@ def _check(config: BrokerConfig) -> None:
     from kraftpy.cli.ping import ask
 
     if config.kraftpy_metrics_listener is not None:
-        if problem := _why_not_ready(config.kraftpy_metrics_listener):
-            sys.exit(problem)
-        return
+        try:
+            if problem := _why_not_ready(config, config.kraftpy_metrics_listener):
+                sys.exit(problem)
+            return
+        except _LoginNeeded:  # so ask a listener for clients
+            pass
     listener = config.client_listeners[0] if config.is_broker else config.listeners[0]
     listener = next((each for each in config.client_listeners if config.security_of(each.name) is None), listener)
     host = "localhost" if listener.host in ("", "0.0.0.0", "::") else listener.host

@@ -53,6 +53,12 @@ if TYPE_CHECKING:
 @click.option("--audit-tier", metavar="NAME", help="Count the records in the audit topic, as this tier.")
 @audit_topic_option
 @window_option
+@click.option("--metrics-listener", metavar="HOST:PORT", help="Show metrics to Prometheus while the load runs.")
+@click.option(
+    "--metrics-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write metrics to this file at the end, for node_exporter's textfile collector (.prom).",
+)
 @click.option("--allow-data-loss", is_flag=True, help="If records are gone, continue at the log's start.")
 @bootstrap_option
 @format_option
@@ -69,6 +75,8 @@ def load(
     audit_tier: str | None,
     audit_topic: str,
     window_minutes: int,
+    metrics_listener: str | None,
+    metrics_file: Path | None,
     allow_data_loss: bool,
     bootstrap: str,
     form: str,
@@ -107,8 +115,11 @@ def load(
         time_unit=unit,
         window_ms=window_minutes * 60_000,
     )
+    from kraftpy.cli.load_metrics import watched
+
     try:
-        batches = run(options, target, on_loaded=_teller(options, name, audit_tier, audit_topic))
+        with watched(target, name, metrics_listener, metrics_file) as shown:
+            batches = run(options, shown, on_loaded=_teller(options, name, audit_tier, audit_topic))
     except (DataLossError, LoadConflict) as error:
         raise Failure(str(error)) from None
     rows = [{"batch": batch.batch_id, "records": batch.rows, "files": len(batch.files)} for batch in batches]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kraftpy.cli.connect import bootstrap_option, client_options, run
-from kraftpy.cli.output import at_terminal, json_line, write_lines
+from kraftpy.cli.output import Failure, at_terminal, json_line, write_lines
 from kraftpy.config.printing import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from kraftpy.client import Admin
+    from kraftpy.diagnosis.sampling import Sample
+
 _PATIENCE_MS = 10_000
+_MOST_LOGIN_BYTES = 4096
 _COLUMNS = {
     "topic": ("topic", "partitions", "offline", "under_replicated", "written_per_second"),
     "group": ("group", "state", "lag", "lag_per_second", "read_per_second"),
@@ -47,7 +52,28 @@ Row = dict[str, Any]
     metavar="URL",
     help="Metrics endpoint of a broker, for the slowest requests; repeatable.",
 )
-def top(bootstrap: str, interval: float, once: bool, as_json: bool, lines: int, endpoints: tuple[str, ...]) -> None:
+@click.option(
+    "--metrics-trust",
+    "trusted",
+    type=click.Path(exists=True, dir_okay=False),
+    help="PEM file with the authorities to trust at https:// endpoints; by default, the system's.",
+)
+@click.option(
+    "--metrics-login",
+    "login",
+    type=click.File("rb"),
+    help="File with name:password, if metrics endpoints ask for a login.",
+)
+def top(
+    bootstrap: str,
+    interval: float,
+    once: bool,
+    as_json: bool,
+    lines: int,
+    endpoints: tuple[str, ...],
+    trusted: str | None,
+    login: Any,
+) -> None:
     """Watch a cluster: rates of topics, lags of groups, partitions that lack something.
 
     Shows the records written to each topic and read by each group in a second, the lag of each group and whether it
@@ -62,11 +88,15 @@ def top(bootstrap: str, interval: float, once: bool, as_json: bool, lines: int, 
     for endpoint in endpoints:
         if not endpoint.startswith(("http://", "https://")):
             raise click.UsageError(f"--metrics {endpoint}: expected a URL such as http://127.0.0.1:9464/metrics")
+    from kraftpy.diagnosis.sampling import sample
+
+    shown = None if login is None else _name_and_password(login)
+    take = functools.partial(sample, endpoints=endpoints, trusted=trusted, login=shown)
     as_json = as_json or not at_terminal()
     if as_json or once:
         show = _print_json if as_json else _print_tables(lines)
         with contextlib.nullcontext() if once else contextlib.suppress(KeyboardInterrupt):
-            run(bootstrap, _watch(bootstrap, interval, endpoints, show, is_once=once))
+            run(bootstrap, _watch(bootstrap, interval, take, show, is_once=once))
         return
     from rich.live import Live
 
@@ -75,31 +105,39 @@ def top(bootstrap: str, interval: float, once: bool, as_json: bool, lines: int, 
         def draw(rows: Sequence[Row]) -> None:
             live.update(_tables(rows, lines), refresh=True)
 
-        run(bootstrap, _watch(bootstrap, interval, endpoints, draw, is_once=False))
+        run(bootstrap, _watch(bootstrap, interval, take, draw, is_once=False))
+
+
+def _name_and_password(file: Any) -> bytes:
+    """Read the file with the login. Raises Failure if there is none."""
+    content: bytes = file.read(_MOST_LOGIN_BYTES + 1).rstrip(b"\r\n")
+    if b":" not in content or b"\n" in content or len(content) > _MOST_LOGIN_BYTES:
+        raise Failure("the file of --metrics-login has to be one line, name:password")
+    return content
 
 
 async def _watch(
     bootstrap: str,
     interval: float,
-    endpoints: Sequence[str],
+    take: Callable[[Admin], Awaitable[Sample]],
     show: Callable[[Sequence[Row]], None],
     *,
     is_once: bool,
 ) -> None:
     """Show each interval. Once some was shown, a cluster that cannot be asked for a while ends nothing."""
     from kraftpy.client import Admin
-    from kraftpy.diagnosis.sampling import rows, sample
+    from kraftpy.diagnosis.sampling import rows
     from kraftpy.protocol.errors import KafkaError
 
     options = client_options(
         bootstrap, client_id="kraftpy-top", default_api_timeout_ms=_PATIENCE_MS, request_timeout_ms=_PATIENCE_MS // 2
     )
     async with Admin(**options) as admin:
-        before = await sample(admin, endpoints)
+        before = await take(admin)
         while True:
             await asyncio.sleep(interval)
             try:
-                after = await sample(admin, endpoints)
+                after = await take(admin)
             except KafkaError as error:
                 if is_once:
                     raise

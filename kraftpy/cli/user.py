@@ -1,4 +1,4 @@
-"""`kraftpy user list|set|remove`: users with SCRAM credentials.
+"""`kraftpy user list|set|remove|hash`: users with SCRAM credentials, and those of the listener for monitors.
 
 A password is read from a prompt, or from a file or a pipe; never from the command line, which every user of the machine
 can read.
@@ -6,6 +6,7 @@ can read.
 
 from __future__ import annotations
 
+import secrets
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 
 from kraftpy.cli.connect import admin_client, bootstrap_option, run
 from kraftpy.cli.output import Failure, format_option, print_rows, tell
+from kraftpy.config.printing import printable
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MOST_PASSWORD_BYTES = 4096
@@ -28,7 +30,7 @@ mechanism_option = click.option(
 
 @click.group()
 def user() -> None:
-    """Show users with SCRAM credentials, give them passwords and remove them."""
+    """Show users with SCRAM credentials, give them passwords and remove them; hash passwords of monitors."""
 
 
 @user.command(name="list")
@@ -83,6 +85,24 @@ def remove(name: str, bootstrap: str, mechanisms: tuple[str, ...]) -> None:
             return list(chosen)
 
     tell(f"{name} has no password for {', '.join(run(bootstrap, work()))} any more")
+
+
+@user.command(name="hash")
+@click.argument("name", metavar="USER")
+@click.option("--password-file", type=click.File("rb"), help="File with the password; '-' for standard input.")
+def hash_password(name: str, password_file: Any) -> None:
+    """Print a user's line for the file that kraftpy.metrics.users.file names.
+
+    \b
+      kraftpy user hash prometheus >> metrics.users
+    """
+    from kraftpy.security.password_hashes import SALT_BYTES, hash_of
+
+    if not name or ":" in name or name.startswith("#") or name != name.strip() or len(name.splitlines()) != 1:
+        raise Failure(
+            f"'{printable(name)}' is not allowed as the name of a user: it may have no colon and no line break"
+        )
+    click.echo(f"{name}:{hash_of(_password(password_file).encode(), secrets.token_bytes(SALT_BYTES))}")
 
 
 def _password(file: Any) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kraftpy.client.consumer.consumer import RebalanceListener as RebalanceListener
     from kraftpy.client.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from kraftpy.client.interceptors import ProducerInterceptor as ProducerInterceptor
+    from kraftpy.client.metrics import MetricName as MetricName
     from kraftpy.client.model import AcknowledgeType as AcknowledgeType
     from kraftpy.client.model import AlterOperation as AlterOperation
     from kraftpy.client.model import ConsumerGroupMetadata as ConsumerGroupMetadata
@@ -97,6 +98,7 @@ _MODULES = {
     "FeatureUpgrade": "kraftpy.client.admin.model",
     "IsolationLevel": _MODEL,
     "KafkaError": "kraftpy.protocol.errors",
+    "MetricName": "kraftpy.client.metrics",
     "NewTopic": _MODEL,
     "OffsetAndMetadata": _MODEL,
     "OffsetAndTimestamp": _MODEL,

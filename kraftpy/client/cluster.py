@@ -18,9 +18,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kraftpy.client.connection import BrokerUnreachable, Connection, ResponseLimit
+from kraftpy.client.metrics import ClientMetrics, Metrics
 from kraftpy.client.model import CoordinatorType, Node, PartitionInfo, TopicInfo
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import RealRuntime, Runtime, backoff_ms
@@ -30,6 +31,9 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.client.tracing import Tracing
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -156,8 +160,12 @@ class _Endpoint:
 class Cluster:
     """The connections and metadata of one client. Call `start` inside its event loop, and `close` once."""
 
-    def __init__(self, options: ClientOptions, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self, options: ClientOptions, runtime: Runtime | None = None, metrics: ClientMetrics | None = None
+    ) -> None:
         self.options = options
+        self.tracing: Tracing | None = None
+        self.metrics = metrics or ClientMetrics("admin-client", options.client_id)
         self._security = options.security
         self.runtime: Runtime = runtime or RealRuntime()
         self.tasks = ClientTasks(options.client_id, on_failure=self._tasks_failed)
@@ -193,6 +201,7 @@ class Cluster:
     async def close(self) -> None:
         """End all tasks and connections. A second call does nothing."""
         self._closed = True
+        self.metrics.retire()
         await self.tasks.close()
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
@@ -256,6 +265,7 @@ class Cluster:
                 setup_timeout_ms=self.options.socket_connection_setup_timeout_ms,
                 limit=ResponseLimit(self.options.receive_message_max_bytes),
                 security=self._security,
+                metrics=self.metrics,
             )
         except KafkaError:
             endpoint.not_before_ms = self.runtime.monotonic_ms() + backoff_ms(
@@ -325,6 +335,20 @@ class Cluster:
         self.metadata = replace(
             self.metadata, cluster_id=known.cluster_id, controller_id=known.controller_id, nodes=known.nodes
         )
+        self._name_nodes()
+
+    def leader_of(self, partition: TopicPartition) -> Node | None:
+        """Return the partition's leader by the current snapshot, if it is known."""
+        info = self.metadata.partition(partition)
+        return None if info is None else self.metadata.nodes.get(info.leader)
+
+    def _name_nodes(self) -> None:
+        self.metrics.node_ids = {f"{node.host}:{node.port}": node.node_id for node in self.metadata.nodes.values()}
+
+    @property
+    def metadata_age_ms(self) -> float:
+        """How long ago metadata were last asked for."""
+        return self.runtime.monotonic_ms() - self._refreshed_ms
 
     def request_refresh(self) -> None:
         """Request a metadata refresh soon, without waiting."""
@@ -350,9 +374,8 @@ class Cluster:
     async def _keep_fresh(self) -> None:
         failures = 0
         while True:
-            age_ms = self.runtime.monotonic_ms() - self._refreshed_ms
             try:
-                async with asyncio.timeout(max(self.options.metadata_max_age_ms - age_ms, 1) / 1000):
+                async with asyncio.timeout(max(self.options.metadata_max_age_ms - self.metadata_age_ms, 1) / 1000):
                     await self._refresh_needed.wait()
             except TimeoutError:
                 if not (self._wanted or self._want_all):
@@ -391,6 +414,7 @@ class Cluster:
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
         self.metadata = read_metadata(answer, self.metadata)
+        self._name_nodes()
 
     def _backoff_ms(self, failures: int) -> float:
         return backoff_ms(
@@ -504,3 +528,13 @@ class Cluster:
                 if group_id is not None and failed.code in COORDINATOR_MOVED:
                     self.forget_coordinator(group_id)
             await asyncio.sleep(pause_ms / 1000)
+
+
+class Measured:
+    """A client with a cluster, whose metrics can be read."""
+
+    _cluster: Cluster
+
+    def metrics(self) -> Metrics:
+        """Return what the client has measured, under the names of Kafka's Java clients (`kraftpy.client.metrics`)."""
+        return self._cluster.metrics.values(self._cluster.runtime.monotonic_ms())

@@ -27,6 +27,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import kraftpy
+from kraftpy.client.metrics import ClientMetrics
 from kraftpy.client.options import DEFAULT_RECEIVE_BYTES
 from kraftpy.client.runtime import Runtime
 from kraftpy.client.security import PLAINTEXT, Login, Security
@@ -161,6 +162,7 @@ class _Waiting(NamedTuple):
     version: int
     future: asyncio.Future[Any]
     timer: asyncio.TimerHandle
+    sent_ms: float
 
 
 class Connection(asyncio.Protocol):
@@ -175,8 +177,10 @@ class Connection(asyncio.Protocol):
         request_timeout_ms: float,
         software: tuple[str, str] | None = None,
         limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
+        metrics: ClientMetrics | None = None,
     ) -> None:
         self.name = name
+        self._metrics = metrics
         self._limit = limit
         self._bytes_asked = 0
         self._software = software
@@ -217,8 +221,9 @@ class Connection(asyncio.Protocol):
         software: tuple[str, str] | None = None,
         limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
         security: Security = PLAINTEXT,
+        metrics: ClientMetrics | None = None,
     ) -> Connection:
-        """Connect, agree on versions, and log in; `software` is as in `hello`.
+        """Connect, agree on versions, and log in; `software` is as in `hello`, and `metrics` count the requests.
 
         Raises `BrokerUnreachable` or another `KafkaError`.
         """
@@ -234,6 +239,7 @@ class Connection(asyncio.Protocol):
                         request_timeout_ms=request_timeout_ms,
                         software=software,
                         limit=limit,
+                        metrics=metrics,
                     ),
                     host,
                     port,
@@ -356,7 +362,11 @@ class Connection(asyncio.Protocol):
             self._decoder.max_frame_bytes = self._limit.in_all(asked)
         future: asyncio.Future[Any] = self._loop.create_future()
         timer = self._loop.call_later(wait_ms / 1000, self._timed_out, key, wait_ms)
-        self._waiting[correlation_id] = _Waiting(key, version, future, timer)
+        now_ms = 0.0
+        if self._metrics is not None:
+            now_ms = self._runtime.monotonic_ms()
+            self._metrics.sent(self.name, len(frame), now_ms)
+        self._waiting[correlation_id] = _Waiting(key, version, future, timer, now_ms)
         write(frame)
         return future
 
@@ -364,7 +374,10 @@ class Connection(asyncio.Protocol):
         """Send a request that the broker never answers: Produce with acks=0."""
         if self._error is not None:
             raise self._error
-        self._write_in_session(encode_request(key, version, self._take_id(), self._client_id, message))
+        frame = encode_request(key, version, self._take_id(), self._client_id, message)
+        if self._metrics is not None:
+            self._metrics.sent(self.name, len(frame), self._runtime.monotonic_ms())
+        self._write_in_session(frame)
 
     async def request(
         self, key: ApiKey, message: Any, *, low: int = 0, high: int = 0x7FFF, timeout_ms: float | None = None
@@ -417,9 +430,13 @@ class Connection(asyncio.Protocol):
         """Note that the socket is open."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._metrics is not None:
+            self._metrics.opened(self._runtime.monotonic_ms())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the open requests: the socket is closed."""
+        if self._metrics is not None:
+            self._metrics.ended(self._runtime.monotonic_ms())
         if self._error is None:
             why = f": {exc}" if exc is not None else ""
             if isinstance(exc, ssl.SSLError):
@@ -461,6 +478,9 @@ class Connection(asyncio.Protocol):
             entry.future.set_exception(KafkaError(ErrorCode.CORRUPT_MESSAGE, text))
             raise
         throttle_ms = getattr(answer, "throttle_time_ms", 0)
+        if self._metrics is not None:
+            now_ms = self._runtime.monotonic_ms()
+            self._metrics.answered(self.name, entry.key, now_ms - entry.sent_ms, len(frame), throttle_ms, now_ms)
         if throttle_ms > 0:
             self.throttled_until_ms = self._runtime.monotonic_ms() + throttle_ms
         entry.future.set_result(answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 
 from kraftpy.client.cluster import STALE_METADATA, Cluster, ClusterMetadata
 from kraftpy.client.model import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp
@@ -191,14 +192,18 @@ async def commit_offsets(
             for topic, indexes in by_topic(offsets).items()
         ],
     )
-    answer: OffsetCommitResponse = await cluster.ask_coordinator(
-        group_id, ApiKey.OFFSET_COMMIT, request, high=_HIGHEST_BY_NAME
-    )
-    for topic in answer.topics:
-        for part in topic.partitions:
-            code = ErrorCode.of(part.error_code)
-            if code is not ErrorCode.NONE:
-                raise KafkaError(code, f"offset of {topic.name}-{part.partition_index} not committed: {code.meaning}")
+    tracing = cluster.tracing
+    names = (name.topic for name in offsets)
+    with nullcontext() if tracing is None else tracing.committing(names, cluster.options.client_id, group_id):
+        answer: OffsetCommitResponse = await cluster.ask_coordinator(
+            group_id, ApiKey.OFFSET_COMMIT, request, high=_HIGHEST_BY_NAME
+        )
+        for topic in answer.topics:
+            for part in topic.partitions:
+                code = ErrorCode.of(part.error_code)
+                if code is not ErrorCode.NONE:
+                    text = f"offset of {topic.name}-{part.partition_index} not committed: {code.meaning}"
+                    raise KafkaError(code, text)
 
 
 def _commit_partition(index: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:

@@ -23,7 +23,7 @@ from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.consistency import check_together
 from kraftpy.config.listener_limits import limit_name, parse_limit
 from kraftpy.config.listeners import Listener
-from kraftpy.config.metrics import METRICS, parse_metrics_listener
+from kraftpy.config.metrics import METRICS, is_https, parse_metrics_listener
 from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
@@ -80,6 +80,8 @@ class BrokerConfig:
     kraftpy_audit_log_file: str | None = _default("kraftpy.audit.log.file")
     kraftpy_audit_log_max_bytes: int = _default("kraftpy.audit.log.max.bytes")
     kraftpy_metrics_listener: str | None = _default("kraftpy.metrics.listener")
+    kraftpy_metrics_open_health: bool = _default("kraftpy.metrics.open.health")
+    kraftpy_metrics_users_file: str | None = _default("kraftpy.metrics.users.file")
 
     # Network
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
@@ -355,6 +357,10 @@ class BrokerConfig:
         config = cls(given=dict(given), secured=secured, **attributes)
         topic_config({}, config)  # the topic defaults must be consistent
         _check_between(config)
+        if is_https(config.kraftpy_metrics_listener):
+            from kraftpy.config.security import metrics_tls
+
+            metrics_tls(config)
         return config
 
     @property

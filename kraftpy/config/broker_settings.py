@@ -33,7 +33,11 @@ kraftpy.audit.log.file                           string   null
 kraftpy.audit.log.max.bytes                      long     104857600 4096..
     Size at which a new file of the audit log begins; nine older ones are kept.
 kraftpy.metrics.listener                         string   null
-    Address, as host:port, at which monitors read metrics and health over HTTP (extra metrics); by default, nowhere.
+    Address, as host:port or https://host:port, at which monitors read metrics and health; by default, nowhere.
+kraftpy.metrics.open.health                      boolean  false
+    Whether /livez and /readyz are answered without a login.
+kraftpy.metrics.users.file                       string   null
+    File of the users who may read metrics and health, as kraftpy user hash prints them; by default, everyone may.
 
 # Listeners and connections
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092

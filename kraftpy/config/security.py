@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from kraftpy.config.metrics import LISTENER as METRICS_LISTENER
+from kraftpy.config.metrics import METRICS, is_https
 from kraftpy.config.security_settings import SECURITY_SETTINGS
 from kraftpy.config.settings import ConfigError
 from kraftpy.config.token_sources import URL as TOKEN_URL
@@ -32,7 +34,7 @@ from kraftpy.security.kerberos_names import KerberosRules, parse_kerberos_rules
 from kraftpy.security.mapping_rules import parse_ssl_rules
 
 if TYPE_CHECKING:
-    from kraftpy.config.broker import WrittenSetting
+    from kraftpy.config.broker import BrokerConfig, WrittenSetting
     from kraftpy.security.mapping_rules import SslRules
 
 PREFIX: Final = "listener.name."
@@ -163,6 +165,25 @@ def resolve(
     return tuple(
         _resolve(given, each, protocols.get(each, "PLAINTEXT"), is_elsewhere=each in elsewhere) for each in listeners
     )
+
+
+def metrics_tls(config: BrokerConfig) -> TlsSettings | None:
+    """Return the TLS settings of the listener for monitors; None if it has no TLS. Raises ConfigError.
+
+    As for listeners with SASL, the plain `ssl.client.auth` does not apply if monitors log in.
+    """
+    if not is_https(config.kraftpy_metrics_listener):
+        return None
+    if any(listener.name == METRICS_LISTENER for listener in config.listeners):
+        raise ConfigError(
+            f"{METRICS}: a listener for clients is named {METRICS_LISTENER}, and would share its settings"
+        )
+    settings = _Settings(config.given, METRICS_LISTENER)
+    protocol = "SSL" if config.kraftpy_metrics_users_file is None else "SASL_SSL"
+    tls = _tls(settings, METRICS_LISTENER, protocol, is_elsewhere=True)
+    if tls.keys is None:
+        raise ConfigError(f"{METRICS} is https, but neither {settings.prefix}ssl.keystore.location nor .key is set")
+    return tls
 
 
 def base_name(name: str) -> str | None:

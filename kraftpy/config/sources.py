@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Origin, WrittenSetting
 from kraftpy.config.listener_limits import limit_name
 from kraftpy.config.listeners import is_reachable
-from kraftpy.config.metrics import warn_of_metrics
+from kraftpy.config.metrics import LISTENER, why_metrics_are_exposed, why_without_effect
 from kraftpy.config.settings import ConfigError, ConfigType, nearest
 from kraftpy.config.variables import fill_in
 
@@ -89,11 +89,11 @@ def load(
         listed = ", ".join(map(str, exposed))
         warnings.append(f"listeners: anyone who can reach {listed} may do anything, and read what others send")
     warnings += filter(None, map(_why_tokens_prove_little, config.secured))
-    warnings += filter(None, [warn_of_metrics(config.kraftpy_metrics_listener)])
+    warnings += filter(None, [_why_metrics_are_exposed(config)])
     notes += [
         f"{name} is ignored: {reason}"
         for name in given
-        if name not in BROKER_SETTINGS and (reason := _why_without_effect(name, config))
+        if (reason := why_without_effect(name, given) if name in BROKER_SETTINGS else _why_without_effect(name, config))
     ]
     return Loaded(config, warnings, notes)
 
@@ -106,6 +106,18 @@ def _why_tokens_prove_little(security: ListenerSecurity) -> str | None:
     if oauthbearer.url is None:
         return f"{security.listener} accepts unsecured tokens: anyone who can reach it can claim any name"
     return f"{security.listener} fetches the keys for tokens over http: anyone who forges the answer can claim any name"
+
+
+def _why_metrics_are_exposed(config: BrokerConfig) -> str | None:
+    """Return a warning if other machines can read the metrics, or the passwords of monitors, else None."""
+    from kraftpy.config.security import metrics_tls
+
+    tls = metrics_tls(config)
+    return why_metrics_are_exposed(
+        config.kraftpy_metrics_listener,
+        has_login=config.kraftpy_metrics_users_file is not None,
+        proves_clients=tls is not None and tls.client_auth == "required",
+    )
 
 
 def is_password(name: str) -> bool:
@@ -218,15 +230,17 @@ def _unescape(text: str, where: str) -> str:
 def _why_without_effect(name: str, config: BrokerConfig) -> str | None:
     """Explain why a security setting of listeners has no effect; None if it has one, or for any other setting."""
     from kraftpy.config.security import PREFIX as OF_LISTENER
-    from kraftpy.config.security import base_name
+    from kraftpy.config.security import base_name, metrics_tls
     from kraftpy.config.security_settings import SECURITY_SETTINGS
 
+    has_metrics = metrics_tls(config) is not None
     if name in SECURITY_SETTINGS:
-        return None if config.secured else "no listener has TLS or SASL"
+        return None if config.secured or has_metrics else "no listener has TLS or SASL"
     if base_name(name) is None:
         return None
     listener = name.removeprefix(OF_LISTENER).partition(".")[0]
     is_secured = any(each.listener.lower() == listener for each in config.secured)
+    is_secured = is_secured or (has_metrics and listener == LISTENER.lower() and ".sasl." not in name)
     return None if is_secured else f"{listener.upper()} is not a listener with TLS or SASL"
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -69,8 +70,13 @@ class Sample:
     """The metrics endpoints that did not answer, and why."""
 
 
-async def sample(admin: Admin, endpoints: Iterable[str] = ()) -> Sample:
-    """Take a sample. A group that cannot be read is left out. Raises KafkaError if the cluster cannot be asked."""
+async def sample(
+    admin: Admin, endpoints: Iterable[str] = (), *, trusted: str | None = None, login: bytes | None = None
+) -> Sample:
+    """Take a sample. A group that cannot be read is left out. Raises KafkaError if the cluster cannot be asked.
+
+    `trusted` is a PEM file with the authorities of metrics endpoints, and `login` the name:password to show them.
+    """
     cluster = await admin.describe_cluster()
     topics = await admin.describe_topics()
     partitions = {TopicPartition(each.topic, each.partition): each for info in topics for each in info.partitions}
@@ -87,7 +93,7 @@ async def sample(admin: Admin, endpoints: Iterable[str] = ()) -> Sample:
             continue
         lag = sum(max(0, ends[name] - offset) for name, offset in offsets.items() if name in ends)
         groups[each.group_id] = GroupSample(state=each.state, committed=offsets, lag=lag)
-    requests, silent = await _request_times(endpoints)
+    requests, silent = await _request_times(endpoints, trusted, login)
     return Sample(
         at=time.monotonic(),
         time_ms=time.time_ns() // 1_000_000,
@@ -103,12 +109,17 @@ async def sample(admin: Admin, endpoints: Iterable[str] = ()) -> Sample:
     )
 
 
-async def _request_times(endpoints: Iterable[str]) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
+async def _request_times(
+    endpoints: Iterable[str], trusted: str | None, login: bytes | None
+) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
+    headers = dict(_PLAIN)
+    if login is not None:
+        headers["Authorization"] = f"Basic {b64encode(login).decode()}"
     times: dict[tuple[str, str], float] = {}
     silent: dict[str, str] = {}
     for endpoint in endpoints:
         try:
-            page = await asyncio.to_thread(fetch, endpoint, _MOST_PAGE_BYTES, headers=_PLAIN)
+            page = await asyncio.to_thread(fetch, endpoint, _MOST_PAGE_BYTES, trusted=trusted, headers=headers)
         except EndpointError as error:
             silent[endpoint] = str(error)
             continue

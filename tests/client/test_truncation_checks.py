@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kraftpy.client.consumer.fetcher import Fetcher
+from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.types import TopicPartition
 
@@ -37,7 +38,7 @@ async def _checked(position: int, moves_to: tuple[int, int] | None) -> Partition
     metadata = SimpleNamespace(partition=lambda name: SimpleNamespace(leader_epoch=3))
     cluster: Any = SimpleNamespace(metadata=metadata, connect=connect, want=lambda topics: None)
     options: Any = SimpleNamespace(isolation=0, reset=None)
-    fetcher = Fetcher(cluster, options, None, lambda: None)
+    fetcher = Fetcher(cluster, options, None, lambda: None, ConsumerMetrics("test", tuple))
     fetcher.add([NAME])
     reader = fetcher.readers[NAME]
     reader.seek(position, 0)
@@ -97,7 +98,7 @@ def _reading(place: int, epoch: int) -> tuple[Fetcher, _Cluster, PartitionReader
     options: Any = SimpleNamespace(
         isolation=0, reset=None, fetch_max_bytes=1000, max_partition_fetch_bytes=1000, retry_backoff_ms=100
     )
-    fetcher = Fetcher(cluster, options, None, lambda: None)
+    fetcher = Fetcher(cluster, options, None, lambda: None, ConsumerMetrics("test", tuple))
     fetcher.add([NAME])
     reader = fetcher.readers[NAME]
     reader.seek(place, epoch)

@@ -1,6 +1,7 @@
 """The listener for monitors: metrics and health over HTTP, read from the node's state when they are asked for.
 
-    server        HTTP: bounded connections, sizes and times
+    server        HTTP and HTTPS: bounded connections, sizes and times
+    login         Basic authentication against a file of users
     pages         the paths `/metrics`, `/livez`, `/readyz` and `/clusterz`
     scraping      makes a page of metrics in slices of the event loop
     checks        is it alive, ready, and is the cluster well

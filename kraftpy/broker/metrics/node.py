@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from kraftpy.broker.connection import Connection
-    from kraftpy.broker.containment import Incidents, Tasks
+    from kraftpy.broker.containment import Complaints, Incidents, Tasks
     from kraftpy.broker.groups.coordinators import Coordinators
     from kraftpy.broker.metadata.lifecycle import Lifecycle
     from kraftpy.broker.metadata.log import MetadataLog
@@ -39,6 +39,7 @@ class Node(Protocol):
     clock: Clock
     node_id: BrokerId
     incidents: Incidents
+    complaints: Complaints
     tasks: Tasks
     directories: LogDirectories
     replica_manager: ReplicaManager

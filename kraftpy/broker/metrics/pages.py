@@ -3,6 +3,9 @@
 The listener is open from the node's start to the end of its stop, so that a monitor can see why a node is not ready.
 Answers about health have status 200 or 503, and JSON that says why not. `/metrics` is in OpenMetrics if the request
 accepts it (RFC 9110's quality values are not weighed), else in Prometheus's text format.
+
+If there is a file of users, requests need a login; `/livez` and `/readyz` do not if `kraftpy.metrics.open.health` is
+set. Changed files of users and certificates are used within seconds.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from kraftpy.broker.metrics.checks import clusterz, livez, readyz
+from kraftpy.broker.metrics.login import Login
 from kraftpy.broker.metrics.loop_watch import LoopWatch
 from kraftpy.broker.metrics.own import RECOVERY, RUNNING, STARTING, STOPPING
 from kraftpy.broker.metrics.quorum import QuorumWatch
 from kraftpy.broker.metrics.scraping import Scraper
 from kraftpy.broker.metrics.server import Answer, HttpServer, Request
+from kraftpy.broker.security.certificate import Certificate
+from kraftpy.config.metrics import LISTENER
+from kraftpy.config.security import metrics_tls
 from kraftpy.metrics.families import OPEN_METRICS, PROMETHEUS
 
 if TYPE_CHECKING:
@@ -25,25 +32,36 @@ if TYPE_CHECKING:
     from kraftpy.metadata.records import Record
 
 PATHS: Final = ("/metrics", "/livez", "/readyz", "/clusterz")
+_OPEN_PATHS: Final = ("/livez", "/readyz")
+_LOOK_S: Final = 2.0
 
 
 class Monitoring:
-    """A node's listener for monitors."""
+    """A node's listener for monitors. Raises TlsError or UsersError."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._server = HttpServer(self._answer, node.tasks)
+        config = node.config
+        tls, users = metrics_tls(config), config.kraftpy_metrics_users_file
+        self._certificate = None if tls is None else Certificate(LISTENER, tls)
+        self._login = None if users is None else Login(users, node.complaints)
+        self._open_paths = _OPEN_PATHS if config.kraftpy_metrics_open_health else ()
+        admits = None if self._login is None else self._admits
+        self._server = HttpServer(self._answer, node.tasks, admits, self._certificate)
         self._loop_watch = LoopWatch(node)
         self._quorum_watch = QuorumWatch()
         self._scraper = Scraper(node, self._loop_watch, self._quorum_watch, lambda: self.state)
-        self._watching: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._is_started = self._is_stopping = False
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
         """Begin to serve, before anything else of the node. Raises OSError."""
         self.port = await self._server.listen(host, port)
-        self._watching = self._node.tasks.keep_running(self._loop_watch.run, name="watch of the event loop")
+        keep_running = self._node.tasks.keep_running
+        self._background.append(keep_running(self._loop_watch.run, name="watch of the event loop"))
+        if self._certificate is not None or self._login is not None:
+            self._background.append(keep_running(self._renew, name="monitors' certificate and users"))
         self._node.metadata.on_leadership(lambda is_leader, term: self._look())
 
     def _look(self) -> None:
@@ -63,8 +81,10 @@ class Monitoring:
 
     def close(self) -> None:
         """End the listener."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._background:
+            task.cancel()
+        if self._login is not None:
+            self._login.close()
         self._server.close()
 
     @property
@@ -75,6 +95,23 @@ class Monitoring:
         if self._is_started:
             return RUNNING
         return STARTING if self._node.lifecycle.broker_epoch < 0 else RECOVERY
+
+    async def _renew(self) -> None:
+        """Look for changed files every few seconds."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Use changed files from now on."""
+        for each in (self._certificate, self._login):
+            if each is not None:
+                await asyncio.to_thread(each.renew)
+
+    async def _admits(self, request: Request, host: str) -> bool:
+        if request.path in self._open_paths:
+            return True
+        return self._login is None or await self._login.admits(request.authorization, host)
 
     async def _answer(self, request: Request) -> Answer:
         match request.path:

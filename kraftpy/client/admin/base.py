@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kraftpy.client.admin.messages import check
-from kraftpy.client.cluster import Cluster, ClusterMetadata, metadata_request, read_metadata
+from kraftpy.client.cluster import Cluster, ClusterMetadata, Measured, metadata_request, read_metadata
 from kraftpy.client.connection import Connection
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import Runtime
@@ -25,7 +25,7 @@ MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 _ASK_ANEW = (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
-class AdminBase:
+class AdminBase(Measured):
     """A started client and its ways to ask brokers."""
 
     def __init__(self, *, runtime: Runtime | None = None, **options: Any) -> None:

@@ -36,6 +36,7 @@ from kraftpy.client.admin.tokens import DelegationToken
 from kraftpy.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from kraftpy.client.blocking.background import BackgroundLoop
 from kraftpy.client.consumer.consumer import Consumer
+from kraftpy.client.metrics import Metrics
 from kraftpy.client.model import (
     AlterOperation,
     ConsumerGroupMetadata,
@@ -141,6 +142,10 @@ class BlockingProducer:
         else:
             self._loop.run(entered.__aexit__(None, None, None))
 
+    def metrics(self) -> Metrics:
+        """Return what the producer has measured (`kraftpy.client.metrics`)."""
+        return self._producer.metrics()
+
     def flush(self) -> None:
         """Wait until everything is delivered. Raises the first `KafkaError` of a delivery that failed."""
         self._loop.run(self._producer.flush())
@@ -181,6 +186,10 @@ class BlockingConsumer:
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return up to `max_records` records by partition, waiting up to `timeout_ms` for the first."""
         return self._loop.run(self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records))
+
+    def metrics(self) -> Metrics:
+        """Return what the consumer has measured (`kraftpy.client.metrics`)."""
+        return self._consumer.metrics()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from kraftpy.client.cluster import Cluster
 from kraftpy.client.consumer.fetcher import CommittedLookup, Fetcher
+from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.model import ConsumerRecord, OffsetAndMetadata
 from kraftpy.client.options import ConsumerOptions
@@ -28,8 +29,11 @@ NO_READER = PartitionReader(TopicPartition("", -1))
 class RecordBuffer:
     """The buffer between a fetcher and an application; also the group's view of the application (group.Application)."""
 
-    def __init__(self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None) -> None:
-        self.fetcher = Fetcher(cluster, options, committed, self.wake)
+    def __init__(
+        self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None, metrics: ConsumerMetrics
+    ) -> None:
+        self.fetcher = Fetcher(cluster, options, committed, self.wake, metrics)
+        self._metrics = metrics
         self.readers = self.fetcher.readers
         self.current = NO_READER  # the reader whose records are being handed out one by one
         self.asked = False  # since `take_asked`
@@ -49,6 +53,7 @@ class RecordBuffer:
     async def next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         """Wait for a reader with a decoded record; None after `timeout_ms` or once the buffer has ended."""
         self.finish_handed_out()
+        self._metrics.polled(self._cluster.runtime.monotonic_ms())
         self.asked = True
         self._asking += 1
         self._asking_began.set()
@@ -176,7 +181,8 @@ class RecordBuffer:
         self._changed.set()
 
     def hold(self) -> None:
-        """Hand out nothing until `release`."""
+        """Hand out nothing until `release`: partitions change hands."""
+        self._metrics.rebalancing(self._cluster.runtime.monotonic_ms())
         self._held += 1
         self.interrupt()
 

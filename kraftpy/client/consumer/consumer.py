@@ -20,12 +20,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from kraftpy.client.cluster import Cluster
+from kraftpy.client.cluster import Cluster, Measured
 from kraftpy.client.consumer.auto_commit import AutoCommit
 from kraftpy.client.consumer.buffer import RecordBuffer
 from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
+from kraftpy.client.consumer.metrics import ConsumerMetrics
+from kraftpy.client.consumer.observers import Observers
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.consumer.subscription import Subscription
 from kraftpy.client.interceptors import Interceptors
@@ -36,10 +38,13 @@ from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
+if TYPE_CHECKING:
+    from kraftpy.client.tracing import Tracing
+
 __all__ = ["Consumer", "RebalanceListener"]
 
 
-class Consumer:
+class Consumer(Measured):
     """Read records from topics. Every option of `ConsumerOptions` is a keyword argument."""
 
     def __init__(
@@ -48,16 +53,20 @@ class Consumer:
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
         interceptors: Iterable[object] = (),
+        tracing: Tracing | None = None,
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
         self._interceptors = Interceptors(interceptors, ("on_consume", "on_commit"))
-        self._is_intercepted = bool(self._interceptors)
         self.options = ConsumerOptions(**options)
-        self._cluster = Cluster(self.options, runtime)
+        self._observers = Observers(self._interceptors, tracing, self.options)
+        self._is_observed = bool(self._observers)
+        self._metrics = ConsumerMetrics(self.options.client_id, lambda: self._readers.values())
+        self._cluster = Cluster(self.options, runtime, self._metrics)
+        self._cluster.tracing = tracing
         self._runtime = self._cluster.runtime
         committed = self._look_up_committed if self.options.group_id is not None else None
-        self._buffer = RecordBuffer(self._cluster, self.options, committed)
+        self._buffer = RecordBuffer(self._cluster, self.options, committed, self._metrics)
         self._readers = self._buffer.readers
         self._member: GroupMember | None = None
         self._listener = listener
@@ -205,7 +214,7 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         """Return the next record, waiting for it. The iteration ends only when the consumer is closed."""
-        if self._is_intercepted:
+        if self._is_observed:
             record = await self.getone()
             if record is None:
                 raise StopAsyncIteration
@@ -229,6 +238,7 @@ class Consumer:
     async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
         """Return the next record, or None if none came in time."""
         started = self._runtime.monotonic_ms()
+        began_ns = self._observers.now_ns()
         while True:
             left_ms = None
             if timeout_ms is not None:
@@ -237,8 +247,9 @@ class Consumer:
             if reader is None:
                 return None
             records = self._buffer.hand_out(reader, 1)
-            if self._is_intercepted:
-                records = self._interceptors.on_consume({reader.name: records}).get(reader.name, [])
+            if self._is_observed:
+                left = self._observers.consumed({reader.name: records}, began_ns, is_batch=False)
+                records = left.get(reader.name, [])
             if records:
                 return records[0]
 
@@ -247,6 +258,7 @@ class Consumer:
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return up to `max_records` (default: `max_poll_records`) by partition, waiting `timeout_ms` for the first."""
         left = self.options.max_poll_records if max_records is None else max_records
+        began_ns = self._observers.now_ns()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         reader = await self._next_reader(timeout_ms)
         while reader is not None and left > 0:
@@ -257,7 +269,7 @@ class Consumer:
                 reader = self._buffer.find_reader()
             except KafkaError:
                 break  # return what was found; the failure will be raised by the next call
-        return self._interceptors.on_consume(found) if found and self._is_intercepted else found
+        return self._observers.consumed(found, began_ns, is_batch=True) if found and self._is_observed else found
 
     async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         if not self._started and not self._closed:

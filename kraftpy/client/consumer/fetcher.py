@@ -22,6 +22,7 @@ from functools import partial
 from kraftpy.client.cluster import STALE_METADATA, Cluster
 from kraftpy.client.connection import Connection, ResponseTooLarge, UnsupportedVersion
 from kraftpy.client.consumer.fetch_session import FetchPosition, FetchSession, SessionRequest
+from kraftpy.client.consumer.metrics import ConsumerMetrics
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.model import AutoOffsetReset, IsolationLevel, OffsetAndMetadata, OffsetSpec
 from kraftpy.client.offsets import ask_offsets, by_topic, leaders
@@ -79,8 +80,10 @@ class Fetcher:
         options: ConsumerOptions,
         committed: CommittedLookup | None,
         on_change: Callable[[], None],
+        metrics: ConsumerMetrics,
     ) -> None:
         self.readers: dict[TopicPartition, PartitionReader] = {}
+        self._metrics = metrics
         self.failures: deque[KafkaError] = deque()
         self._cluster = cluster
         self._options = options
@@ -104,7 +107,7 @@ class Fetcher:
         """Start reading these partitions too, from positions still to be looked up."""
         for name in partitions:
             if name not in self.readers:
-                self.readers[name] = PartitionReader(name)
+                self.readers[name] = PartitionReader(name, self._metrics.tally(name.topic))
         self._cluster.want({name.topic for name in self.readers})
         self._wake.set()
 
@@ -270,7 +273,7 @@ class Fetcher:
                 self._fetch_failed(broker, asked, KafkaError(code, f"fetch: {code.meaning}"))
             return
         broker.session.answered(answer.session_id)
-        names = self._cluster.metadata.names
+        names, now, sizes = self._cluster.metadata.names, self._now(), dict[str, int]()
         for topic in answer.responses:
             topic_name = topic.topic or names.get(topic.topic_id, "")
             for data in topic.partitions:
@@ -278,6 +281,9 @@ class Fetcher:
                 reader, seeks = asked.get(name, (None, -1))
                 if reader is not None and self.readers.get(name) is reader and reader.seeks == seeks:
                     self._take(reader, data)
+                    self._metrics.behind(reader, now)
+                    sizes[topic_name] = sizes.get(topic_name, 0) + len(data.records or b"")
+        self._metrics.fetched(sizes, now)
         self._on_change()
 
     def _fetch_failed(

@@ -37,6 +37,15 @@ class _Fetched(NamedTuple):
     batch: memoryview | None
 
 
+class Tally:
+    """How many records were decoded for the application."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records = 0
+
+
 class PartitionReader:
     """The state of one assigned partition."""
 
@@ -44,6 +53,7 @@ class PartitionReader:
         "_decoding",
         "_ended",
         "_fetched",
+        "_tally",
         "buffered_bytes",
         "checked_epoch",
         "decoded",
@@ -62,8 +72,9 @@ class PartitionReader:
         "sought_epoch",
     )
 
-    def __init__(self, name: TopicPartition) -> None:
+    def __init__(self, name: TopicPartition, tally: Tally | None = None) -> None:
         self.name = name
+        self._tally = tally or Tally()
         self.position: int | None = None  # None: to be looked up
         self.done: int | None = None
         self.fetch_offset = -1
@@ -117,6 +128,12 @@ class PartitionReader:
         """The number of records from the position to the visible end, as of the last fetch; None before the first."""
         end = self.last_stable_offset if self.last_stable_offset >= 0 else self.high_watermark
         return None if self.position is None or end < 0 else max(end - self.position, 0)
+
+    @property
+    def lead(self) -> int | None:
+        """The number of records from the log's start to the position, as of the last fetch; None before the first."""
+        start = self.log_start_offset
+        return None if self.position is None or start < 0 else max(self.position - start, 0)
 
     # --- filling and emptying -------------------------------------------------------------------------------------
 
@@ -177,6 +194,7 @@ class PartitionReader:
         is_rest = headers >= _HEADERS_AT_ONCE or len(records) == _DECODED_AT_ONCE
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
+        self._tally.records += len(records)
         self.decoded.extend(records)
         return is_rest
 

@@ -190,6 +190,7 @@ class Accumulator:
         self.incomplete = 0
         self.starving = False  # a sender waits for memory: send everything there is
         self.unseen: list[Batch] = []  # given up before anyone asked for the outcome
+        self.on_given_up: Callable[[Batch], None] = lambda batch: None
         self.failures: list[KafkaError] = []  # of a transaction's batches; the transaction fails with them
         self._active: dict[PartitionQueue, None] = {}  # with anything open or waiting, oldest first
         self._batch_size = options.batch_size
@@ -502,6 +503,8 @@ class Accumulator:
         self.incomplete -= 1
         self.free_bytes += batch.size_bytes - HEADER_BYTES
         batch.error, batch.encoded = error, None
+        if error is not None:
+            self.on_given_up(batch)
         finished: Batch | None = batch
         observed = False
         while finished is not None and (finished.halves is None or all(half.done for half in finished.halves)):

@@ -32,9 +32,9 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kraftpy.client.cluster import Cluster
+from kraftpy.client.cluster import Cluster, Measured
 from kraftpy.client.interceptors import Interceptors
 from kraftpy.client.model import (
     ConsumerGroupMetadata,
@@ -52,6 +52,7 @@ from kraftpy.client.producer.accumulator import (
     PartitionQueue,
 )
 from kraftpy.client.producer.delivery import Delivery
+from kraftpy.client.producer.metrics import ProducerMetrics
 from kraftpy.client.producer.partitioner import Partitioner
 from kraftpy.client.producer.sender import Sender
 from kraftpy.client.producer.transaction_manager import Transactions
@@ -59,6 +60,9 @@ from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import record_size_bound
 from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.client.tracing import SendSpan, Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +87,30 @@ class _Topic:
         self.queues: list[PartitionQueue] = []
 
 
-class Producer:
+class _Observed(NamedTuple):
+    """A record that interceptors have seen, and its span."""
+
+    record: ProducerRecord
+    span: SendSpan | None
+
+
+class Producer(Measured):
     """Send records: `async with Producer(bootstrap_servers=...) as producer:`. Options: `ProducerOptions`."""
 
-    def __init__(self, *, interceptors: Iterable[object] = (), runtime: Runtime | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        interceptors: Iterable[object] = (),
+        tracing: Tracing | None = None,
+        runtime: Runtime | None = None,
+        **options: Any,
+    ) -> None:
         self._interceptors = Interceptors(interceptors, ("on_send", "on_acknowledgement"))
-        self._is_intercepted = bool(self._interceptors)
+        self._tracing = tracing
+        self._is_observed = bool(self._interceptors) or tracing is not None
         self.options = ProducerOptions(**options)
-        self._cluster = Cluster(self.options, runtime)
+        self._metrics = ProducerMetrics(self.options.client_id, self.options.buffer_memory)
+        self._cluster = Cluster(self.options, runtime, self._metrics)
         self._runtime = self._cluster.runtime
         self._accumulator = Accumulator(
             AccumulatorOptions(
@@ -112,7 +132,13 @@ class Producer:
             self._transactions = Transactions(
                 self._cluster, self.options, self._accumulator, self._on_transaction_progress
             )
-        self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set, self._transactions)
+        self._sender = Sender(
+            self._cluster, self.options, self._accumulator, self._room.set, self._metrics, self._transactions
+        )
+        self._metrics.free_bytes = lambda: self._accumulator.free_bytes
+        self._metrics.waiting = lambda: self._short_of_room
+        self._metrics.in_flight = lambda: self._sender.in_flight
+        self._metrics.metadata_age_s = lambda: self._cluster.metadata_age_ms / 1000
         self._wake = self._sender.wake
         self._started = self._closing = False
         self._filled_batches_seen = 0
@@ -188,10 +214,10 @@ class Producer:
         Waits up to `max_block_ms` while the topic is unknown or the buffer is full, then raises `KafkaError` or
         `BufferFull`. A record above `max_request_size` raises `KafkaError` with MESSAGE_TOO_LARGE.
         """
-        record: ProducerRecord | None = None
-        if self._is_intercepted:
-            record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
-            topic, value, key, partition, timestamp_ms, headers = record
+        sent: _Observed | None = None
+        if self._is_observed:
+            sent = self._observe(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+            topic, value, key, partition, timestamp_ms, headers = sent.record
         try:
             found = self._topics.get(topic)
             if found is None:
@@ -207,12 +233,12 @@ class Producer:
                 if accumulator.free_bytes < size:
                     await self._wait_for_room(size)
             delivery = self._append(found, value, key, partition, timestamp_ms, headers)
-        except KafkaError as failed:
-            if record is not None:
-                self._notify_refused(record, failed)
+        except BaseException as failed:
+            if sent is not None:
+                self._notify_refused(sent, failed)
             raise
-        if record is not None:
-            self._notify_outcome(delivery)
+        if sent is not None:
+            self._notify_outcome(sent, delivery)
         return delivery
 
     def send_nowait(
@@ -226,34 +252,55 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS,
     ) -> Delivery:
         """Like `send`, without waiting. Raises `BufferFull` if there is no room, LookupError for a topic new to it."""
-        record: ProducerRecord | None = None
-        if self._is_intercepted:
-            record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
-            topic, value, key, partition, timestamp_ms, headers = record
-        found = self._topics.get(topic)
-        if found is None:
-            raise LookupError(f"topic {topic!r} is not known yet: use send, or await partitions_for({topic!r}) first")
+        sent: _Observed | None = None
+        if self._is_observed:
+            sent = self._observe(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+            topic, value, key, partition, timestamp_ms, headers = sent.record
         try:
+            found = self._topics.get(topic)
+            if found is None:
+                raise LookupError(
+                    f"topic {topic!r} is not known yet: use send, or await partitions_for({topic!r}) first"
+                )
             if self._accumulator.free_bytes < self._size(key, value, headers):
                 self._starve()
                 raise BufferFull(f"buffer_memory ({self.options.buffer_memory} bytes) is used up")
             delivery = self._append(found, value, key, partition, timestamp_ms, headers)
-        except KafkaError as failed:
-            if record is not None:
-                self._notify_refused(record, failed)
+        except BaseException as failed:
+            if sent is not None:
+                self._notify_refused(sent, failed)
             raise
-        if record is not None:
-            self._notify_outcome(delivery)
+        if sent is not None:
+            self._notify_outcome(sent, delivery)
         return delivery
 
-    def _notify_refused(self, record: ProducerRecord, error: KafkaError) -> None:
-        """Notify the interceptors of a record that was not accepted."""
-        partition = -1 if record.partition is None else record.partition
-        self._interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, -1), error)
+    def _observe(self, record: ProducerRecord) -> _Observed:
+        """Show a record to the interceptors, and begin its span."""
+        record = self._interceptors.on_send(record)
+        if self._tracing is None:
+            return _Observed(record, None)
+        return _Observed(*self._tracing.sending(record, self.options.client_id))
 
-    def _notify_outcome(self, delivery: Delivery) -> None:
-        """Notify the interceptors of a record's outcome, once it is known."""
-        delivery.tell(lambda delivery: self._interceptors.on_acknowledgement(*delivery.outcome()))
+    def _notify_refused(self, sent: _Observed, error: BaseException) -> None:
+        """Notify the interceptors of a record that was not accepted, and end its span."""
+        record = sent.record
+        partition = -1 if record.partition is None else record.partition
+        metadata = RecordMetadata(record.topic, partition, -1, -1)
+        if isinstance(error, KafkaError):
+            self._interceptors.on_acknowledgement(metadata, error)
+        if sent.span is not None:
+            sent.span.end(metadata, None, error)
+
+    def _notify_outcome(self, sent: _Observed, delivery: Delivery) -> None:
+        """Notify the interceptors of a record's outcome once it is known, and end its span."""
+
+        def tell(delivery: Delivery) -> None:
+            metadata, error = delivery.outcome()
+            self._interceptors.on_acknowledgement(metadata, error)
+            if sent.span is not None:
+                sent.span.end(metadata, self._cluster.leader_of(TopicPartition(*metadata[:2])), error)
+
+        delivery.tell(tell)
 
     async def send_and_wait(
         self,

@@ -16,7 +16,8 @@ from functools import partial
 from kraftpy.client.cluster import STALE_METADATA, Cluster
 from kraftpy.client.connection import Connection
 from kraftpy.client.options import ProducerOptions
-from kraftpy.client.producer.accumulator import Accumulator, Batch, PartitionQueue
+from kraftpy.client.producer.accumulator import Accumulator, Batch, Failure, PartitionQueue
+from kraftpy.client.producer.metrics import ProducerMetrics
 from kraftpy.client.producer.transaction_manager import Transactions
 from kraftpy.client.producer.transaction_state import CONCURRENT_BACKOFF_MS, EPOCH_BUMPS
 from kraftpy.client.runtime import backoff_ms
@@ -52,9 +53,12 @@ class Sender:
         options: ProducerOptions,
         accumulator: Accumulator,
         on_completed: Callable[[], None],
+        metrics: ProducerMetrics,
         transactions: Transactions | None = None,
     ) -> None:
         self.accumulator = accumulator
+        self._metrics = metrics
+        accumulator.on_given_up = lambda batch: metrics.given_up(batch, cluster.runtime.monotonic_ms())
         self.wake = asyncio.Event()
         self.flushing = 0  # the number of calls that wait for everything to be delivered
         self.fatal: KafkaError | None = None  # set once no more records can be sent
@@ -82,6 +86,11 @@ class Sender:
                         await self.wake.wait()
                 except TimeoutError:
                     pass
+
+    @property
+    def in_flight(self) -> int:
+        """The number of Produce requests that are not answered yet."""
+        return sum(self._requests.values())
 
     def _send_ready(self) -> float | None:
         """Send all that can be sent. Returns when to look again, or None for not before an event."""
@@ -167,6 +176,7 @@ class Sender:
         for batch in batches:
             topic, partition = batch.partition
             topics.setdefault(topic, []).append(PartitionProduceData(index=partition, records=self._encode(batch)))
+        self._metrics.sending(batches, self._runtime.monotonic_ms())
         try:
             version = self._version(connection, topics)
             request = ProduceRequest(
@@ -272,7 +282,12 @@ class Sender:
         pause_ms = self._backoff_ms(batch.attempts - 1)
         if error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
             pause_ms = min(pause_ms, CONCURRENT_BACKOFF_MS)
-        verdict = self.accumulator.failed(batch, error, self._runtime.monotonic_ms(), pause_ms)
+        now = self._runtime.monotonic_ms()
+        verdict = self.accumulator.failed(batch, error, now, pause_ms)
+        if verdict is Failure.RETRY:
+            self._metrics.retried(batch, now)
+        elif verdict is Failure.SPLIT:
+            self._metrics.split(now)
         logger.debug("batch for %s, attempt %d: %s: %s", batch.partition, batch.attempts, error, verdict.value)
 
     def _completed_some(self) -> None:

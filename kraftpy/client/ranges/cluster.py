@@ -15,9 +15,11 @@ from typing import Any, Self, TypeVar
 
 from kraftpy.client.cluster import STALE_METADATA, ClusterMetadata, metadata_request, read_metadata
 from kraftpy.client.connection import BrokerUnreachable, ResponseLimit, ResponseTooLarge
+from kraftpy.client.metrics import Metrics
 from kraftpy.client.model import TopicInfo
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.ranges.connection import BlockingConnection
+from kraftpy.client.ranges.metrics import metrics_of
 from kraftpy.client.runtime import RealRuntime, Runtime, backoff_ms
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -43,6 +45,7 @@ class BlockingCluster:
         self._security = self.options.security
         self._runtime = runtime or RealRuntime()
         self._metadata = ClusterMetadata()
+        self._metrics = metrics_of(self.options.client_id)
         self._idle: dict[tuple[str, int], list[BlockingConnection]] = {}
         self._is_closed = False
 
@@ -59,6 +62,10 @@ class BlockingCluster:
         for connections in idle.values():
             for connection in connections:
                 connection.close()
+
+    def metrics(self) -> Metrics:
+        """Return what all readers of this client id have measured in this process (`kraftpy.client.metrics`)."""
+        return self._metrics.values(self._runtime.monotonic_ms())
 
     # --- metadata -------------------------------------------------------------------------------------------------
 
@@ -90,6 +97,7 @@ class BlockingCluster:
                 names={**self._metadata.names, **metadata.names},
             )
         self._metadata = metadata
+        self._metrics.node_ids = {f"{node.host}:{node.port}": node.node_id for node in metadata.nodes.values()}
         transient = [error for error in metadata.errors.values() if error is ErrorCode.LEADER_NOT_AVAILABLE]
         if transient:
             raise KafkaError(transient[0])
@@ -153,6 +161,7 @@ class BlockingCluster:
             setup_timeout_ms=self.options.socket_connection_setup_timeout_ms,
             limit=ResponseLimit(self.options.receive_message_max_bytes),
             security=self._security,
+            metrics=self._metrics,
         )
 
     @contextmanager

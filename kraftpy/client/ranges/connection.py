@@ -31,6 +31,7 @@ from kraftpy.client.connection import (
     read_hello,
     response_class,
 )
+from kraftpy.client.metrics import ClientMetrics
 from kraftpy.client.security import PLAINTEXT, Login, Security
 from kraftpy.protocol.apis import API_VERSIONS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -56,6 +57,7 @@ class BlockingConnection:
         setup_timeout_ms: float,
         limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
         security: Security = PLAINTEXT,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         self.address = (host, port)
         self.name = f"{host}:{port}"
@@ -64,7 +66,8 @@ class BlockingConnection:
         self._timeout = request_timeout_ms / 1000
         self._limit = limit
         self._next_id = 0
-        self._waiting: deque[tuple[int, ApiKey, int, int]] = deque()
+        self._metrics = metrics
+        self._waiting: deque[tuple[int, ApiKey, int, int, float]] = deque()
         self._login = security.login
         self._renew_at: float | None = None
         """The time at which to renew the login's session, on the monotonic clock; None if it does not end."""
@@ -72,6 +75,8 @@ class BlockingConnection:
             self._socket = socket.create_connection((host, port), setup_timeout_ms / 1000)
         except OSError as failed:
             raise BrokerUnreachable(f"cannot connect to {self.name}: {failed}") from failed
+        if metrics is not None:
+            metrics.opened(_now_ms())
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
@@ -93,6 +98,8 @@ class BlockingConnection:
 
     def close(self) -> None:
         """Close the connection. A second call does nothing."""
+        if self._metrics is not None and not self.closed:
+            self._metrics.ended(_now_ms())
         self._socket.close()
 
     @property
@@ -134,12 +141,18 @@ class BlockingConnection:
         self._next_id += 1
         frame = encode_request(key, version, self._next_id, self._client_id, message)
         self._send(frame)
-        self._waiting.append((self._next_id, key, version, bytes_asked(message)))
+        now_ms = _now_ms()
+        if self._metrics is not None:
+            self._metrics.sent(self.name, len(frame), now_ms)
+        self._waiting.append((self._next_id, key, version, bytes_asked(message), now_ms))
 
     def receive(self) -> Any:
         """Return the answer to the oldest unanswered request. Raises `KafkaError`."""
-        correlation_id, key, version, asked = self._waiting.popleft()
+        correlation_id, key, version, asked, sent_ms = self._waiting.popleft()
         frame = self._receive_frame(asked)
+        if self._metrics is not None:
+            now_ms = _now_ms()
+            self._metrics.answered(self.name, key, now_ms - sent_ms, len(frame), 0, now_ms)
         try:
             answered_id, body = decode_response_header(key, version, frame)
             if answered_id != correlation_id:
@@ -229,6 +242,10 @@ class BlockingConnection:
             text = f"{self.name} did not answer within {self._timeout:g} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from failed
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.name} broke: {failed}") from failed
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
 
 
 def readable(connections: Mapping[K, BlockingConnection], timeout_s: float) -> list[K]:

@@ -29,7 +29,7 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kraftpy.protocol.messages.list_offsets import ListOffsetsResponse
-from kraftpy.protocol.record_batch import split_batches
+from kraftpy.protocol.record_batch import BatchHeader, split_batches
 from kraftpy.protocol.schema import ZERO_UUID
 from kraftpy.types import TopicPartition
 
@@ -256,6 +256,7 @@ class RangeReader(BlockingCluster):
                 raise KafkaError(code, f"{partition}: {code.meaning}")
             records = memoryview(data.records or b"").cast("B")
             batches = split_batches(records, allow_partial=True)
+            self._count(partition.topic, batches, len(records))
             next_offset = max(batches[-1][0].next_offset, offset) if batches else offset
             if not batches and len(records):
                 fetch_bytes = min(fetch_bytes * 2, 2**30)  # a broker before KIP-74 cut even the first batch short
@@ -269,6 +270,10 @@ class RangeReader(BlockingCluster):
             if done:
                 return
             offset = next_offset
+
+    def _count(self, topic: str, batches: Sequence[tuple[BatchHeader, memoryview]], size: int) -> None:
+        records = sum(header.records_count for header, _ in batches if not header.is_control)
+        self._metrics.fetched(topic, records, size, self._runtime.monotonic_ms())
 
     def _ask(self, connection: BlockingConnection, partition: TopicPartition, offset: int, fetch_bytes: int) -> None:
         request, high = self._request({partition: offset}, self._wait_ms, fetch_bytes)

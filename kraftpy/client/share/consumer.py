@@ -25,9 +25,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from kraftpy.client.cluster import Cluster
+from kraftpy.client.cluster import Cluster, Measured
+from kraftpy.client.metrics import ClientMetrics
 from kraftpy.client.model import AcknowledgeType, ShareRecord
 from kraftpy.client.options import ShareConsumerOptions
 from kraftpy.client.runtime import Runtime
@@ -37,25 +38,30 @@ from kraftpy.client.share.session import Outcome
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
+if TYPE_CHECKING:
+    from kraftpy.client.tracing import Tracing
+
 logger = logging.getLogger(__name__)
 
 AcknowledgementCallback = Callable[[TopicPartition, tuple[int, ...], KafkaError | None], None]
 """Called with a partition, the offsets that were acknowledged, and the error, if any."""
 
 
-class ShareConsumer:
+class ShareConsumer(Measured):
     """Read records as a member of a share group. Options are those of `ShareConsumerOptions`."""
 
     def __init__(
         self,
         *topics: str,
         acknowledgement_commit_callback: AcknowledgementCallback | None = None,
+        tracing: Tracing | None = None,
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
         self.options = ShareConsumerOptions(**options)
-        self._cluster = Cluster(self.options, runtime)
+        self._cluster = Cluster(self.options, runtime, ClientMetrics("consumer-share", self.options.client_id))
         self._runtime = self._cluster.runtime
+        self._tracing = tracing
         member_id = "".join(f"{int(self._runtime.random() * 2**32):08x}" for _ in range(4))
         self._changed = asyncio.Event()
         self._fetcher = ShareFetcher(self._cluster, self.options, member_id, self._changed.set, self._outcome)
@@ -155,7 +161,7 @@ class ShareConsumer:
 
     async def __anext__(self) -> ShareRecord:
         """Return the next record, waiting for it. The iteration ends only when the consumer is closed."""
-        records = await self.getmany(timeout_ms=None, max_records=1)
+        records = await self._take(None, 1, is_batch=False)
         if not records:
             raise StopAsyncIteration
         return records[0]
@@ -165,6 +171,10 @@ class ShareConsumer:
 
         None waits until there is one; the list is empty only after `timeout_ms` or once the consumer is closed.
         """
+        return await self._take(timeout_ms, max_records, is_batch=True)
+
+    async def _take(self, timeout_ms: float | None, max_records: int | None, *, is_batch: bool) -> list[ShareRecord]:
+        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
         if not self._closed:
             await self.start()
         self._accept_handed_out()
@@ -173,7 +183,14 @@ class ShareConsumer:
                 await self._until_records()
         except TimeoutError:
             pass
-        return self._hand_out(max_records)
+        records = self._hand_out(max_records)
+        if self._tracing is not None:
+            found: dict[TopicPartition, list[ShareRecord]] = {}
+            for record in records:
+                found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+            options = self.options
+            self._tracing.polled(found, began_ns, options.client_id, options.group_id, is_batch=is_batch)
+        return records
 
     async def _until_records(self) -> None:
         fetcher = self._fetcher
