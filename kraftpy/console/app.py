@@ -27,8 +27,8 @@ from kraftpy.console.cluster import Cluster
 from kraftpy.console.console import Console, console_of
 from kraftpy.console.forms import Refused
 from kraftpy.console.history import SAMPLE_SECONDS, History
-from kraftpy.console.pages import overview, topics
-from kraftpy.console.routing import Change, Page
+from kraftpy.console.pages import brokers, overview, topic_changes, topics
+from kraftpy.console.routing import OPERATOR, Change, Page
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 HEADERS: Final = {
@@ -42,8 +42,16 @@ HEADERS: Final = {
 }
 ROUTES: Final[tuple[Page | Change, ...]] = (
     Page("/", overview.overview),
+    Page("/brokers", brokers.brokers),
+    Page("/broker", brokers.broker),
+    Change("/broker/alter", brokers.alter),
     Page("/topics", topics.topics),
     Page("/topic", topics.topic),
+    Page("/topics/new", topic_changes.new, OPERATOR),
+    Change("/topics/create", topic_changes.create),
+    Change("/topic/alter", topic_changes.alter),
+    Change("/topic/partitions", topic_changes.add_partitions),
+    Change("/topic/delete", topic_changes.delete),
 )
 """Every page and change, with the role it needs."""
 _STATIC: Final = Path(__file__).parent / "static"
@@ -110,15 +118,14 @@ def _guarded(page: Page | Change) -> Callable[[Request], Any]:
     """Return an endpoint that lets operators alone change something, and forgets answers once something changed."""
 
     async def endpoint(request: Request) -> Response:
-        if not isinstance(page, Change):
-            return await page.endpoint(request)
         console = console_of(request)
-        if not console.may_change(request):
+        if page.role == OPERATOR and not console.may_change(request):
             raise Refused("this console is read-only for you: nothing was changed", 403)
         try:
             return await page.endpoint(request)
         finally:
-            console.cluster.changed()
+            if isinstance(page, Change):
+                console.cluster.changed()
 
     endpoint.role = page.role  # type: ignore[attr-defined]
     return endpoint

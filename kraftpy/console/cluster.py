@@ -20,6 +20,7 @@ from kraftpy.client.admin.admin import Admin
 from kraftpy.client.admin.model import (
     ClusterDescription,
     ConfigEntry,
+    FeatureDescription,
     GroupDescription,
     GroupListing,
     LogDir,
@@ -122,7 +123,7 @@ class Cluster:
 
         async def ask() -> list[LogDir]:
             nodes = (await self.description()).nodes
-            found = await asyncio.gather(*(_or_none(self.admin.describe_log_dirs([node.node_id])) for node in nodes))
+            found = await asyncio.gather(*(or_none(self.admin.describe_log_dirs([node.node_id])) for node in nodes))
             return [directory for directories in found if directories is not None for directory in directories]
 
         return await self._answers.get("log dirs", SLOW_SECONDS, ask)
@@ -168,7 +169,7 @@ class Cluster:
             if each.leader >= 0:
                 by_leader.setdefault(each.leader, []).append(each.topic_partition)
         answers = await asyncio.gather(
-            *(_or_none(self.admin.list_offsets(dict.fromkeys(names, at))) for names in by_leader.values())
+            *(or_none(self.admin.list_offsets(dict.fromkeys(names, at))) for names in by_leader.values())
         )
         return {
             name: place.offset
@@ -205,13 +206,17 @@ class Cluster:
 
         return await self._answers.get(("group", group_id), FRESH_SECONDS, ask)
 
+    async def features(self) -> FeatureDescription:
+        """Return the features' levels, finalized and supported."""
+        return await self._answers.get("features", SLOW_SECONDS, self.admin.describe_features)
+
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Return the reassignments in progress."""
         return await self._answers.get("reassignments", FRESH_SECONDS, self.admin.list_partition_reassignments)
 
 
-async def _or_none(asked: Awaitable[T]) -> T | None:
-    """Return the answer of one broker, or None if it does not come soon: the others' answers are shown without it."""
+async def or_none(asked: Awaitable[T]) -> T | None:
+    """Return an answer, or None if it is refused or does not come soon: the rest of a page is shown without it."""
     try:
         async with asyncio.timeout(SOON_SECONDS):
             return await asked

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kraftpy import __version__
 from kraftpy.console.cluster import Cluster
@@ -15,10 +16,17 @@ from kraftpy.console.routing import OPERATOR
 
 MENU: Final = (
     ("/", "Overview"),
+    ("/brokers", "Brokers"),
     ("/topics", "Topics"),
 )
 """The pages that every page links to."""
-_MOST_MESSAGE: Final = 300
+DONE: Final = {
+    "altered": "The settings were changed.",
+    "created": "The topic was created.",
+    "deleted": "The topic was deleted.",
+    "partitions": "The partitions were added.",
+}
+"""What a page says after a change, by the word in its query: nothing that a link could make up."""
 
 
 class Console:
@@ -47,10 +55,16 @@ class Console:
             version=__version__,
             servers=self.cluster.servers,
             live_seconds=self.history.seconds,
-            done=request.query_params.get("done", "")[:_MOST_MESSAGE],
+            done=DONE.get(request.query_params.get("done", ""), ""),
             **values,
         )
         return HTMLResponse(text, status)
+
+
+def after_change(path: str, done: str, **query: str) -> Response:
+    """Return the answer to a change: the browser goes on to a page, which says what was done."""
+    assert done in DONE, done
+    return RedirectResponse(f"{path}?{urlencode({**query, 'done': done}, quote_via=quote)}", 303)
 
 
 def console_of(request: Request) -> Console:

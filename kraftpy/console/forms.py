@@ -72,3 +72,14 @@ def needs_typed(fields: Mapping[str, str], name: str) -> None:
     """Refuse a deletion unless the name of what is deleted was typed. Raises Refused."""
     if fields.get("typed", "") != name:
         raise Refused("the name that you typed is not the name of what you want to delete: nothing was deleted")
+
+
+def settings_of(text: str) -> dict[str, str]:
+    """Return settings written as lines `name=value`. Raises Refused."""
+    settings: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise Refused(f"{line!r} is not of the form name=value")
+        settings[name.strip()] = value.strip()
+    return settings

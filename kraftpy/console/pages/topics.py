@@ -106,5 +106,7 @@ async def topic(request: Request) -> Response:
         settings=[each for each in settings if shows_all or not each.is_default],
         setting_count=len(settings),
         shows_all=shows_all,
+        setting_names=[each.name for each in settings if not each.is_read_only],
         settings_error=settings_error,
+        edited=next((each for each in settings if each.name == query.get("edit")), None),
     )
