@@ -27,7 +27,7 @@ from kraftpy.console.cluster import Cluster
 from kraftpy.console.console import Console, console_of
 from kraftpy.console.forms import Refused
 from kraftpy.console.history import SAMPLE_SECONDS, History
-from kraftpy.console.pages import brokers, messages, overview, topic_changes, topics
+from kraftpy.console.pages import brokers, group_changes, groups, messages, overview, topic_changes, topics
 from kraftpy.console.routing import OPERATOR, Change, Page
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
@@ -59,6 +59,13 @@ ROUTES: Final[tuple[Page | Change, ...]] = (
     Change("/messages/produce", messages.produce),
     Page("/message", messages.message),
     Page("/message/raw", messages.raw),
+    Page("/groups", groups.groups),
+    Page("/group", groups.group),
+    Page("/group/explain", groups.explain),
+    Page("/group/reset", group_changes.preview, OPERATOR),
+    Change("/group/reset/apply", group_changes.reset),
+    Change("/group/alter", group_changes.alter),
+    Change("/group/delete", group_changes.delete),
 )
 """Every page and change, with the role it needs."""
 _STATIC: Final = Path(__file__).parent / "static"

@@ -20,12 +20,15 @@ MENU: Final = (
     ("/brokers", "Brokers"),
     ("/topics", "Topics"),
     ("/messages", "Messages"),
+    ("/groups", "Groups"),
 )
 """The pages that every page links to."""
 DONE: Final = {
     "altered": "The settings were changed.",
     "created": "The topic was created.",
     "deleted": "The topic was deleted.",
+    "group deleted": "The group was deleted.",
+    "reset": "The offsets were reset.",
     "produced": "The message was produced.",
     "partitions": "The partitions were added.",
 }
