@@ -27,7 +27,7 @@ from kraftpy.console.cluster import Cluster
 from kraftpy.console.console import Console, console_of
 from kraftpy.console.forms import Refused
 from kraftpy.console.history import SAMPLE_SECONDS, History
-from kraftpy.console.pages import brokers, overview, topic_changes, topics
+from kraftpy.console.pages import brokers, messages, overview, topic_changes, topics
 from kraftpy.console.routing import OPERATOR, Change, Page
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
@@ -52,6 +52,13 @@ ROUTES: Final[tuple[Page | Change, ...]] = (
     Change("/topic/alter", topic_changes.alter),
     Change("/topic/partitions", topic_changes.add_partitions),
     Change("/topic/delete", topic_changes.delete),
+    Page("/messages", messages.messages),
+    Page("/messages/tail", messages.tail),
+    Page("/messages/download", messages.download),
+    Page("/messages/new", messages.new, OPERATOR),
+    Change("/messages/produce", messages.produce),
+    Page("/message", messages.message),
+    Page("/message/raw", messages.raw),
 )
 """Every page and change, with the role it needs."""
 _STATIC: Final = Path(__file__).parent / "static"

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from kraftpy import __version__
 from kraftpy.console.cluster import Cluster
 from kraftpy.console.history import History
+from kraftpy.console.reading import Reader
 from kraftpy.console.rendering import environment
 from kraftpy.console.routing import OPERATOR
 
@@ -18,12 +19,14 @@ MENU: Final = (
     ("/", "Overview"),
     ("/brokers", "Brokers"),
     ("/topics", "Topics"),
+    ("/messages", "Messages"),
 )
 """The pages that every page links to."""
 DONE: Final = {
     "altered": "The settings were changed.",
     "created": "The topic was created.",
     "deleted": "The topic was deleted.",
+    "produced": "The message was produced.",
     "partitions": "The partitions were added.",
 }
 """What a page says after a change, by the word in its query: nothing that a link could make up."""
@@ -36,6 +39,7 @@ class Console:
         self.cluster = cluster
         self.history = history
         self.allows_changes = allows_changes
+        self.reader = Reader(cluster.options)
         self.templates = environment()
 
     def may_change(self, request: Request) -> bool:
