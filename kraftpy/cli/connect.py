@@ -33,9 +33,7 @@ def _servers(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-def _command_config(
-    ctx: click.Context, param: click.Parameter, value: Path | None, own: tuple[str, ...] = ()
-) -> None:
+def _command_config(ctx: click.Context, param: click.Parameter, value: Path | None, own: tuple[str, ...] = ()) -> None:
     """Read the file, and keep what it says for `client_options`, and for `own_settings` what begins with `own`."""
     if value is None:
         return

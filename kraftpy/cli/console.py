@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ def console(bootstrap: str, listen: str, allow_changes: bool) -> None:
         from kraftpy.console.serving import open_socket, serve
     except ImportError as error:
         raise Failure(f"the console needs the extra console (pip install 'kraftpy[console]'): {error}") from error
+    from kraftpy.broker.log_lines import log_handler
     from kraftpy.broker.security.audit import open_audit_file
     from kraftpy.broker.startup import StartupError
     from kraftpy.config import ConfigError
@@ -69,6 +71,7 @@ def console(bootstrap: str, listen: str, allow_changes: bool) -> None:
         opened = open_socket(address.host, address.port)
     except OSError as error:
         raise Failure(f"cannot listen on {address}: {error.strerror or error}") from error
+    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
     shown = address._replace(port=opened.getsockname()[1])
     scheme = "http" if context is None else "https"
     app = console_app(Cluster(options), access=access.on_port(shown.port))
@@ -77,7 +80,7 @@ def console(bootstrap: str, listen: str, allow_changes: bool) -> None:
 
 def _settings() -> ConsoleSettings:
     """Return the settings in the file, with its variables filled in. Raises ConfigError."""
-    from kraftpy.cli.private_files import read_text
+    from kraftpy.cli.server import read_text
     from kraftpy.config.console import ConsoleSettings
     from kraftpy.config.sources import parse_properties
     from kraftpy.config.variables import fill_in

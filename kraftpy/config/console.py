@@ -27,9 +27,9 @@ kraftpy.console.session.max.ms                   long     43200000 1000..
 
 # Signing in
 kraftpy.console.sign.in                          list     "" {password,oidc}
-    How users sign in: with a name and password of the cluster's, at an identity provider, or both; empty for no sign-in.
+    How users sign in: with a name and password in the cluster, at an identity provider, or both; empty for not at all.
 kraftpy.console.operators                        string   ""
-    Principals who may change the cluster, as User:name, separated by semicolons; all others who sign in with a password may look.
+    Principals who may change the cluster, as User:name, separated by semicolons, of those who sign in with a password.
 kraftpy.console.sasl.mechanism                   string   SCRAM-SHA-512 {SCRAM-SHA-512,SCRAM-SHA-256,PLAIN}
     SASL mechanism with which the console tries a user's name and password at the cluster.
 
@@ -80,7 +80,9 @@ class ConsoleSettings:
                 self._tls_given[name] = text
             else:
                 near = nearest(name, [*CONSOLE_SETTINGS])
-                raise ConfigError(f"{name} is not a setting of the console" + (f"; did you mean {near}?" if near else ""))
+                raise ConfigError(
+                    f"{name} is not a setting of the console" + (f"; did you mean {near}?" if near else "")
+                )
 
     def __getitem__(self, name: str) -> Any:
         """Return a value by the name of its setting; those that begin with kraftpy.console may leave this out."""

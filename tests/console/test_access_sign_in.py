@@ -166,7 +166,7 @@ async def test_a_session_ends_when_it_is_idle_or_old() -> None:
     assert (await browser.get("/")).status_code == 303  # 297 s after its begin
     await browser.sign_in("alice", "alice's")
     app.clock.now += 60
-    assert (await browser.get("/", headers={"X-Refresh": "1"})).status_code == 200
+    assert (await browser.get("/", headers={"HX-Request": "true"})).status_code == 200
     app.clock.now += 60
     assert (await browser.get("/")).status_code == 303
     assert len(app.access.sessions) == 0

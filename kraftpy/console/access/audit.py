@@ -21,11 +21,12 @@ from typing import Final
 
 from starlette.requests import Request
 
+from kraftpy.broker.security.audit import NAME
 from kraftpy.console.access.users import User
 from kraftpy.protocol.errors import shortened
 from kraftpy.security.acls import Operation, ResourceType
 
-audit = logging.getLogger("kafka.authorizer.logger")
+audit = logging.getLogger(NAME)
 
 MOST_RESOURCES: Final = 1_000
 """The most lines of one request."""

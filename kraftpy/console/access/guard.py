@@ -2,8 +2,8 @@
 
 Checked in this order: host and origin (`origins`); the session, or else the browser is sent to the sign-in page; the
 role, an operator's for every method but GET and HEAD; and for those methods, the token in the form (`csrf_token`) or in
-the header `X-CSRF-Token`. A page finds `user` and `csrf_token` in `request.state`. Each change leaves a line in the
-audit log, whether it was refused or not.
+the header `X-CSRF-Token`. A page finds `user` and `csrf_token` in `request.state`, `user` only if the request was let in. Each
+change leaves a line in the audit log, whether it was refused or not.
 
 A change is a form (`application/x-www-form-urlencoded`) of at most `MOST_BODY_BYTES` that arrives within
 `MOST_BODY_SECONDS`; it is read before the page sees it. There are no web sockets.
@@ -34,8 +34,6 @@ OPEN: Final = frozenset({SIGN_IN, TO_PROVIDER, FROM_PROVIDER})
 """The paths that need no session."""
 TOKEN_FIELD: Final = "csrf_token"
 TOKEN_HEADER: Final = "x-csrf-token"
-REFRESH_HEADER: Final = "x-refresh"
-"""Marks requests that a page makes by itself, which do not prolong a session."""
 MOST_BODY_BYTES: Final = 2 << 20
 MOST_BODY_SECONDS: Final = 30.0
 _SAFE: Final = frozenset({"GET", "HEAD"})
@@ -72,7 +70,9 @@ class Guard:
             path = safe_path(_asked(scope) if is_safe else None)
             await go_to(request, with_destination(SIGN_IN, path))(scope, receive, send)
             return
-        request.state.user, request.state.csrf_token = user, token
+        request.state.csrf_token = token
+        if scope["path"] not in OPEN:
+            request.state.user = user
         if cookie is not None:
             send = _with_cookie(send, cookie)
         if is_safe:
@@ -97,7 +97,7 @@ class Guard:
         """Return who sent a request, the token of their forms, and a cookie to set; None for one who must sign in."""
         access = self._access
         if access.settings.has_sign_in and request.scope["path"] not in OPEN:
-            is_use = REFRESH_HEADER not in request.headers
+            is_use = not (request.method in _SAFE and _is_refresh(request))
             session = access.session_of(request, is_use=is_use)
             if session is None:
                 return None, "", None
@@ -151,6 +151,11 @@ class Guard:
     async def _refuse(self, request: Request, user: User, status: int, text: str, reason: str, send: Send) -> None:
         self._access.audit.change(request, user, status, reason)
         await plain_page(status, "Not done", text)(request.scope, request.receive, send)
+
+
+def _is_refresh(request: Request) -> bool:
+    """Return whether a page asks for a new version of itself, which is no use of a session: all that htmx does."""
+    return request.headers.get("hx-request") == "true"
 
 
 def _asked(scope: Scope) -> str:

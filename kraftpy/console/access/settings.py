@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -118,6 +118,10 @@ class AccessSettings:
             raise ValueError(f"the mechanism is one of {', '.join(PASSWORD_MECHANISMS)}, not {self.mechanism}")
         if self.allow_changes and self.has_sign_in:
             raise ValueError("changes by everyone are allowed, although there is a sign-in: name the operators instead")
+
+    def on_port(self, port: int) -> AccessSettings:
+        """Return the settings of a console that listens on this port."""
+        return replace(self, port=port)
 
     @property
     def has_sign_in(self) -> bool:
