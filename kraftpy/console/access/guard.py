@@ -2,7 +2,7 @@
 
 Checked in this order: host and origin (`origins`); the session, or else the browser is sent to the sign-in page; the
 role, an operator's for every method but GET and HEAD; and for those methods, the token in the form (`csrf_token`) or in
-the header `X-CSRF-Token`. A page finds `user` and `csrf_token` in `request.state`, `user` only if the request was let in. Each
+the header `X-CSRF-Token`. A page finds `csrf_token` in `request.state`, and if the request was let in, `user`. Each
 change leaves a line in the audit log, whether it was refused or not.
 
 A change is a form (`application/x-www-form-urlencoded`) of at most `MOST_BODY_BYTES` that arrives within
