@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import admin_client, bootstrap_option, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, client_options, run
 from kraftpy.cli.group_explain import explain
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
@@ -288,7 +288,7 @@ async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[st
 
     All is read, and the lag is 0, also if only transaction markers and aborted records follow.
     """
-    from kraftpy.cli.lags import NOTHING, ages_ms
+    from kraftpy.diagnosis.lag_ages import NOTHING, ages_ms
 
     places: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
@@ -299,7 +299,7 @@ async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[st
             place = row["committed_offset"] if "committed_offset" in row else row["start_offset"]
             where = TopicPartition(row["topic"], row["partition"])
             places[where], ends[where] = place, row["end_offset"]
-    ages = await ages_ms(bootstrap, places, ends)
+    ages = await ages_ms(client_options(bootstrap, client_id="kraftpy-group"), places, ends)
     for row in rows:
         age = ages.get(TopicPartition(row["topic"], row["partition"]))
         if age == NOTHING and "committed_offset" in row:  # a share group's own settings say what is a record

@@ -28,7 +28,17 @@ from kraftpy.console.cluster import Cluster
 from kraftpy.console.console import Console, console_of
 from kraftpy.console.forms import Refused
 from kraftpy.console.history import SAMPLE_SECONDS, History
-from kraftpy.console.pages import brokers, messages, overview, topic_changes, topics
+from kraftpy.console.pages import (
+    brokers,
+    group_changes,
+    groups,
+    messages,
+    overview,
+    security,
+    topic_changes,
+    topics,
+    transactions,
+)
 from kraftpy.console.routing import OPERATOR, Change, Page
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
@@ -51,6 +61,25 @@ ROUTES: Final[tuple[Page | Change, ...]] = (
     Change("/messages/produce", messages.produce),
     Page("/message", messages.message),
     Page("/message/raw", messages.raw),
+    Page("/groups", groups.groups),
+    Page("/group", groups.group),
+    Page("/group/explain", groups.explain),
+    Page("/group/reset", group_changes.preview, OPERATOR),
+    Change("/group/reset/apply", group_changes.reset),
+    Change("/group/alter", group_changes.alter),
+    Change("/group/delete", group_changes.delete),
+    Page("/transactions", transactions.transactions),
+    Page("/transaction", transactions.transaction),
+    Page("/transactions/hanging", transactions.hanging),
+    Change("/transactions/abort", transactions.abort),
+    Page("/users", security.users),
+    Change("/users/set", security.set_user),
+    Change("/users/delete", security.delete_user),
+    Page("/acls", security.acls),
+    Change("/acls/add", security.add_acl),
+    Change("/acls/delete", security.delete_acl),
+    Page("/quotas", security.quotas),
+    Change("/quotas/set", security.set_quota),
 )
 """Every page and change, with the role it needs."""
 _STATIC: Final = Path(__file__).parent / "static"

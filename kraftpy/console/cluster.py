@@ -26,6 +26,7 @@ from kraftpy.client.admin.model import (
     LogDir,
     QuorumDescription,
     Reassignment,
+    TransactionListing,
 )
 from kraftpy.client.model import OffsetSpec, PartitionInfo, ResourceType, TopicInfo
 from kraftpy.console.cache import Answers
@@ -209,6 +210,10 @@ class Cluster:
     async def features(self) -> FeatureDescription:
         """Return the features' levels, finalized and supported."""
         return await self._answers.get("features", SLOW_SECONDS, self.admin.describe_features)
+
+    async def transactions(self) -> list[TransactionListing]:
+        """Return the transactional ids of all coordinators."""
+        return await self._answers.get("transactions", FRESH_SECONDS, self.admin.list_transactions)
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Return the reassignments in progress."""

@@ -22,12 +22,26 @@ MENU: Final = (
     ("/brokers", "Brokers"),
     ("/topics", "Topics"),
     ("/messages", "Messages"),
+    ("/groups", "Groups"),
+    ("/transactions", "Transactions"),
+    ("/users", "Users"),
+    ("/acls", "ACLs"),
+    ("/quotas", "Quotas"),
 )
 """The pages that every page links to."""
 DONE: Final = {
     "altered": "The settings were changed.",
     "created": "The topic was created.",
     "deleted": "The topic was deleted.",
+    "group deleted": "The group was deleted.",
+    "reset": "The offsets were reset.",
+    "aborted": "The transaction was aborted in the partition.",
+    "user set": "The password was set.",
+    "user deleted": "The user's credentials were deleted.",
+    "acl added": "The ACL was added.",
+    "acl deleted": "The ACL was deleted.",
+    "quota set": "The quota was set.",
+    "quota removed": "The quota was removed.",
     "produced": "The message was produced.",
     "partitions": "The partitions were added.",
 }

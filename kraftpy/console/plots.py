@@ -88,11 +88,11 @@ def line_plot(points: Sequence[tuple[int, float]], *, title: str, unit: str) -> 
 
 
 def nice_top(highest: float) -> float:
-    """Return the top of an axis: 1, 2, 4, 6 or 10 times a power of ten, at least 4."""
+    """Return the top of an axis: 1, 2, 4, 6, 8 or 12 times a power of ten, at least 4."""
     if highest <= 4:
         return 4
     power = 10 ** math.floor(math.log10(highest))
-    return next(float(step * power) for step in (1, 2, 4, 6, 10) if step * power >= highest)
+    return next(float(step * power) for step in (1, 2, 4, 6, 8, 12) if step * power >= highest * 1.05)
 
 
 def _runs(points: Sequence[tuple[int, float]]) -> list[list[tuple[int, float]]]:

@@ -26,8 +26,21 @@ MOST_CURSOR: Final = 100
 """Partitions that a link to continue may name."""
 NEWEST_SCANNED: Final = 20_000
 """Offsets before the ends, of all partitions together, among which the newest matching records are looked for."""
-FIELDS: Final = tuple(
-    ["topic", "partition", "from", "offset", "time", "at", "limit", "key", "find", "jsonpath", "keys", "values", "schema", "uncommitted"]
+FIELDS: Final = (
+    "topic",
+    "partition",
+    "from",
+    "offset",
+    "time",
+    "at",
+    "limit",
+    "key",
+    "find",
+    "jsonpath",
+    "keys",
+    "values",
+    "schema",
+    "uncommitted",
 )
 _FAR: Final = 2**62
 
