@@ -127,9 +127,39 @@ async def test_an_operator_s_changes_are_audited_even_if_they_fail() -> None:
     assert answer.status_code == 400
     (line,) = lines
     assert (line["operation"], line["resource_type"], line["resource"]) == ("DELETE", "TOPIC", "orders")
+    assert "details" not in line
     assert (line["principal"], line["status"], line["request"]) == ("User:alice", 400, "POST /topic/delete")
     await shell.starlette.state.access.close()
     await shell.starlette.state.console.clusters.close()
+
+
+async def test_a_password_is_not_in_the_audit_log() -> None:
+    shell = with_users()
+    browser = Browser(shell)  # type: ignore[arg-type]
+    await browser.sign_in("alice", "alice's")
+    (session,) = shell.starlette.state.access.sessions._sessions.values()
+    secrets = {"password": "swordfish", "value": "swordfish", "key": "swordfish", "headers": "swordfish"}
+    form = {
+        "csrf_token": session.csrf_token,
+        "name": "bob",
+        "mechanism": "NONE",
+        "setting": "ssl.key.password",
+        **secrets,
+    }
+    with audit_lines() as lines:
+        for path in ("/users/set", "/topic/alter", "/messages/produce"):
+            assert (await browser.post(path, data=form, headers=browser.from_here)).status_code >= 400
+    assert [line["resource"] for line in lines] == ["bob", "bob", ""]
+    assert lines[0]["details"] == {"mechanism": "NONE"}
+    assert lines[1]["details"] == {"setting": "ssl.key.password"}
+    assert not any("swordfish" in str(line) for line in lines)
+    await shell.starlette.state.console.clusters.close()
+
+
+def test_no_detail_is_a_secret() -> None:
+    for path, audited in AUDITED.items():
+        assert not {"password", "key", "headers", "csrf_token", "typed", "settings"} & set(audited.details)
+        assert "value" not in audited.details or path == "/quotas/set"
 
 
 def test_settings_of_tests_name_a_cluster_that_is_not_there() -> None:

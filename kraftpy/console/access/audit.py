@@ -8,16 +8,16 @@ A change names what it changes:
 
     changes(request, Operation.DELETE, ResourceType.TOPIC, "orders")
 
-Without that, the line has no operation, and the names in the form, but never its values: some of them are passwords.
+Without that, the line has no operation. Details are those fields of a form that are named: others may be passwords.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -42,12 +42,19 @@ class Change:
     operation: Operation
     resource_type: ResourceType
     resource: str
+    details: Mapping[str, str]
 
 
-def changes(request: Request, operation: Operation, resource_type: ResourceType, resource: str) -> None:
-    """Tell the audit log what a request changes. Call it before the change is tried."""
+def changes(
+    request: Request,
+    operation: Operation,
+    resource_type: ResourceType,
+    resource: str,
+    details: Mapping[str, str] | None = None,
+) -> None:
+    """Tell the audit log what a request changes, and what else to show. Call it before the change is tried."""
     told: list[Change] = getattr(request.state, _ATTRIBUTE, [])
-    told.append(Change(operation, resource_type, resource))
+    told.append(Change(operation, resource_type, resource, details or {}))
     setattr(request.state, _ATTRIBUTE, told)
 
 
@@ -63,12 +70,12 @@ class Audit:
         """Write the lines of a change that was answered with a status; a `reason` says why the console refused it."""
         told: list[Change] = getattr(request.state, _ATTRIBUTE, [])
         for number, each in enumerate(told[:MOST_RESOURCES], 1):
-            self._write(
-                request, user, status, reason, each.operation.name, each.resource_type.name, each.resource,
-                is_truncated=number == MOST_RESOURCES,
-            )  # fmt: skip
+            line = _line(request, user, status, reason, each.operation.name, each.resource_type.name, each.resource)
+            if each.details:
+                line["details"] = {name: shortened(value) for name, value in each.details.items()}
+            _write(line, is_truncated=number == MOST_RESOURCES)
         if not told:
-            self._write(request, user, status, reason, None, None, None)
+            _write(_line(request, user, status, reason))
 
     def sign_in(self, request: Request, user: User, status: int, reason: str | None = None) -> None:
         """Write the line of a sign-in; a `reason` says why it was refused."""
@@ -79,46 +86,42 @@ class Audit:
             self._refused += 1
             if self._refused > REFUSED_SIGN_IN_LINES:
                 return
-        self._write(
-            request, user, status, reason, "SIGN_IN", None, None,
-            is_truncated=reason is not None and self._refused == REFUSED_SIGN_IN_LINES,
-        )  # fmt: skip
+        is_last = reason is not None and self._refused == REFUSED_SIGN_IN_LINES
+        _write(_line(request, user, status, reason, "SIGN_IN"), is_truncated=is_last)
 
     def sign_out(self, request: Request, user: User) -> None:
         """Write the line of a sign-out."""
-        self._write(request, user, 303, None, "SIGN_OUT", None, None)
+        _write(_line(request, user, 303, None, "SIGN_OUT"))
 
-    def _write(
-        self,
-        request: Request,
-        user: User,
-        status: int,
-        reason: str | None,
-        operation: str | None,
-        resource_type: str | None,
-        resource: str | None,
-        *,
-        is_truncated: bool = False,
-    ) -> None:
-        line: dict[str, str | int | bool | None] = {
-            "decision": "ALLOWED" if reason is None and status not in (401, 403) else "DENIED",
-            "principal": shortened(str(user.principal)),
-            "host": address_of(request),
-            "listener": "console",
-            "operation": operation,
-            "resource_type": resource_type,
-            "resource": shortened(resource),
-            "request": shortened(f"{request.method} {request.scope['path']}"),
-            "client_id": "kraftpy-console",
-            "proof": user.proof.value,
-            "role": user.role.value,
-            "status": status,
-        }
-        if reason is not None:
-            line["reason"] = reason
-        if is_truncated:
-            line["is_truncated"] = True
-        audit.info("%s", json.dumps(line))
+
+def _line(
+    request: Request,
+    user: User,
+    status: int,
+    reason: str | None,
+    operation: str | None = None,
+    resource_type: str | None = None,
+    resource: str | None = None,
+) -> dict[str, Any]:
+    line = {
+        "decision": "ALLOWED" if reason is None and status not in (401, 403) else "DENIED",
+        "principal": shortened(str(user.principal)),
+        "host": address_of(request),
+        "listener": "console",
+        "operation": operation,
+        "resource_type": resource_type,
+        "resource": shortened(resource),
+        "request": shortened(f"{request.method} {request.scope['path']}"),
+        "client_id": "kraftpy-console",
+        "proof": user.proof.value,
+        "role": user.role.value,
+        "status": status,
+    }
+    return line if reason is None else {**line, "reason": reason}
+
+
+def _write(line: Mapping[str, Any], *, is_truncated: bool = False) -> None:
+    audit.info("%s", json.dumps({**line, "is_truncated": True} if is_truncated else line))
 
 
 def address_of(request: Request) -> str:
