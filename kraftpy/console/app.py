@@ -1,9 +1,9 @@
 """The console as an ASGI application: its routes, what they share, and how failures are shown.
 
-    app = console_app(Cluster(options), allows_changes=True)
+    app = console_app(Cluster(options), access=AccessSettings())
 
-`access`, if given, is installed last: it signs people in, and may refuse a request before a page sees it. Every answer
-carries the headers of `HEADERS`: a browser loads nothing from elsewhere, and runs no script but ours.
+`access` says who may see and change what (`kraftpy.console.access`): requests are refused before a page sees them.
+Every answer has its headers: a browser loads nothing from elsewhere, and runs no script but ours.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kraftpy.client.connection import UnsupportedVersion
+from kraftpy.console.access import AccessSettings, install
+from kraftpy.console.access.answers import plain_page
+from kraftpy.console.audited import tell_audit
 from kraftpy.console.cluster import Cluster
 from kraftpy.console.console import Console, console_of
 from kraftpy.console.forms import Refused
@@ -41,15 +42,6 @@ from kraftpy.console.pages import (
 from kraftpy.console.routing import OPERATOR, Change, Page
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
-HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 ROUTES: Final[tuple[Page | Change, ...]] = (
     Page("/", overview.overview),
     Page("/brokers", brokers.brokers),
@@ -106,40 +98,41 @@ _STATUS: Final = {
 }
 """Statuses of the cluster's refusals; all others are the request's fault: 400."""
 
-Install = Callable[[Starlette], None]
-
 
 def console_app(
     cluster: Cluster,
     *,
-    allows_changes: bool = False,
-    access: Install | None = None,
+    access: AccessSettings | None = None,
     sample_seconds: float = SAMPLE_SECONDS,
+    **replaced: Any,
 ) -> Starlette:
-    """Return the application. It connects to the cluster when it starts, and takes a sample every so many seconds."""
+    """Return the application. It connects to the cluster when it starts, and takes a sample every so many seconds.
+
+    By default, everyone on this machine may look. `replaced` are parts of the access control, for tests.
+    """
     history = History(cluster, sample_seconds)
-    console = Console(cluster, history, allows_changes=allows_changes)
+    console = Console(cluster, history)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with cluster, history.running():
             yield
+            await guarding.close()
+            await console.clusters.close()
 
     app = Starlette(
         routes=_routes(),
         lifespan=lifespan,
-        middleware=[Middleware(_WithHeaders)],
         exception_handlers={
             Refused: _refused,
             KafkaError: _kafka_error,
             HTTPException: _http_error,
             TimeoutError: _timeout,
-            Exception: _bug,
         },
     )
     app.state.console = console
-    if access is not None:
-        access(app)
+    guarding = install(app, AccessSettings() if access is None else access, **replaced)
+    guarding.ended.append(console.clusters.leave)
     return app
 
 
@@ -155,8 +148,11 @@ def _guarded(page: Page | Change) -> Callable[[Request], Any]:
 
     async def endpoint(request: Request) -> Response:
         console = console_of(request)
+        await console.clusters.enter(request)
         if page.role == OPERATOR and not console.may_change(request):
             raise Refused("this console is read-only for you: nothing was changed", 403)
+        if isinstance(page, Change):
+            await tell_audit(request, page.path)
         try:
             return await page.endpoint(request)
         finally:
@@ -168,6 +164,8 @@ def _guarded(page: Page | Change) -> Callable[[Request], Any]:
 
 
 def _failure(request: Request, status: int, title: str, text: str) -> Response:
+    if not hasattr(request.state, "user"):  # a stranger, who is not told which cluster it is
+        return plain_page(status, title, text)
     return console_of(request).render(request, "failure.html", status, title=title, text=text)
 
 
@@ -189,32 +187,6 @@ async def _timeout(request: Request, error: Exception) -> Response:
     return _failure(request, 503, "The cluster does not answer", "no answer came in time")
 
 
-async def _bug(request: Request, error: Exception) -> Response:
-    return _failure(request, 500, "The console failed", "what happened is in the console's log")
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _failure(request, error.status_code, "Not found" if error.status_code == 404 else "Not done", error.detail)
-
-
-class _WithHeaders:
-    """Adds the headers to every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers: list[tuple[bytes, bytes]] = list(message.get("headers", []))
-                present = {name.lower() for name, _ in headers}
-                headers += [
-                    (name.lower().encode(), value.encode())
-                    for name, value in HEADERS.items()
-                    if name.lower().encode() not in present
-                ]
-                message["headers"] = headers
-            await send(message)
-
-        await self._app(scope, receive, send_with)

@@ -1,7 +1,8 @@
-"""What all pages share: the cluster, its history, the templates, and whether a change is allowed."""
+"""What all pages share: the cluster, its history, and the templates."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -9,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kraftpy import __version__
+from kraftpy.console.access import User
 from kraftpy.console.cluster import Cluster
+from kraftpy.console.clusters import Clusters
 from kraftpy.console.history import History
-from kraftpy.console.reading import Reader
+from kraftpy.console.reading import MOST_READS, Reader
 from kraftpy.console.rendering import environment
-from kraftpy.console.routing import OPERATOR
 
 MENU: Final = (
     ("/", "Overview"),
@@ -47,19 +49,28 @@ DONE: Final = {
 
 
 class Console:
-    """What all pages share: the cluster, its history, the templates, and whether changes are allowed."""
+    """What all pages share: the cluster, its history, and the templates."""
 
-    def __init__(self, cluster: Cluster, history: History, *, allows_changes: bool) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, history: History) -> None:
+        self.clusters = Clusters(cluster)
         self.history = history
-        self.allows_changes = allows_changes
-        self.reader = Reader(cluster.options)
+        self._reads = asyncio.Semaphore(MOST_READS)
         self.templates = environment()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster as the user of the current request may see and change it."""
+        return self.clusters.current
+
+    @property
+    def reader(self) -> Reader:
+        """What reads records as the user of the current request."""
+        return Reader(self.cluster.options, self._reads)
 
     def may_change(self, request: Request) -> bool:
         """Return whether this request's user may change the cluster."""
-        user = getattr(request.state, "user", None)
-        return self.allows_changes if user is None else user.role == OPERATOR
+        user: User = request.state.user
+        return user.may_change
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """Return a page made of a template."""
@@ -68,7 +79,7 @@ class Console:
             path=request.url.path,
             params=dict(request.query_params),
             menu=MENU,
-            user=getattr(request.state, "user", None),
+            user=request.state.user,
             may_change=self.may_change(request),
             version=__version__,
             servers=self.cluster.servers,

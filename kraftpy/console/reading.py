@@ -146,10 +146,10 @@ class Filter:
 
 
 class Reader:
-    """Reads from one cluster. `options` are those of a client."""
+    """Reads from one cluster. `options` are those of a client; readers that share `reads` share the bound on reads."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._reads = asyncio.Semaphore(MOST_READS)
+    def __init__(self, options: Mapping[str, Any], reads: asyncio.Semaphore | None = None) -> None:
+        self._reads = asyncio.Semaphore(MOST_READS) if reads is None else reads
         self._options = {
             **options,
             "enable_auto_commit": False,

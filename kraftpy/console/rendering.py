@@ -11,7 +11,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+
+from kraftpy.console.access import csrf_field
 
 NOTHING: Final = "\u2013"
 """Shown for what is not known."""
@@ -31,13 +32,8 @@ def environment() -> Environment:
     made.filters.update(
         count=count, size=size, time=at_time, ago=ago, clock=clock, duration=duration, query=query, short=short
     )
-    made.globals.update(csrf_field=no_csrf_field)
+    made.globals.update(csrf_field=csrf_field)
     return made
-
-
-def no_csrf_field() -> Markup:
-    """Return nothing: the field that proves where a form comes from, if nobody is signed in."""
-    return Markup()
 
 
 def count(number: float | None) -> str:

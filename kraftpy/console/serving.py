@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -24,12 +25,14 @@ def open_socket(host: str, port: int) -> socket.socket:
     return opened
 
 
-def serve(app: ASGIApp, opened: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is called once requests are answered."""
+def serve(app: ASGIApp, opened: socket.socket, ready: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, over TLS if there is a context; `ready` is called once requests are answered."""
     settings: dict[str, Any] = {
         "log_level": "warning",
         "access_log": False,
         "server_header": False,
+        "proxy_headers": False,  # anyone could write them
+        "ssl_context_factory": None if tls is None else lambda config, default: tls,
         "timeout_graceful_shutdown": 2,
         "limit_concurrency": 200,
         "h11_max_incomplete_event_size": 65_536,

@@ -26,7 +26,11 @@ async def overview(request: Request) -> Response:
         quorum = await cluster.quorum()
     except KafkaError:  # an older cluster, or no right to see it
         quorum = None
-    groups = history.busiest("group", 1_000)
+    groups, written = history.busiest("group", 1_000), history.busiest("topic", 1_000)
+    if cluster is not console.clusters.own:  # the history is the console's: a user sees only what the ACLs allow
+        may_see = {info.name for info in topics}, {each.group_id for each in await cluster.groups()}
+        written = [row for row in written if row["topic"] in may_see[0]]
+        groups = [row for row in groups if row["group"] in may_see[1]]
     partitions = [each for info in topics for each in info.partitions]
     return console.render(
         request,
@@ -44,6 +48,6 @@ async def overview(request: Request) -> Response:
         rates=history.cluster,
         sample_error=history.last_error,
         plot=line_plot(history.written, title="Records written per second", unit="records/s"),
-        busiest=[row for row in history.busiest("topic", _MOST) if row["written_per_second"]],
+        busiest=[row for row in written[:_MOST] if row["written_per_second"]],
         lagging=[row for row in groups[:_MOST] if row["lag"]],
     )
