@@ -31,7 +31,8 @@ class Browser:
         self._token = ""
 
     async def get(self, path: str, **query: Any) -> str:
-        """Return a page's text: what a person reads, with one space between the words."""
+        """Return a page's text: what a person reads, with one space between the words. No kept answer is used."""
+        self.console.cluster.changed()
         params = {name: str(value) for name, value in query.items()}
         return self._seen(await self.client.get(path, params=params or None))
 
