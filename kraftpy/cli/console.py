@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,10 @@ _OWN = ("kraftpy.", "listener.name.console.")
 @click.option(
     "--allow-changes", is_flag=True, help="Let everyone on this machine change the cluster, without a sign-in."
 )
-def console(bootstrap: str, listen: str, allow_changes: bool) -> None:
+@click.option(
+    "--until-input-ends", is_flag=True, hidden=True, help="End with standard input, as a node's console does."
+)
+def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: bool) -> None:
     """Show a cluster's pages in a browser, until Ctrl-C.
 
     Works with any Kafka cluster; needs the extra `console`. Pages only show, unless --allow-changes is given, or
@@ -75,7 +79,8 @@ def console(bootstrap: str, listen: str, allow_changes: bool) -> None:
     shown = address._replace(port=opened.getsockname()[1])
     scheme = "http" if context is None else "https"
     app = console_app(Cluster(options), access=access.on_port(shown.port))
-    serve(app, opened, lambda: click.echo(f"the console is at {scheme}://{shown}/"), context)
+    ready = partial(click.echo, f"the console is at {scheme}://{shown}/")
+    serve(app, opened, ready, context, until_input_ends=until_input_ends)
 
 
 def _settings() -> ConsoleSettings:

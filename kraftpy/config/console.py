@@ -64,6 +64,8 @@ PREFIXES: Final = ("kraftpy.", "listener.name.console.")
 """The names in the file that are the console's, and not a client's."""
 LISTENER: Final = "CONSOLE"
 _HTTPS: Final = "https://"
+CONSOLE: Final = "kraftpy.console.listener"
+"""A node's setting: where its console listens."""
 
 
 class ConsoleSettings:

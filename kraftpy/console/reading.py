@@ -28,7 +28,8 @@ MOST_BYTES: Final = 64 << 20
 MOST_SECONDS: Final = 8.0
 MOST_READS: Final = 4
 _POLL_MS: Final = 250
-_POLL_RECORDS: Final = 500
+POLL_RECORDS: Final = 500
+"""Records that are looked at between two looks at the bounds."""
 _FETCH_BYTES: Final = 4 << 20
 _PARTITION_BYTES: Final = 512 << 10
 _RECORD_OVERHEAD: Final = 40
@@ -195,7 +196,8 @@ class Reader:
             for name in open_parts:
                 consumer.seek(name, wanted.begin[name])
             while open_parts and not found.stopped_by:
-                polled = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
+                most = min(POLL_RECORDS, wanted.most_scanned - found.scanned)
+                polled = await consumer.getmany(timeout_ms=_POLL_MS, max_records=most)
                 records: list[ConsumerRecord] = []
                 for name, part in polled.items():
                     records += [each for each in part if each.offset < wanted.end[name]]

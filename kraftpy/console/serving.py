@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
+
+_INPUT: Final = 0
+"""The descriptor of standard input."""
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -25,8 +29,18 @@ def open_socket(host: str, port: int) -> socket.socket:
     return opened
 
 
-def serve(app: ASGIApp, opened: socket.socket, ready: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
-    """Serve until SIGINT or SIGTERM, over TLS if there is a context; `ready` is called once requests are answered."""
+def serve(
+    app: ASGIApp,
+    opened: socket.socket,
+    ready: Callable[[], None],
+    tls: ssl.SSLContext | None = None,
+    *,
+    until_input_ends: bool = False,
+) -> None:
+    """Serve until SIGINT or SIGTERM, over TLS if there is a context; `ready` is called once requests are answered.
+
+    With `until_input_ends`, also the end of standard input ends it: it is a pipe from the process that started this.
+    """
     settings: dict[str, Any] = {
         "log_level": "warning",
         "access_log": False,
@@ -41,7 +55,7 @@ def serve(app: ASGIApp, opened: socket.socket, ready: Callable[[], None], tls: s
         "loop": "asyncio",
         "http": "h11",
     }
-    server = _Server(uvicorn.Config(app, **settings), ready)
+    server = _Server(uvicorn.Config(app, **settings), ready, until_input_ends)
     with opened:
         asyncio.run(server.serve(sockets=[opened]))
 
@@ -49,11 +63,20 @@ def serve(app: ASGIApp, opened: socket.socket, ready: Callable[[], None], tls: s
 class _Server(uvicorn.Server):
     """A server that says when it is ready."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], until_input_ends: bool) -> None:
         super().__init__(config)
         self._ready = ready
+        self._until_input_ends = until_input_ends
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._until_input_ends:
+            asyncio.get_running_loop().add_reader(_INPUT, self._read_input)
         await super().startup(sockets=sockets)
         if self.started:
             self._ready()
+
+    def _read_input(self) -> None:
+        """Throw away what comes; end with it."""
+        if not os.read(_INPUT, 1_024):
+            asyncio.get_running_loop().remove_reader(_INPUT)
+            self.should_exit = True

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
+from kraftpy.console.access import AccessSettings
 from kraftpy.console.app import console_app
 from kraftpy.console.cluster import Cluster
 from kraftpy.console.console import Console
@@ -27,14 +28,21 @@ class Browser:
         self.status = 0
         self.location = ""
         self.headers = httpx.Headers()
+        self._token = ""
 
     async def get(self, path: str, **query: Any) -> str:
-        """Return a page's text: what a person reads, with one space between the words."""
-        return self._seen(await self.client.get(path, params={name: str(value) for name, value in query.items()}))
+        """Return a page's text: what a person reads, with one space between the words. No kept answer is used."""
+        self.console.cluster.changed()
+        params = {name: str(value) for name, value in query.items()}
+        return self._seen(await self.client.get(path, params=params or None))
 
     async def post(self, path: str, **fields: Any) -> str:
         """Send a form; go on to the page that it leads to."""
-        response = await self.client.post(path, data={name: str(value) for name, value in fields.items()})
+        if not self._token:
+            found = re.search(r'name="csrf_token" value="([^"]+)"', (await self.client.get("/topics/new")).text)
+            self._token = html.unescape(found[1]) if found else "none"
+        data = {"csrf_token": self._token, **{name: str(value) for name, value in fields.items()}}
+        response = await self.client.post(path, data=data, headers={"Origin": str(self.client.base_url).rstrip("/")})
         text = self._seen(response)
         if response.status_code == 303:
             self.location = response.headers["location"]
@@ -56,8 +64,9 @@ def text_of(source: str) -> str:
 async def browsing(bootstrap: str, *, allows_changes: bool = True, **options: Any) -> AsyncIterator[Browser]:
     """Open a console. It takes no samples on its own: `browser.console.history.take()` does."""
     cluster = Cluster({"bootstrap_servers": bootstrap, **options})
-    app = console_app(cluster, allows_changes=allows_changes, sample_seconds=3_600)
+    access = AccessSettings(allow_changes=allows_changes)
+    app = console_app(cluster, access=access, sample_seconds=3_600)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://console") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield Browser(app, client)

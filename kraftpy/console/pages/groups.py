@@ -26,7 +26,7 @@ from kraftpy.types import TopicPartition
 _COLUMNS: Final = ("name", "kind", "state", "lag")
 EXPLAIN_SECONDS: Final = 6
 MOST_EXPLAIN_SECONDS: Final = 30
-_MOST_EXPLAINED: Final = 4
+MOST_EXPLAINED: Final = 4
 _explaining = 0
 
 
@@ -140,7 +140,7 @@ async def explain(request: Request) -> Response:
     query = dict(request.query_params)
     name = text_of(query, "id")
     seconds = number_of(query, "seconds", EXPLAIN_SECONDS, low=0, high=MOST_EXPLAIN_SECONDS)
-    if _explaining >= _MOST_EXPLAINED:
+    if _explaining >= MOST_EXPLAINED:
         raise Refused("other groups are being watched: try again in a moment", 503)
     _explaining += 1
     try:

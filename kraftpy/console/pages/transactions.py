@@ -49,7 +49,7 @@ async def transactions(request: Request) -> Response:
         "transactions.html",
         title="Transactions",
         opened=opened,
-        open_count=len(open_ids),
+        open_count=len(opened) + max(0, len(open_ids) - MOST_DESCRIBED),
         page=page_of(rows, query),
         states=states,
         state=state,
