@@ -30,8 +30,14 @@ async def test_strangers_see_nothing_but_the_sign_in_page() -> None:
         assert (answer.status_code, answer.headers["Location"]) == (303, destination)
     answer = await browser.post("/delete", data={"name": "a"}, headers=browser.from_here)
     assert (answer.status_code, answer.headers["Location"], app.deleted) == (303, "/sign-in", [])
-    part = await browser.get("/topic?name=a", headers={"HX-Request": "true"})
+    hx = {"HX-Request": "true", "HX-Current-URL": f"{browser.origin}/topic?name=a#x"}
+    part = await browser.get("/messages/tail?topic=a", headers=hx)
     assert (part.status_code, part.headers["HX-Redirect"]) == (401, "/sign-in?next=%2Ftopic%3Fname%3Da")
+    evil = {"HX-Request": "true", "HX-Current-URL": "https://evil.example//evil.example/"}
+    assert (await browser.get("/", headers=evil)).headers["HX-Redirect"] == "/sign-in"
+    for url in ("http://[", "x" * 5_000, "\\evil", ""):
+        evil = {"HX-Request": "true", "HX-Current-URL": url}
+        assert (await browser.get("/", headers=evil)).headers["HX-Redirect"] == "/sign-in"
     assert (await browser.get("/static/console.css")).status_code == 200
     assert (await browser.get("/static/../")).status_code != 200
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -67,7 +67,7 @@ class Guard:
             return
         user, token, cookie = self._who(request)
         if user is None:
-            path = safe_path(_asked(scope) if is_safe else None)
+            path = safe_path(_page_of(request) if is_safe else None)
             await go_to(request, with_destination(SIGN_IN, path))(scope, receive, send)
             return
         request.state.csrf_token = token
@@ -158,9 +158,15 @@ def _is_refresh(request: Request) -> bool:
     return request.headers.get("hx-request") == "true"
 
 
-def _asked(scope: Scope) -> str:
-    """Return the path and query of a request as the browser sent them."""
-    path, query = scope.get("raw_path") or b"", scope.get("query_string") or b""
+def _page_of(request: Request) -> str:
+    """Return the path and query of the page that a request is for, as the browser has them; a part has its page's."""
+    if _is_refresh(request):
+        try:
+            parts = urlsplit(request.headers.get("hx-current-url", ""))
+        except ValueError:
+            return ""
+        return parts.path + (f"?{parts.query}" if parts.query else "")
+    path, query = request.scope.get("raw_path") or b"", request.scope.get("query_string") or b""
     return (path + (b"?" + query if query else b"")).decode("latin-1")
 
 
