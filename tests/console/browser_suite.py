@@ -65,7 +65,8 @@ PAGES: dict[str, list[dict[str, str]]] = {
 """The queries with which each page is looked at."""
 PARTS = {"/messages/tail", "/messages/download", "/message/raw"}
 """Routes that are not pages: a part of one, and downloads."""
-OFFENCES = "window.offences = []; addEventListener('securitypolicyviolation', e => offences.push(e.violatedDirective + ' ' + e.blockedURI))"
+OFFENCES = """window.offences = [];
+addEventListener('securitypolicyviolation', e => offences.push(e.violatedDirective + ' ' + e.blockedURI))"""
 
 
 @dataclass
@@ -254,7 +255,8 @@ def test_another_site_can_neither_frame_nor_post(window: Windows, alice: Watched
 
 
 EVIL = """<!doctype html><iframe src="CONSOLE/"></iframe>
-<form method="post" action="CONSOLE/topic/delete"><input name="name" value="to-delete"><input name="typed" value="to-delete">
+<form method="post" action="CONSOLE/topic/delete">
+<input name="name" value="to-delete"><input name="typed" value="to-delete">
 <button>Win a prize</button></form>"""
 
 
@@ -319,7 +321,8 @@ FOCUS = """() => { const e = document.activeElement, s = getComputedStyle(e);
   if (e !== document.body && window.reached) reached.add(e);
   return {tag: e.tagName, text: (e.innerText || e.value || e.name || '').trim().slice(0, 60), id: e.id,
           outline: parseFloat(s.outlineWidth) > 0 && s.outlineStyle !== 'none', body: e === document.body} }"""
-FOCUSABLE = """() => [...document.querySelectorAll('a[href],button,input:not([type=hidden]),select,textarea,summary,[tabindex="0"]')]
+FOCUSABLE = """() => [...document.querySelectorAll(
+    'a[href],button,input:not([type=hidden]),select,textarea,summary,[tabindex="0"]')]
   .filter(e => e.checkVisibility() && !e.disabled && !e.closest('details:not([open]) > :not(summary)')).length"""
 
 

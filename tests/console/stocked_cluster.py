@@ -49,9 +49,7 @@ ACLS = (
 def stocked_cluster() -> Iterator[Cluster]:
     """Run the cluster; alice is its super user. Consumers and a producer stay active until the block ends."""
     with (
-        Cluster(
-            3, security="sasl_plaintext", users=USERS, acls=ACLS, settings=SETTINGS
-        ) as cluster,
+        Cluster(3, security="sasl_plaintext", users=USERS, acls=ACLS, settings=SETTINGS) as cluster,
         ExitStack() as active,
     ):
         options = cluster.client_options("alice")
