@@ -21,7 +21,7 @@ from typing import Final
 
 from kraftpy.broker.startup import StartupError, reason
 from kraftpy.config import BrokerConfig, ConfigError
-from kraftpy.config.console import CONSOLE, parse_console_listener
+from kraftpy.config.console_listener import CONSOLE, parse_console_listener
 from kraftpy.config.listeners import Listener, parse_protocol_map
 from kraftpy.config.sources import parse_properties
 from kraftpy.config.texts import text_of

@@ -56,7 +56,7 @@ def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: 
     from kraftpy.broker.security.certificate import Certificate
     from kraftpy.broker.startup import StartupError
     from kraftpy.config import ConfigError
-    from kraftpy.config.console import parse_console_listener
+    from kraftpy.config.console_listener import parse_console_listener
     from kraftpy.console.access.configuring import access_settings
     from kraftpy.console.cluster import Cluster
     from kraftpy.tls import TlsError

@@ -21,7 +21,7 @@ from kraftpy.config import listeners as listening
 from kraftpy.config import quorum
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.consistency import check_together
-from kraftpy.config.console import CONSOLE, parse_console_listener
+from kraftpy.config.console_listener import CONSOLE, parse_console_listener
 from kraftpy.config.listener_limits import limit_name, parse_limit
 from kraftpy.config.listeners import Listener
 from kraftpy.config.metrics import METRICS, parse_metrics_listener

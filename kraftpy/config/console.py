@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kraftpy.config.quorum import Address, parse_address
 from kraftpy.config.settings import ConfigError, Setting, nearest, parse_table
 
 if TYPE_CHECKING:
@@ -63,9 +62,6 @@ CONSOLE_SETTINGS: dict[str, Setting] = parse_table(CONSOLE_TABLE)
 PREFIXES: Final = ("kraftpy.", "listener.name.console.")
 """The names in the file that are the console's, and not a client's."""
 LISTENER: Final = "CONSOLE"
-_HTTPS: Final = "https://"
-CONSOLE: Final = "kraftpy.console.listener"
-"""A node's setting: where its console listens."""
 
 
 class ConsoleSettings:
@@ -117,17 +113,3 @@ def _is_tls(name: str) -> bool:
 
     plain = name.removeprefix("listener.name.console.")
     return plain != name and plain.startswith("ssl.") and plain in SECURITY_SETTINGS
-
-
-def parse_console_listener(setting: str, text: str) -> tuple[bool, Address]:
-    """Parse `host:port` or `https://host:port`; return whether it has TLS, and the address; port 0 picks any free one.
-
-    Raises ConfigError, which names the setting.
-    """
-    shown = text.strip()
-    has_tls = shown.startswith(_HTTPS)
-    place = shown.removeprefix(_HTTPS).removeprefix("http://").removesuffix("/")
-    host, colon, port = place.rpartition(":")
-    if colon and port == "0":
-        return has_tls, parse_address(setting, f"{host}:1")._replace(port=0)
-    return has_tls, parse_address(setting, place)

@@ -29,6 +29,7 @@ from kraftpy.console.console import Console, console_of
 from kraftpy.console.forms import Refused
 from kraftpy.console.history import SAMPLE_SECONDS, History
 from kraftpy.console.pages import (
+    audits,
     brokers,
     group_changes,
     groups,
@@ -80,6 +81,7 @@ ROUTES: Final[tuple[Page | Change, ...]] = (
     Change("/acls/delete", security.delete_acl),
     Page("/quotas", security.quotas),
     Change("/quotas/set", security.set_quota),
+    Page("/books", audits.books),
 )
 """Every page and change, with the role it needs."""
 _STATIC: Final = Path(__file__).parent / "static"

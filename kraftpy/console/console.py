@@ -27,6 +27,7 @@ MENU: Final = (
     ("/users", "Users"),
     ("/acls", "ACLs"),
     ("/quotas", "Quotas"),
+    ("/books", "Audit books"),
 )
 """The pages that every page links to."""
 DONE: Final = {

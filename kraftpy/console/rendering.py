@@ -75,8 +75,12 @@ def at_time(milliseconds: float | None) -> str:
 
 
 def clock(milliseconds: float) -> str:
-    """Return the local time of day: 14:03:20."""
-    return datetime.fromtimestamp(milliseconds / 1000).strftime("%H:%M:%S")
+    """Return the local time of day, 14:03:20, or the date of a time of another day."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000)
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds:.0f}"
+    return moment.strftime("%H:%M:%S" if moment.date() == datetime.now().date() else "%d %b %H:%M")
 
 
 def duration(milliseconds: float | None) -> str:

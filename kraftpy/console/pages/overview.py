@@ -8,12 +8,14 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kraftpy.client.admin.model import LogDir
 from kraftpy.console.console import console_of
 from kraftpy.console.plots import line_plot
 from kraftpy.console.problems import State, problems
 from kraftpy.protocol.errors import KafkaError
 
 _MOST: Final = 10
+_MOST_DISKS: Final = 20
 
 
 async def overview(request: Request) -> Response:
@@ -43,7 +45,8 @@ async def overview(request: Request) -> Response:
         replica_count=sum(len(each.replicas) for each in partitions),
         offline=sum(each.leader < 0 for each in partitions),
         under_replicated=sum(not set(each.in_sync_replicas).issuperset(each.replicas) for each in partitions),
-        log_dirs=log_dirs,
+        log_dirs=sorted(log_dirs, key=_fullness)[:_MOST_DISKS],
+        disk_count=len(log_dirs),
         problems=problems(State(cluster=description, topics=topics, log_dirs=log_dirs, quorum=quorum, groups=groups)),
         rates=history.cluster,
         sample_error=history.last_error,
@@ -51,3 +54,10 @@ async def overview(request: Request) -> Response:
         busiest=[row for row in written[:_MOST] if row["written_per_second"]],
         lagging=[row for row in groups[:_MOST] if row["lag"]],
     )
+
+
+def _fullness(directory: LogDir) -> tuple[float, int, str]:
+    """Return what sorts directories: offline ones first, then the fullest disks."""
+    is_known = directory.total_bytes > 0 and directory.usable_bytes >= 0
+    free = directory.usable_bytes / directory.total_bytes if is_known else 1.0
+    return (-1.0 if directory.error else round(free, 2)), directory.broker_id, directory.path
