@@ -28,7 +28,7 @@ from tests.console.stocked_cluster import USERS, stocked_cluster
 
 CHROMIUM = os.environ.get("KRAFTPY_CHROMIUM", "/usr/bin/chromium")
 BUILD = Path(__file__).parents[2] / "build"
-AXE = BUILD / "axe-core" / "package" / "axe.min.js"
+AXE = Path(os.environ.get("KRAFTPY_AXE", BUILD / "axe-core.min.js"))
 SHOTS = BUILD / "console"
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 LOOKS: dict[str, dict[str, Any]] = {
@@ -61,6 +61,7 @@ PAGES: dict[str, list[dict[str, str]]] = {
     "/users": [{}],
     "/acls": [{}],
     "/quotas": [{}],
+    "/books": [{"audit": "audit"}],
 }
 """The queries with which each page is looked at."""
 PARTS = {"/messages/tail", "/messages/download", "/message/raw"}
