@@ -53,18 +53,19 @@ def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: 
         raise Failure(f"the console needs the extra console (pip install 'kraftpy[console]'): {error}") from error
     from kraftpy.broker.log_lines import log_handler
     from kraftpy.broker.security.audit import open_audit_file
+    from kraftpy.broker.security.certificate import Certificate
     from kraftpy.broker.startup import StartupError
     from kraftpy.config import ConfigError
     from kraftpy.config.console_listener import parse_console_listener
     from kraftpy.console.access.configuring import access_settings
     from kraftpy.console.cluster import Cluster
-    from kraftpy.tls import TlsError, server_context
+    from kraftpy.tls import TlsError
 
     options = client_options(bootstrap)
     try:
         has_tls, address = parse_console_listener("--listen", listen)
         settings = _settings()
-        context = server_context(settings.tls()) if has_tls else None
+        certificate = Certificate("the console", settings.tls()) if has_tls else None
         access = access_settings(settings, options, address, is_tls=has_tls, allow_changes=allow_changes)
         open_audit_file(settings["kraftpy.audit.log.file"], settings["kraftpy.audit.log.max.bytes"])
     except (ConfigError, TlsError, StartupError) as error:
@@ -77,10 +78,10 @@ def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: 
         raise Failure(f"cannot listen on {address}: {error.strerror or error}") from error
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
     shown = address._replace(port=opened.getsockname()[1])
-    scheme = "http" if context is None else "https"
+    scheme = "http" if certificate is None else "https"
     app = console_app(Cluster(options), access=access.on_port(shown.port))
     ready = partial(click.echo, f"the console is at {scheme}://{shown}/")
-    serve(app, opened, ready, context, until_input_ends=until_input_ends)
+    serve(app, opened, ready, certificate, until_input_ends=until_input_ends)
 
 
 def _settings() -> ConsoleSettings:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from kraftpy.broker.security.certificate import Certificate
+from kraftpy.console.connections import IDLE_SECONDS, TimedProtocol, context_of, keep_renewing
 
 _INPUT: Final = 0
 """The descriptor of standard input."""
@@ -33,11 +35,11 @@ def serve(
     app: ASGIApp,
     opened: socket.socket,
     ready: Callable[[], None],
-    tls: ssl.SSLContext | None = None,
+    certificate: Certificate | None = None,
     *,
     until_input_ends: bool = False,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, over TLS if there is a context; `ready` is called once requests are answered.
+    """Serve until SIGINT or SIGTERM, over TLS if there is a certificate; `ready` is called once requests are answered.
 
     With `until_input_ends`, also the end of standard input ends it: it is a pipe from the process that started this.
     """
@@ -46,16 +48,17 @@ def serve(
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,  # anyone could write them
-        "ssl_context_factory": None if tls is None else lambda config, default: tls,
+        "ssl_context_factory": None if certificate is None else lambda config, default: context_of(certificate),
         "timeout_graceful_shutdown": 2,
         "limit_concurrency": 200,
         "h11_max_incomplete_event_size": 65_536,
         "ws": "none",
         "lifespan": "on",
         "loop": "asyncio",
-        "http": "h11",
+        "http": TimedProtocol,
+        "timeout_keep_alive": IDLE_SECONDS,
     }
-    server = _Server(uvicorn.Config(app, **settings), ready, until_input_ends)
+    server = _Server(uvicorn.Config(app, **settings), ready, certificate, until_input_ends)
     with opened:
         asyncio.run(server.serve(sockets=[opened]))
 
@@ -63,9 +66,17 @@ def serve(
 class _Server(uvicorn.Server):
     """A server that says when it is ready."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], until_input_ends: bool) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        certificate: Certificate | None,
+        until_input_ends: bool,
+    ) -> None:
         super().__init__(config)
         self._ready = ready
+        self._certificate = certificate
+        self._renewing: asyncio.Task[None] | None = None
         self._until_input_ends = until_input_ends
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -73,6 +84,8 @@ class _Server(uvicorn.Server):
             asyncio.get_running_loop().add_reader(_INPUT, self._read_input)
         await super().startup(sockets=sockets)
         if self.started:
+            if self._certificate is not None:
+                self._renewing = asyncio.create_task(keep_renewing(self._certificate), name="certificate")
             self._ready()
 
     def _read_input(self) -> None:

@@ -28,7 +28,7 @@ from tests.console.stocked_cluster import USERS, stocked_cluster
 
 CHROMIUM = os.environ.get("KRAFTPY_CHROMIUM", "/usr/bin/chromium")
 BUILD = Path(__file__).parents[2] / "build"
-AXE = BUILD / "axe-core" / "package" / "axe.min.js"
+AXE = Path(os.environ.get("KRAFTPY_AXE", BUILD / "axe-core.min.js"))
 SHOTS = BUILD / "console"
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 LOOKS: dict[str, dict[str, Any]] = {
@@ -61,11 +61,13 @@ PAGES: dict[str, list[dict[str, str]]] = {
     "/users": [{}],
     "/acls": [{}],
     "/quotas": [{}],
+    "/books": [{"audit": "audit"}],
 }
 """The queries with which each page is looked at."""
 PARTS = {"/messages/tail", "/messages/download", "/message/raw"}
 """Routes that are not pages: a part of one, and downloads."""
-OFFENCES = "window.offences = []; addEventListener('securitypolicyviolation', e => offences.push(e.violatedDirective + ' ' + e.blockedURI))"
+OFFENCES = """window.offences = [];
+addEventListener('securitypolicyviolation', e => offences.push(e.violatedDirective + ' ' + e.blockedURI))"""
 
 
 @dataclass
@@ -254,7 +256,8 @@ def test_another_site_can_neither_frame_nor_post(window: Windows, alice: Watched
 
 
 EVIL = """<!doctype html><iframe src="CONSOLE/"></iframe>
-<form method="post" action="CONSOLE/topic/delete"><input name="name" value="to-delete"><input name="typed" value="to-delete">
+<form method="post" action="CONSOLE/topic/delete">
+<input name="name" value="to-delete"><input name="typed" value="to-delete">
 <button>Win a prize</button></form>"""
 
 
@@ -319,7 +322,8 @@ FOCUS = """() => { const e = document.activeElement, s = getComputedStyle(e);
   if (e !== document.body && window.reached) reached.add(e);
   return {tag: e.tagName, text: (e.innerText || e.value || e.name || '').trim().slice(0, 60), id: e.id,
           outline: parseFloat(s.outlineWidth) > 0 && s.outlineStyle !== 'none', body: e === document.body} }"""
-FOCUSABLE = """() => [...document.querySelectorAll('a[href],button,input:not([type=hidden]),select,textarea,summary,[tabindex="0"]')]
+FOCUSABLE = """() => [...document.querySelectorAll(
+    'a[href],button,input:not([type=hidden]),select,textarea,summary,[tabindex="0"]')]
   .filter(e => e.checkVisibility() && !e.disabled && !e.closest('details:not([open]) > :not(summary)')).length"""
 
 

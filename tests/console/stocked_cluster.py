@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from kraftpy.audit.counts import Tally
 from kraftpy.client import (
     AclBinding,
     AclOperation,
@@ -30,7 +31,7 @@ SETTINGS = {
     "super.users": "User:alice",
     "transaction.partition.verification.enable": "false",  # so that a transaction can hang
 }
-DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 
 
 def binding(user: str, operation: AclOperation, resource: AclResource, name: str) -> AclBinding:
@@ -49,15 +50,16 @@ ACLS = (
 def stocked_cluster() -> Iterator[Cluster]:
     """Run the cluster; alice is its super user. Consumers and a producer stay active until the block ends."""
     with (
-        Cluster(
-            3, security="sasl_plaintext", users=USERS, acls=ACLS, settings=SETTINGS
-        ) as cluster,
+        Cluster(3, security="sasl_plaintext", users=USERS, acls=ACLS, settings=SETTINGS) as cluster,
         ExitStack() as active,
     ):
         options = cluster.client_options("alice")
         with BlockingAdmin(**options) as admin:
             admin.create_topics(
-                [NewTopic(name="orders", num_partitions=6), NewTopic(name="payments"), NewTopic(name="to-delete")]
+                [
+                    NewTopic(name="orders", num_partitions=6),
+                    *(NewTopic(name=name) for name in ("payments", "to-delete", "audit")),
+                ]
             )
             admin.alter_client_quotas({"user": "vera"}, {"consumer_byte_rate": 1_048_576.0})
         with BlockingProducer(**options) as producer:
@@ -68,6 +70,10 @@ def stocked_cluster() -> Iterator[Cluster]:
                     "total": number * 1.5,
                 }
                 producer.send("orders", json.dumps(order).encode(), key=f"customer-{number % 7}".encode())
+            for hour, lost in enumerate((0, 0, 7, 0)):
+                for tier, count in (("producer", 1_000), ("log", 1_000 - lost)):
+                    each = _tally(tier, hour, count)
+                    producer.send("audit", each.value(), key=each.key())
         _commit_some(cluster)
         _leave_hanging(cluster)
         active.enter_context(_reading(cluster))
@@ -80,6 +86,15 @@ def stocked_cluster() -> Iterator[Cluster]:
             yield cluster
         finally:
             transactional.abort_transaction()
+
+
+def _tally(tier: str, hour: int, count: int) -> Tally:
+    """What a tier has counted in an hour of this day."""
+    now_ms = time.time_ns() // 1_000_000
+    start_ms = now_ms - now_ms % HOUR_MS - (6 - hour) * HOUR_MS
+    return Tally(
+        tier=tier, source="s", topic="orders", window_ms=HOUR_MS, start_ms=start_ms, count=count, counted_at_ms=now_ms
+    )
 
 
 def _commit_some(cluster: Cluster) -> None:
@@ -99,7 +114,7 @@ def _leave_hanging(cluster: Cluster) -> None:
     with BlockingAdmin(**cluster.client_options("alice")) as admin:
         (info,) = admin.describe_topics(["payments"])
     leader = info.partitions[0].leader
-    long_ago = time.time_ns() // 1_000_000 - DAY_MS
+    long_ago = time.time_ns() // 1_000_000 - 24 * HOUR_MS
     batch = encode_batch(
         [(long_ago, None, b"hangs", ())], producer_id=999_999, producer_epoch=3, base_sequence=0, is_transactional=True
     )
