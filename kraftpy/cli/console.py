@@ -36,7 +36,7 @@ _OWN = ("kraftpy.", "listener.name.console.")
 @click.option(
     "--until-input-ends", is_flag=True, hidden=True, help="End with standard input, as a node's console does."
 )
-def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: bool) -> None:
+def console(bootstrap: str, listen: str, allow_changes: bool, runs: Path | None, until_input_ends: bool) -> None:
     """Show a cluster's pages in a browser, until Ctrl-C.
 
     Works with any Kafka cluster; needs the extra `console`. Pages only show, unless --allow-changes is given, or
@@ -79,7 +79,7 @@ def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: 
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
     shown = address._replace(port=opened.getsockname()[1])
     scheme = "http" if certificate is None else "https"
-    app = console_app(Cluster(options), access=access.on_port(shown.port))
+    app = console_app(Cluster(options), access=access.on_port(shown.port), runs=runs)
     ready = partial(click.echo, f"the console is at {scheme}://{shown}/")
     serve(app, opened, ready, certificate, until_input_ends=until_input_ends)
 
