@@ -34,6 +34,12 @@ _OWN = ("kraftpy.", "listener.name.console.")
     "--allow-changes", is_flag=True, help="Let everyone on this machine change the cluster, without a sign-in."
 )
 @click.option(
+    "--chaos-runs",
+    "runs",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Directory with chaos runs whose reports are shown.",
+)
+@click.option(
     "--until-input-ends", is_flag=True, hidden=True, help="End with standard input, as a node's console does."
 )
 def console(bootstrap: str, listen: str, allow_changes: bool, runs: Path | None, until_input_ends: bool) -> None:
