@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,14 +111,15 @@ def console_app(
     access: AccessSettings | None = None,
     sample_seconds: float = SAMPLE_SECONDS,
     runs: Path | None = None,
+    endpoints: Sequence[str] = (),
     **replaced: Any,
 ) -> Starlette:
     """Return the application. It connects to the cluster when it starts, and takes a sample every so many seconds.
 
-    By default, everyone on this machine may look. `runs` is a directory with chaos runs to show. `replaced` are parts
-    of the access control, for tests.
+    By default, everyone on this machine may look. `runs` is a directory with chaos runs to show, `endpoints` are
+    metrics endpoints of brokers. `replaced` are parts of the access control, for tests.
     """
-    history = History(cluster, sample_seconds)
+    history = History(cluster, sample_seconds, endpoints)
     console = Console(cluster, history, runs)
 
     @contextlib.asynccontextmanager
