@@ -8,6 +8,7 @@ Every answer has its headers: a browser loads nothing from elsewhere, and runs n
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -118,7 +119,9 @@ def console_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with cluster, history.running():
+            warming = asyncio.create_task(console.warm_up(), name="console warm-up")
             yield
+            warming.cancel()
             await guarding.close()
             await console.clusters.close()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -40,6 +40,8 @@ SOON_SECONDS: Final = 3.0
 """One broker of several may take this long to answer."""
 PATIENCE_MS: Final = 10_000
 MOST_ANSWERS: Final = 256
+FEW_TOPICS: Final = 20
+"""Topics that are described one by one rather than all that there are."""
 SHARE: Final = "share"
 """The type of a share group."""
 
@@ -146,8 +148,9 @@ class Cluster:
         """Return the first offset and the end of each partition of a topic."""
 
         async def ask() -> dict[int, Extent]:
-            ends = await self._offsets(info.partitions, OffsetSpec.LATEST)
-            firsts = await self._offsets(info.partitions, OffsetSpec.EARLIEST)
+            ends, firsts = await asyncio.gather(
+                self._offsets(info.partitions, OffsetSpec.LATEST), self._offsets(info.partitions, OffsetSpec.EARLIEST)
+            )
             return {
                 each.partition: Extent(first=firsts.get(each.topic_partition), end=ends.get(each.topic_partition))
                 for each in info.partitions
@@ -155,13 +158,21 @@ class Cluster:
 
         return await self._answers.get(("extents", info.name), FRESH_SECONDS, ask)
 
-    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the ends of those partitions whose leader answers."""
+    async def places(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent]:
+        """Return the first offset and the end of partitions; of those that do not exist or do not answer, none."""
+        names = sorted({partition.topic for partition in partitions})
+        if len(names) > FEW_TOPICS:
+            infos: Iterable[TopicInfo | None] = await self.topics()
+        else:
+            infos = await asyncio.gather(*(or_none(self.topic(name)) for name in names))
         wanted = set(partitions)
-        return await self._offsets(
-            [each for info in await self.topics() for each in info.partitions if each.topic_partition in wanted],
-            OffsetSpec.LATEST,
+        found = [
+            each for info in infos if info is not None for each in info.partitions if each.topic_partition in wanted
+        ]
+        ends, firsts = await asyncio.gather(
+            self._offsets(found, OffsetSpec.LATEST), self._offsets(found, OffsetSpec.EARLIEST)
         )
+        return {name: Extent(first=firsts.get(name), end=end) for name, end in ends.items()}
 
     async def _offsets(self, partitions: Iterable[PartitionInfo], at: int) -> dict[TopicPartition, int]:
         """Ask each leader for offsets; partitions whose leader does not answer soon are left out."""

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kraftpy import __version__
 from kraftpy.console.access import User
-from kraftpy.console.cluster import Cluster
+from kraftpy.console.cluster import Cluster, or_none
 from kraftpy.console.clusters import Clusters
 from kraftpy.console.history import History
 from kraftpy.console.reading import MOST_READS, Reader
@@ -67,6 +67,14 @@ class Console:
     def reader(self) -> Reader:
         """What reads records as the user of the current request."""
         return Reader(self.cluster.options, self._reads)
+
+    async def warm_up(self) -> None:
+        """Prepare what the first page needs: its template, connections to the brokers, and the answers it shows."""
+        own = self.clusters.own
+        await asyncio.gather(
+            asyncio.to_thread(self.templates.get_template, "overview.html"),
+            *(or_none(asked) for asked in (own.description(), own.topics(), own.log_dirs(), own.quorum())),
+        )
 
     def may_change(self, request: Request) -> bool:
         """Return whether this request's user may change the cluster."""

@@ -21,6 +21,8 @@ from kraftpy.protocol.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS: Final = 5.0
+FIRST_SECONDS: Final = 1.0
+"""The first sample gives way to the first page."""
 MOST_POINTS: Final = 360
 MOST_SHARE_GROUPS: Final = 50
 
@@ -57,6 +59,7 @@ class History:
                 await task
 
     async def _run(self) -> None:
+        await asyncio.sleep(min(FIRST_SECONDS, self.seconds))
         while True:
             try:
                 await self.take()

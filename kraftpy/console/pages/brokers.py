@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.requests import Request
@@ -35,7 +37,7 @@ async def brokers(request: Request) -> Response:
         "brokers.html",
         title="Brokers",
         cluster=description,
-        brokers=[_row(node, topics, log_dirs) for node in sorted(description.nodes, key=lambda node: node.node_id)],
+        brokers=page_of(_rows(description.nodes, topics, log_dirs), dict(request.query_params)),
         quorum=quorum,
         replicas=[] if quorum is None else _quorum_rows(quorum),
         features=[
@@ -51,23 +53,32 @@ async def brokers(request: Request) -> Response:
     )
 
 
-def _row(node: Node, topics: list[TopicInfo], log_dirs: list[LogDir]) -> dict[str, Any]:
-    replicas = led = lacking = 0
+def _rows(nodes: Iterable[Node], topics: list[TopicInfo], log_dirs: list[LogDir]) -> list[dict[str, Any]]:
+    """Return a row per broker, in one pass over all partitions."""
+    led: Counter[int] = Counter()
+    replicas: Counter[int] = Counter()
+    in_sync: Counter[int] = Counter()
     for info in topics:
         for each in info.partitions:
-            led += each.leader == node.node_id
-            if node.node_id in each.replicas:
-                replicas += 1
-                lacking += node.node_id not in each.in_sync_replicas
-    own = [each for each in log_dirs if each.broker_id == node.node_id]
-    return {
-        "node": node,
-        "replicas": replicas,
-        "led": led,
-        "lacking": lacking,
-        "dirs": len(own),
-        "size": sum(log.size_bytes for each in own for log in each.partitions.values()) if own else None,
-    }
+            led[each.leader] += 1
+            replicas.update(each.replicas)
+            in_sync.update(each.in_sync_replicas)
+    sizes: dict[int, int] = {}
+    for directory in log_dirs:
+        size = sum(log.size_bytes for log in directory.partitions.values())
+        sizes[directory.broker_id] = sizes.get(directory.broker_id, 0) + size
+    dirs = Counter(each.broker_id for each in log_dirs)
+    return [
+        {
+            "node": node,
+            "replicas": replicas[node.node_id],
+            "led": led[node.node_id],
+            "lacking": max(0, replicas[node.node_id] - in_sync[node.node_id]),
+            "dirs": dirs[node.node_id],
+            "size": sizes.get(node.node_id),
+        }
+        for node in sorted(nodes, key=lambda node: node.node_id)
+    ]
 
 
 def _quorum_rows(quorum: QuorumDescription) -> list[dict[str, Any]]:

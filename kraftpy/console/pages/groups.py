@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kraftpy.client.admin.model import GroupDescription
-from kraftpy.client.admin.reset_planning import partition_ends
 from kraftpy.client.model import ResourceType
 from kraftpy.console.cluster import SHARE, Cluster, or_none
 from kraftpy.console.console import console_of
@@ -112,25 +111,23 @@ async def offset_rows(cluster: Cluster, described: GroupDescription) -> list[dic
     else:
         at = {partition: each.offset for partition, each in (await cluster.admin.list_group_offsets(name)).items()}
     partitions = sorted(at.keys() | owners.keys())
-    ends = await or_none(partition_ends(cluster.admin, set(partitions))) or {}
+    places = await cluster.places(partitions)
 
-    def lag_of(partition: TopicPartition) -> int | None:
-        offset = at.get(partition)
-        if lags.get(partition) is not None or offset is None or partition not in ends:
-            return lags.get(partition)
-        return max(0, ends[partition].latest - offset)
-
-    return [
-        {
+    def row(partition: TopicPartition) -> dict[str, Any]:
+        offset, place = at.get(partition), places.get(partition)
+        lag = lags.get(partition)
+        if lag is None and offset is not None and place is not None and place.end is not None:
+            lag = max(0, place.end - offset)
+        return {
             "partition": partition,
-            "offset": at.get(partition),
-            "first": ends[partition].earliest if partition in ends else None,
-            "end": ends[partition].latest if partition in ends else None,
-            "lag": lag_of(partition),
+            "offset": offset,
+            "first": None if place is None else place.first,
+            "end": None if place is None else place.end,
+            "lag": lag,
             "owners": owners.get(partition, []),
         }
-        for partition in partitions
-    ]
+
+    return [row(partition) for partition in partitions]
 
 
 async def explain(request: Request) -> Response:
