@@ -77,7 +77,9 @@ def stocked_cluster() -> Iterator[Cluster]:
         _commit_some(cluster)
         _leave_hanging(cluster)
         active.enter_context(_reading(cluster))
-        transactional = active.enter_context(BlockingProducer(**options, transactional_id="payments-1"))
+        transactional = active.enter_context(
+            BlockingProducer(**options, transactional_id="payments-1", transaction_timeout_ms=900_000)
+        )
         transactional.init_transactions()
         transactional.begin_transaction()
         transactional.send("payments", b"not committed yet")
