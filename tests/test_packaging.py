@@ -101,6 +101,8 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
         "kraftpy/broker/metrics/": base | required["metrics"],
         "kraftpy/metrics/registry.py": base | required["metrics"],  # for a type checker
         "kraftpy/certificates.py": base | required["security"],
+        "kraftpy/console/decoding.py": base | required["avro"],
+        "kraftpy/console/": base | required["console"],
         "kraftpy/client/assertions.py": base | required["security"],
         "kraftpy/audit/plot.py": base | required["demo"],
         "kraftpy/kerberos.py": base | required["kerberos"],

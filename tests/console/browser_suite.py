@@ -10,26 +10,24 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Playwright, expect, sync_playwright
 
-from kraftpy.client import BlockingAdmin, TopicPartition
+from kraftpy.client import BlockingAdmin
 from kraftpy.console.app import ROUTES
 from kraftpy.console.routing import Change
 from kraftpy.testing import Cluster
+from tests.console.browser_changes import CHANGES, produce
+from tests.console.browser_window import OFFENCES, Watched
 from tests.console.served import Served, served
 from tests.console.stocked_cluster import USERS, stocked_cluster
 
 CHROMIUM = os.environ.get("KRAFTPY_CHROMIUM", "/usr/bin/chromium")
-BUILD = Path(__file__).parents[2] / "build"
-AXE = Path(os.environ.get("KRAFTPY_AXE", BUILD / "axe-core.min.js"))
-SHOTS = BUILD / "console"
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light", "viewport": WIDE},
@@ -66,69 +64,6 @@ PAGES: dict[str, list[dict[str, str]]] = {
 """The queries with which each page is looked at."""
 PARTS = {"/messages/tail", "/messages/download", "/message/raw"}
 """Routes that are not pages: a part of one, and downloads."""
-OFFENCES = """window.offences = [];
-addEventListener('securitypolicyviolation', e => offences.push(e.violatedDirective + ' ' + e.blockedURI))"""
-
-
-@dataclass
-class Watched:
-    """A browser's window, and what went wrong in it."""
-
-    page: Page
-    url: str
-    foreign: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    posted: set[str] = field(default_factory=set)
-
-    def watch(self) -> None:
-        self.page.on("request", self._requested)
-        self.page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-
-    def _requested(self, request: Any) -> None:
-        if not request.url.startswith(f"{self.url}/"):
-            self.foreign.append(request.url)
-        if request.method == "POST":
-            self.posted.add(urlsplit(request.url).path)
-
-    def open(self, path: str, query: Mapping[str, str] | None = None, status: int = 200) -> None:
-        address = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
-        answer = self.page.goto(address)
-        assert answer is not None
-        assert answer.status == status, (address, answer.status, self.page.inner_text("main"))
-
-    def check(self) -> None:
-        """Check that nothing was blocked, reported, or asked elsewhere since the last check."""
-        said = [each for each in self.said if "Failed to load resource" not in each]  # its status is a page's own
-        assert (self.page.evaluate("offences"), said, self.foreign) == ([], [], [])
-
-    def check_accessible(self) -> None:
-        """Check the page by axe-core, and that it is not wider than the window."""
-        self.page.evaluate(AXE.read_text())
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        bad = [
-            (each["id"], each["help"], [node["html"][:200] for node in each["nodes"]])
-            for each in found["violations"]
-            if each["impact"] in ("serious", "critical")
-        ]
-        assert bad == []
-        width = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-        assert width[0] <= width[1], f"the page is wider than the window: {width}"
-
-    def shoot(self, name: str, *, full: bool = True) -> None:
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SHOTS / f"{name}.png", full_page=full)
-
-    def sign_in(self, name: str, password: str) -> None:
-        self.page.goto(f"{self.url}/sign-in")
-        self.page.get_by_label("Name").fill(name)
-        self.page.get_by_label("Password").fill(password)
-        self.page.get_by_role("button", name="Sign in").click()
-
-    def done(self) -> None:
-        """Check that a change was made: the page says so."""
-        expect(self.page.locator(".done")).to_be_visible()
-        self.check()
 
 
 @pytest.fixture(scope="module")
@@ -427,7 +362,7 @@ def test_downloads(alice: Watched) -> None:
 
 def test_what_a_producer_sends_is_shown_as_text(alice: Watched) -> None:
     hostile = "<script>document.title='evil'</script><img src=x onerror=alert(1)>{{7*7}}"
-    _produce(alice, hostile)
+    produce(alice, hostile)
     for query in ({"topic": "orders", "from": "newest"}, {"topic": "orders", "from": "newest", "values": "text"}):
         alice.open("/messages", query)
         expect(alice.page.get_by_text("document.title").first).to_be_visible()
@@ -438,186 +373,6 @@ def test_what_a_producer_sends_is_shown_as_text(alice: Watched) -> None:
 
 
 # --- every change, while a node is killed -----------------------------------------------------------------------------
-
-
-def _produce(watched: Watched, value: str) -> None:
-    watched.open("/messages/new", {"topic": "orders"})
-    watched.page.get_by_label("Key", exact=True).fill("customer-1")
-    watched.page.get_by_label("Value", exact=True).fill(value)
-    watched.page.get_by_label("Headers").fill("trace: abc")
-    watched.page.get_by_role("button", name="Produce").click()
-    watched.done()
-
-
-def _create(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/topics")
-    watched.page.get_by_role("link", name="Create a topic").click()
-    watched.page.get_by_label("Name").fill("made here")
-    watched.page.get_by_role("button", name="Create").click()
-    expect(watched.page.get_by_role("alert")).to_contain_text("made here")
-    watched.check_accessible()
-    watched.page.get_by_label("Name").fill("made-here")
-    watched.page.get_by_label("Partitions").fill("2")
-    watched.page.get_by_label("Settings").fill("retention.ms=86400000")
-    watched.page.get_by_role("button", name="Create").click()
-    watched.done()
-    (info,) = admin.describe_topics(["made-here"])
-    assert len(info.partitions) == 2
-
-
-def _alter_topic(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/topic", {"name": "made-here"})
-    watched.page.get_by_role("link", name="Change retention.ms").click()
-    watched.page.get_by_label("Value").fill("3600000")
-    watched.page.get_by_role("button", name="Set").click()
-    watched.done()
-    expect(watched.page.locator("table.settings")).to_contain_text("3600000")
-
-
-def _add_partitions(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/topic", {"name": "made-here"})
-    watched.page.get_by_label("New total").fill("5")
-    watched.page.get_by_role("button", name="Add").click()
-    watched.done()
-    (info,) = admin.describe_topics(["made-here"])
-    assert len(info.partitions) == 5
-
-
-def _delete_topic(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/topic", {"name": "to-delete"})
-    watched.page.get_by_label("Type to-delete to delete").fill("to-del")
-    watched.page.get_by_role("button", name="Delete").click()
-    expect(watched.page.get_by_role("alert")).to_contain_text("nothing was deleted")
-    assert "to-delete" in admin.list_topics()
-    watched.open("/topic", {"name": "to-delete"})
-    watched.page.get_by_label("Type to-delete to delete").fill("to-delete")
-    watched.page.get_by_role("button", name="Delete").click()
-    watched.done()
-    assert "to-delete" not in admin.list_topics()
-
-
-def _produce_one(watched: Watched, admin: BlockingAdmin) -> None:
-    value = f"made at {time.time()}"
-    _produce(watched, value)
-    expect(watched.page.get_by_text(value).first).to_be_visible()
-
-
-def _alter_broker(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/broker", {"id": "default"})
-    watched.page.get_by_label("Setting", exact=True).fill("log.retention.ms")
-    watched.page.get_by_label("Value").fill("604800001")
-    watched.page.get_by_role("button", name="Set").click()
-    watched.done()
-    expect(watched.page.locator("table.settings")).to_contain_text("604800001")
-
-
-def _reset_group(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/group", {"id": "shipping"})
-    watched.page.get_by_label("To", exact=True).select_option(label="the beginning")
-    watched.page.get_by_role("button", name="Preview").click()
-    expect(watched.page.get_by_role("heading", level=1)).to_have_text("Reset offsets: preview")
-    watched.check_accessible()
-    watched.page.get_by_role("button", name="Reset these offsets").click()
-    watched.done()
-    offsets = admin.list_group_offsets("shipping")
-    assert {each.offset for each in offsets.values()} == {0}
-
-
-def _alter_group(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/group", {"id": "packing"})
-    watched.page.get_by_label("Setting", exact=True).fill("share.session.timeout.ms")
-    watched.page.get_by_label("Value").fill("46000")
-    watched.page.get_by_role("button", name="Set").click()
-    watched.done()
-    expect(watched.page.locator("table.settings")).to_contain_text("46000")
-
-
-def _delete_group(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/group", {"id": "shipping"})
-    watched.page.get_by_label("Type shipping to delete").fill("shipping")
-    watched.page.get_by_role("button", name="Delete").click()
-    watched.done()
-    assert "shipping" not in [each.group_id for each in admin.list_groups()]
-
-
-def _set_user(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/users")
-    watched.page.get_by_label("User", exact=True).fill("bob")
-    watched.page.locator("#password").fill("bob's password")
-    watched.page.get_by_role("button", name="Set").click()
-    watched.done()
-    assert set(admin.describe_scram_users(["bob"])["bob"]) == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
-
-
-def _delete_user(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/users")
-    row = watched.page.get_by_role("row").filter(has_text="bob")
-    row.get_by_label("Type bob to delete the user").fill("bob")
-    row.get_by_role("button", name="Delete").click()
-    watched.done()
-    assert "bob" not in admin.describe_scram_users()
-
-
-def _add_acl(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/acls")
-    watched.page.get_by_label("Principal", exact=True).fill("User:bob")
-    watched.page.get_by_label("Operation").select_option("READ")
-    watched.page.get_by_label("Resource", exact=True).select_option("TOPIC")
-    watched.page.get_by_label("Name", exact=True).fill("orders")
-    watched.page.get_by_role("button", name="Add").click()
-    watched.done()
-    assert "User:bob" in {each.principal for each in admin.describe_acls()}
-
-
-def _delete_acl(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/acls", {"find": "bob"})
-    watched.page.get_by_role("button", name="Delete the ACL of User:bob on orders").click()
-    watched.done()
-    assert "User:bob" not in {each.principal for each in admin.describe_acls()}
-
-
-def _set_quota(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/quotas")
-    watched.page.locator("input[name=user]").last.fill("bob")
-    watched.page.get_by_label("Quota", exact=True).select_option("producer_byte_rate")
-    watched.page.get_by_label("Value").fill("2048")
-    watched.page.get_by_role("button", name="Set").click()
-    watched.done()
-    assert {"user": "bob"} in [dict(each.entity) for each in admin.describe_client_quotas()]
-    row = watched.page.get_by_role("row").filter(has_text="bob")
-    row.get_by_role("button", name="Remove").click()
-    watched.done()
-    assert {"user": "bob"} not in [dict(each.entity) for each in admin.describe_client_quotas()]
-
-
-def _abort(watched: Watched, admin: BlockingAdmin) -> None:
-    watched.open("/transactions")
-    watched.page.get_by_label("Topic").fill("payments")
-    watched.page.get_by_role("button", name="Search").click()
-    watched.page.get_by_role("row").filter(has_text="999999").get_by_role("button", name="Abort").click()
-    watched.done()
-    (producers,) = admin.describe_producers([TopicPartition("payments", 0)]).values()
-    assert all(each.current_transaction_start_offset < 0 for each in producers if each.producer_id == 999_999)
-
-
-CHANGES: dict[str, Callable[[Watched, BlockingAdmin], None]] = {
-    "/topics/create": _create,
-    "/topic/alter": _alter_topic,
-    "/topic/partitions": _add_partitions,
-    "/topic/delete": _delete_topic,
-    "/messages/produce": _produce_one,
-    "/broker/alter": _alter_broker,
-    "/group/reset/apply": _reset_group,
-    "/group/alter": _alter_group,
-    "/group/delete": _delete_group,
-    "/users/set": _set_user,
-    "/users/delete": _delete_user,
-    "/acls/add": _add_acl,
-    "/acls/delete": _delete_acl,
-    "/quotas/set": _set_quota,
-    "/transactions/abort": _abort,
-}
-"""Every change by its path, in an order in which they work."""
 
 
 def test_every_change_while_a_node_is_killed(alice: Watched, admin: BlockingAdmin, cluster: Cluster) -> None:

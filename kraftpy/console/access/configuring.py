@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from kraftpy.config import ConfigError
@@ -50,6 +51,10 @@ def _operators(settings: ConsoleSettings) -> frozenset[Principal]:
 
 
 def _oidc(settings: ConsoleSettings) -> OidcSettings:
+    if find_spec("jwt") is None or find_spec("cryptography") is None:
+        raise ConfigError(
+            "kraftpy.console.sign.in has oidc, which needs the extra security (pip install 'kraftpy[security]')"
+        )
     for name in ("issuer", "client.id"):
         if not settings[f"oidc.{name}"]:
             raise ConfigError(f"kraftpy.console.oidc.{name} is not set, but kraftpy.console.sign.in has oidc")
