@@ -15,7 +15,7 @@ from kraftpy.console.access import User
 from kraftpy.console.cluster import Cluster, or_none
 from kraftpy.console.clusters import Clusters
 from kraftpy.console.history import History
-from kraftpy.console.reading import MOST_READS, Reader
+from kraftpy.console.reading import MOST_DOWNLOADS, MOST_READS, Reader
 from kraftpy.console.rendering import environment
 
 MENU: Final = (
@@ -61,6 +61,7 @@ class Console:
         self.clusters = Clusters(cluster)
         self.history = history
         self._reads = asyncio.Semaphore(MOST_READS)
+        self._downloads = asyncio.Semaphore(MOST_DOWNLOADS)
         self.templates = environment()
 
     @property
@@ -72,6 +73,11 @@ class Console:
     def reader(self) -> Reader:
         """What reads records as the user of the current request."""
         return Reader(self.cluster.options, self._reads)
+
+    @property
+    def downloader(self) -> Reader:
+        """What reads records for downloads, which take as long as a browser takes: pages do not wait for them."""
+        return Reader(self.cluster.options, self._downloads)
 
     async def warm_up(self) -> None:
         """Prepare what the first page needs: its template, connections to the brokers, and the answers it shows."""

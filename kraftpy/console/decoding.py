@@ -13,7 +13,7 @@ import base64
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgpack
@@ -53,6 +53,10 @@ class Decoded:
     def is_cut(self) -> bool:
         """True if the text is longer than what a list shows."""
         return len(self.text) > MOST_SHOWN
+
+    def cut(self) -> Decoded:
+        """Return what a list shows, without the document."""
+        return replace(self, text=self.text[: MOST_SHOWN + 1], document=_NO_DOCUMENT)
 
     @property
     def shown(self) -> str:

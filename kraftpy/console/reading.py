@@ -1,10 +1,11 @@
 """Reads records for a page: from some place on, filtered, and bounded in number, bytes and time.
 
-    found = await Reader(options).read(wanted, partitions, extents)
+    found = await Reader(options, asyncio.Semaphore(MOST_READS)).read(wanted)
 
 Bounds of one read: `Wanted.most` records found, `MOST_SCANNED` records and `MOST_BYTES` looked at, `MOST_SECONDS`. A
-read that reaches one of them says so, and where it can be continued. At most `MOST_READS` run at a time; others wait.
-Records of aborted transactions are shown only if `Wanted.is_uncommitted` asks for them. Filters run in a thread.
+read that reaches one of them says so, and where it can be continued. As many reads run at a time as the semaphore lets;
+others wait. Records of aborted transactions are found only if `Wanted.is_uncommitted` asks for them. Filters run in a
+thread.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MOST_SCANNED: Final = 200_000
 MOST_BYTES: Final = 64 << 20
 MOST_SECONDS: Final = 8.0
 MOST_READS: Final = 4
+MOST_DOWNLOADS: Final = 4
 _POLL_MS: Final = 250
 POLL_RECORDS: Final = 500
 """Records that are looked at between two looks at the bounds."""
@@ -54,6 +56,8 @@ class Wanted:
     keys: Decoder = field(default_factory=Decoder)
     values: Decoder = field(default_factory=Decoder)
     is_uncommitted: bool = False
+    is_whole: bool = False
+    """Keep all of a decoded value rather than what a list shows of it."""
     most_scanned: int = MOST_SCANNED
     most_bytes: int = MOST_BYTES
     most_seconds: float = MOST_SECONDS
@@ -128,7 +132,8 @@ class Filter:
             value = wanted.values.decode(record.value)
             if wanted.matches is not None and not (value.has_document and wanted.matches(value.document)):
                 continue
-            found.append(Shown(record=record, key=wanted.keys.decode(record.key), value=value))
+            key = wanted.keys.decode(record.key)
+            found.append(Shown(record=record, key=key, value=value) if wanted.is_whole else _cut(record, key, value))
         return found
 
     def _contains(self, record: ConsumerRecord) -> bool:
@@ -144,6 +149,11 @@ class Filter:
             self._text in decoder.decode(part).text.lower()
             for decoder, part in ((self._wanted.keys, record.key), (self._wanted.values, record.value))
         )
+
+
+def _cut(record: ConsumerRecord, key: Decoded, value: Decoded) -> Shown:
+    """Return a record without what no list shows: documents take many times the memory of their bytes."""
+    return Shown(record=record, key=key.cut(), value=value.cut())
 
 
 class Reader:

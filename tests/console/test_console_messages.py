@@ -230,6 +230,8 @@ async def test_a_read_stops_at_each_of_its_bounds(
         assert {each.record.offset * 3 + each.record.partition for each in (*found.records, *rest.records)} == set(
             range(30)
         )
+    found = await read(replace(everything, values=Decoder("json")))
+    assert not any(each.value.has_document for each in found.records)  # they take many times the memory of their bytes
     found = await read(replace(everything, newest=True, most=2))
     assert [each.record.offset for each in found.records] == [9, 9]
 

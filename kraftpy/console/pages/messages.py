@@ -19,7 +19,7 @@ from kraftpy.console.console import Console, after_change, console_of
 from kraftpy.console.decoding import FORMS, Decoder, hex_text
 from kraftpy.console.forms import Refused, number_of, read_form, text_of
 from kraftpy.console.pages.message_query import PLACES, Query, cursor_of, parse_query, places
-from kraftpy.console.reading import Found, Shown, Wanted
+from kraftpy.console.reading import Found, Reader, Shown, Wanted
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import TopicPartition
 
@@ -105,13 +105,14 @@ async def download(request: Request) -> Response:
     begin, end = await places(console.cluster, query, info)
     wanted = replace(query.wanted, begin=begin, end=end, most_seconds=DOWNLOAD_SECONDS)
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(query.topic, safe='')}.jsonl"}
-    lines = _newest_lines(console, wanted) if wanted.newest else _lines(console, wanted)
+    reader = console.downloader  # now: the answer is sent when nobody asks any more
+    lines = _newest_lines(reader, wanted) if wanted.newest else _lines(reader, wanted)
     return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
 
 
-async def _lines(console: Console, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _lines(reader: Reader, wanted: Wanted) -> AsyncIterator[bytes]:
     left = wanted.most
-    async with aclosing(console.reader.chunks(wanted, Found())) as chunks:
+    async with aclosing(reader.chunks(wanted, Found())) as chunks:
         async for chunk in chunks:
             yield _json_lines(chunk[:left])
             left -= len(chunk)
@@ -119,8 +120,8 @@ async def _lines(console: Console, wanted: Wanted) -> AsyncIterator[bytes]:
                 return
 
 
-async def _newest_lines(console: Console, wanted: Wanted) -> AsyncIterator[bytes]:
-    found = await console.reader.read(wanted)
+async def _newest_lines(reader: Reader, wanted: Wanted) -> AsyncIterator[bytes]:
+    found = await reader.read(wanted)
     yield _json_lines(found.records)
 
 
@@ -145,6 +146,7 @@ async def _one(request: Request, given: Mapping[str, str], values: Decoder) -> S
             most=1,
             values=values,
             is_uncommitted=True,
+            is_whole=True,
         )
     )
     if not found.records:
