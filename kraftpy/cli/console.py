@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kraftpy.cli.connect import address_option, client_options, config_option_with, own_settings
+from kraftpy.cli.endpoints import check_endpoints
 from kraftpy.cli.output import Failure, tell
 
 if TYPE_CHECKING:
@@ -34,9 +35,29 @@ _OWN = ("kraftpy.", "listener.name.console.")
     "--allow-changes", is_flag=True, help="Let everyone on this machine change the cluster, without a sign-in."
 )
 @click.option(
+    "--metrics",
+    "endpoints",
+    multiple=True,
+    metavar="URL",
+    help="Metrics endpoint of a broker, for the slowest requests; repeatable.",
+)
+@click.option(
+    "--chaos-runs",
+    "runs",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Directory with chaos runs whose reports are shown.",
+)
+@click.option(
     "--until-input-ends", is_flag=True, hidden=True, help="End with standard input, as a node's console does."
 )
-def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: bool) -> None:
+def console(
+    bootstrap: str,
+    listen: str,
+    allow_changes: bool,
+    endpoints: tuple[str, ...],
+    runs: Path | None,
+    until_input_ends: bool,
+) -> None:
     """Show a cluster's pages in a browser, until Ctrl-C.
 
     Works with any Kafka cluster; needs the extra `console`. Pages only show, unless --allow-changes is given, or
@@ -46,6 +67,7 @@ def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: 
       kraftpy console
       kraftpy console -b broker:9093 --command-config console.properties --listen https://0.0.0.0:8443
     """
+    check_endpoints(endpoints)
     try:
         from kraftpy.console.app import console_app
         from kraftpy.console.serving import open_socket, serve
@@ -79,7 +101,7 @@ def console(bootstrap: str, listen: str, allow_changes: bool, until_input_ends: 
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
     shown = address._replace(port=opened.getsockname()[1])
     scheme = "http" if certificate is None else "https"
-    app = console_app(Cluster(options), access=access.on_port(shown.port))
+    app = console_app(Cluster(options), access=access.on_port(shown.port), runs=runs, endpoints=endpoints)
     ready = partial(click.echo, f"the console is at {scheme}://{shown}/")
     serve(app, opened, ready, certificate, until_input_ends=until_input_ends)
 

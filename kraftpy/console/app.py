@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from kraftpy.console.history import SAMPLE_SECONDS, History
 from kraftpy.console.pages import (
     audits,
     brokers,
+    chaos_runs,
     group_changes,
     groups,
     messages,
@@ -83,6 +84,8 @@ ROUTES: Final[tuple[Page | Change, ...]] = (
     Page("/quotas", security.quotas),
     Change("/quotas/set", security.set_quota),
     Page("/books", audits.books),
+    Page("/chaos", chaos_runs.runs),
+    Page("/chaos/report", chaos_runs.report),
 )
 """Every page and change, with the role it needs."""
 SETTLE_SECONDS: Final = 0.1
@@ -109,14 +112,17 @@ def console_app(
     *,
     access: AccessSettings | None = None,
     sample_seconds: float = SAMPLE_SECONDS,
+    runs: Path | None = None,
+    endpoints: Sequence[str] = (),
     **replaced: Any,
 ) -> Starlette:
     """Return the application. It connects to the cluster when it starts, and takes a sample every so many seconds.
 
-    By default, everyone on this machine may look. `replaced` are parts of the access control, for tests.
+    By default, everyone on this machine may look. `runs` is a directory with chaos runs to show, `endpoints` are
+    metrics endpoints of brokers. `replaced` are parts of the access control, for tests.
     """
-    history = History(cluster, sample_seconds)
-    console = Console(cluster, history)
+    history = History(cluster, sample_seconds, endpoints)
+    console = Console(cluster, history, runs)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -125,8 +125,9 @@ class Cluster:
         """Return the log directories of the brokers that answer, with the sizes of the logs in them."""
 
         async def ask() -> list[LogDir]:
-            nodes = (await self.description()).nodes
-            found = await asyncio.gather(*(or_none(self.admin.describe_log_dirs([node.node_id])) for node in nodes))
+            cluster = await self.description()
+            alive = [node.node_id for node in cluster.nodes if node.node_id not in cluster.fenced]
+            found = await asyncio.gather(*(or_none(self.admin.describe_log_dirs([node])) for node in alive))
             return [directory for directories in found if directories is not None for directory in directories]
 
         return await self._answers.get("log dirs", SLOW_SECONDS, ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -30,6 +31,8 @@ MENU: Final = (
     ("/books", "Audit books"),
 )
 """The pages that every page links to."""
+CHAOS: Final = ("/chaos", "Chaos runs")
+"""The page that is there if there are chaos runs to show."""
 DONE: Final = {
     "altered": "The settings were changed.",
     "created": "The topic was created.",
@@ -52,7 +55,9 @@ DONE: Final = {
 class Console:
     """What all pages share: the cluster, its history, and the templates."""
 
-    def __init__(self, cluster: Cluster, history: History) -> None:
+    def __init__(self, cluster: Cluster, history: History, chaos_runs: Path | None = None) -> None:
+        self.chaos_runs = chaos_runs
+        """The directory with chaos runs; None if there is none to show."""
         self.clusters = Clusters(cluster)
         self.history = history
         self._reads = asyncio.Semaphore(MOST_READS)
@@ -87,7 +92,7 @@ class Console:
             request=request,
             path=request.url.path,
             params=dict(request.query_params),
-            menu=MENU,
+            menu=MENU if self.chaos_runs is None else (*MENU, CHAOS),
             user=request.state.user,
             may_change=self.may_change(request),
             version=__version__,

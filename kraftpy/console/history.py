@@ -37,8 +37,10 @@ class Point(NamedTuple):
 class History:
     """The samples of one cluster, and what changed between the last two."""
 
-    def __init__(self, cluster: Cluster, seconds: float = SAMPLE_SECONDS) -> None:
+    def __init__(self, cluster: Cluster, seconds: float = SAMPLE_SECONDS, endpoints: Sequence[str] = ()) -> None:
+        """`endpoints` are metrics endpoints of brokers, for the times of requests."""
         self.seconds = seconds
+        self._endpoints = endpoints
         self.last_error: str | None = None
         """Why the last sample could not be taken."""
         self._cluster = cluster
@@ -73,7 +75,7 @@ class History:
 
     async def take(self) -> None:
         """Take a sample now. Raises KafkaError if the cluster cannot be asked."""
-        taken = await sample(self._cluster.admin)
+        taken = await sample(self._cluster.admin, self._endpoints)
         lags: dict[str, float] = {name: group.lag for name, group in taken.groups.items()}
         lags |= await self._share_lags()
         if self._before is not None:
@@ -114,7 +116,7 @@ class History:
         return self._rows[0] if self._rows else None
 
     def busiest(self, kind: str, most: int) -> list[Mapping[str, Any]]:
-        """Return the first rows of a kind: topics by what is written to them, groups by their lag."""
+        """Return the first rows of a kind: topics by what is written to them, groups by lag, requests by their time."""
         return [row for row in self._rows if row["kind"] == kind][:most]
 
     def rates(self) -> dict[str, float]:

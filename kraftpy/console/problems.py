@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from kraftpy.client.admin.model import ClusterDescription, LogDir, QuorumDescription
-from kraftpy.client.model import TopicInfo
+from kraftpy.client.model import PartitionInfo, TopicInfo
 from kraftpy.protocol.errors import ErrorCode
 
 MOST_OF_A_KIND: Final = 10
@@ -48,7 +48,7 @@ def problems(state: State) -> list[Problem]:
     """Return what is wrong, the bad things first."""
     found = [
         *_of_brokers(state),
-        *_limited(list(_of_partitions(state.topics)), "partitions have a problem", "/topics?only=troubled"),
+        *_limited(list(_of_partitions(state.topics)), "topics have a problem", "/topics?only=troubled"),
         *_of_disks(state.log_dirs),
         *_of_quorum(state.quorum),
         *_limited(list(_of_groups(state.groups)), "groups do not read", "/groups"),
@@ -88,13 +88,28 @@ def _of_brokers(state: State) -> Iterable[Problem]:
 def _of_partitions(topics: Iterable[TopicInfo]) -> Iterable[Problem]:
     for info in topics:
         page = f"/topic?name={quote(info.name, safe='')}"
-        for each in info.partitions:
-            if each.leader < 0:
-                yield Problem(text=f"{each.topic_partition} has no leader", page=page)
-            elif not set(each.in_sync_replicas).issuperset(each.replicas):
-                missing = ", ".join(map(str, sorted(set(each.replicas) - set(each.in_sync_replicas))))
-                text = f"{each.topic_partition} is under-replicated: {missing} not in sync"
-                yield Problem(text=text, is_bad=False, page=page)
+        offline = [each for each in info.partitions if each.leader < 0]
+        if offline:
+            yield Problem(text=f"{_some(offline, 'has', 'have')} no leader", page=page)
+        lacking = [
+            each
+            for each in info.partitions
+            if each.leader >= 0 and not set(each.in_sync_replicas).issuperset(each.replicas)
+        ]
+        if lacking:
+            missing = {replica for each in lacking for replica in set(each.replicas) - set(each.in_sync_replicas)}
+            listed = ", ".join(map(str, sorted(missing)))
+            yield Problem(
+                text=f"{_some(lacking, 'is', 'are')} under-replicated: {listed} not in sync", is_bad=False, page=page
+            )
+
+
+def _some(partitions: Sequence[PartitionInfo], singular: str, plural: str) -> str:
+    """Return one partition by its name, or how many of a topic there are, with the verb."""
+    first = partitions[0]
+    if len(partitions) == 1:
+        return f"{first.topic_partition} {singular}"
+    return f"{len(partitions):,} partitions of {first.topic} {plural}"
 
 
 def _of_disks(log_dirs: Iterable[LogDir]) -> Iterable[Problem]:

@@ -60,10 +60,11 @@ PAGES: dict[str, list[dict[str, str]]] = {
     "/acls": [{}],
     "/quotas": [{}],
     "/books": [{"audit": "audit"}],
+    "/chaos": [{}],
 }
 """The queries with which each page is looked at."""
-PARTS = {"/messages/tail", "/messages/download", "/message/raw"}
-"""Routes that are not pages: a part of one, and downloads."""
+PARTS = {"/messages/tail", "/messages/download", "/message/raw", "/chaos/report"}
+"""Routes that are not pages of the console: a part of one, downloads, and reports that chaos runs have written."""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,11 @@ def console(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "kraftpy.console.sign.in": "password",
         "kraftpy.console.operators": "User:alice",
     }
-    with served(cluster.bootstrap_servers, tmp_path_factory.mktemp("console"), settings) as running:
+    runs = tmp_path_factory.mktemp("runs")
+    (runs / "nodes-seed-1").mkdir()
+    (runs / "nodes-seed-1" / "report.html").write_text('<title>A run</title><span class="verdict good">right</span>')
+    directory = tmp_path_factory.mktemp("console")
+    with served(cluster.bootstrap_servers, directory, settings, "--chaos-runs", str(runs)) as running:
         yield running
         assert "Traceback" not in running.log.read_text()
 

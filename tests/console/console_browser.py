@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import html
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -61,11 +62,18 @@ def text_of(source: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def browsing(bootstrap: str, *, allows_changes: bool = True, **options: Any) -> AsyncIterator[Browser]:
+async def browsing(
+    bootstrap: str,
+    *,
+    allows_changes: bool = True,
+    runs: Path | None = None,
+    endpoints: Sequence[str] = (),
+    **options: Any,
+) -> AsyncIterator[Browser]:
     """Open a console. It takes no samples on its own: `browser.console.history.take()` does."""
     cluster = Cluster({"bootstrap_servers": bootstrap, **options})
     access = AccessSettings(allow_changes=allows_changes)
-    app = console_app(cluster, access=access, sample_seconds=3_600)
+    app = console_app(cluster, access=access, sample_seconds=3_600, runs=runs, endpoints=endpoints)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

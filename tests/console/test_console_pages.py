@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from html.parser import HTMLParser
 
 import pytest
@@ -15,6 +15,7 @@ from kraftpy.console.app import ROUTES
 from kraftpy.console.console import MENU
 from kraftpy.console.routing import Change
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.testing.ports import ReservedPorts
 from tests.console.console_browser import Browser, browsing
 
 _numbers = itertools.count()
@@ -73,6 +74,20 @@ async def test_the_overview_shows_the_cluster_s_health_rates_and_disks(
     text = await browser.get("/")
     assert re.search(rf"Busiest topics .* {re.escape(topic)} 2 \d+", text)
     assert '<svg viewBox="0 0 960 170" role="img"' in browser.source
+
+
+async def test_the_slowest_requests_come_from_the_metrics(
+    start_broker: Callable[..., EmbeddedBroker], ports: ReservedPorts
+) -> None:
+    port = ports.reserve()
+    broker = start_broker(settings={"kraftpy.metrics.listener": f"127.0.0.1:{port}"})
+    endpoint, silent = f"http://127.0.0.1:{port}/metrics", "http://127.0.0.1:9/metrics"
+    async with browsing(broker.bootstrap, endpoints=[endpoint, silent]) as browser:
+        for _ in range(2):
+            await browser.console.history.take()
+        text = await browser.get("/")
+        assert re.search(rf"Metadata {re.escape(endpoint)} [\d.,]+ ms", text)
+        assert f"{silent} does not answer" in text
 
 
 async def test_the_list_of_topics_is_filtered_sorted_and_paged(browser: Browser, topic: str) -> None:

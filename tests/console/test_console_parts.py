@@ -178,11 +178,19 @@ def test_what_is_wrong_is_named_the_bad_things_first() -> None:
     assert found[8].page == "/group?id=g%2F1"
 
 
+def test_partitions_of_a_topic_are_counted() -> None:
+    parts = [_part("a", number, -1 if number < 2 else 1, (1, 2, 3), (1,)) for number in range(7)]
+    assert [each.text for each in problems(State(topics=[_topic("a", *parts)]))] == [
+        "2 partitions of a have no leader",
+        "5 partitions of a are under-replicated: 2, 3 not in sync",
+    ]
+
+
 def test_many_problems_of_a_kind_are_counted() -> None:
     topics = [_topic(f"t{number}", _part(f"t{number}", 0, -1, (1,), ())) for number in range(50)]
     found = problems(State(topics=topics))
     assert len(found) == MOST_OF_A_KIND + 1
-    assert found[-1].text == "40 more partitions have a problem"
+    assert found[-1].text == "40 more topics have a problem"
 
 
 # Words and forms ------------------------------------------------------------------------------------------------------

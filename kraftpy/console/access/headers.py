@@ -1,8 +1,8 @@
 """The outermost layer of the console: headers on every answer, and an answer for every unexpected error.
 
 Scripts, styles and images come from the console itself, nothing else runs, no other page may frame it, and forms are
-sent only to it. Pages are kept by no cache. An exception costs its own request a page with status 500 and the log one
-line with its traceback.
+sent only to it; a page in a sandbox has its own policy. Pages are kept by no cache. An exception costs its own request
+a page with status 500 and the log one line with its traceback.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ class SecureAnswers:
             if message["type"] == "http.response.start":
                 has_begun = True
                 headers = MutableHeaders(scope=message)
+                is_sandbox = headers.get("Content-Security-Policy", "").startswith("sandbox;")
                 for name, value in self._added.items():
-                    headers[name] = value
+                    if not is_sandbox or name != "Content-Security-Policy":
+                        headers[name] = value
                 if not scope["path"].startswith(STATIC) or message["status"] >= 300:
                     headers["Cache-Control"] = "no-store"
             await send(message)

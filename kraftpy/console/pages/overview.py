@@ -53,6 +53,8 @@ async def overview(request: Request) -> Response:
         plot=line_plot(history.written, title="Records written per second", unit="records/s"),
         busiest=[row for row in written[:_MOST] if row["written_per_second"]],
         lagging=[row for row in groups[:_MOST] if row["lag"]],
+        slowest=history.busiest("request", _MOST),
+        silent=dict((history.cluster or {}).get("silent_endpoints", {})),
     )
 
 
