@@ -88,6 +88,8 @@ ROUTES: Final[tuple[Page | Change, ...]] = (
     Page("/chaos/report", chaos_runs.report),
 )
 """Every page and change, with the role it needs."""
+SETTLE_SECONDS: Final = 0.1
+"""Wait after a change: the broker that the next page asks learns of it a moment later than the one that made it."""
 _STATIC: Final = Path(__file__).parent / "static"
 _STATUS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
@@ -168,6 +170,7 @@ def _guarded(page: Page | Change) -> Callable[[Request], Any]:
             return await page.endpoint(request)
         finally:
             if isinstance(page, Change):
+                await asyncio.sleep(SETTLE_SECONDS)
                 console.cluster.changed()
 
     endpoint.role = page.role  # type: ignore[attr-defined]

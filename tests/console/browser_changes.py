@@ -5,10 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from kraftpy.client import BlockingAdmin, TopicPartition
 from tests.console.browser_window import Watched
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until the cluster says so: the broker that is asked may learn of a change later than the one that made it."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def row_of(watched: Watched, text: str) -> Locator:
+    """Return the row with a text. The page is loaded again until it has one: a broker may learn of a change later."""
+    row = watched.page.get_by_role("row").filter(has_text=text)
+    deadline = time.monotonic() + 20
+    while not row.count():
+        assert time.monotonic() < deadline, text
+        watched.page.reload()
+    return row
 
 
 def produce(watched: Watched, value: str) -> None:
@@ -32,8 +50,7 @@ def _create(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Settings").fill("retention.ms=86400000")
     watched.page.get_by_role("button", name="Create").click()
     watched.done()
-    (info,) = admin.describe_topics(["made-here"])
-    assert len(info.partitions) == 2
+    until(lambda: len(admin.describe_topics(["made-here"])[0].partitions) == 2)
 
 
 def _alter_topic(watched: Watched, admin: BlockingAdmin) -> None:
@@ -42,7 +59,7 @@ def _alter_topic(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Value").fill("3600000")
     watched.page.get_by_role("button", name="Set").click()
     watched.done()
-    expect(watched.page.locator("table.settings")).to_contain_text("3600000")
+    row_of(watched, "3600000")
 
 
 def _add_partitions(watched: Watched, admin: BlockingAdmin) -> None:
@@ -50,8 +67,7 @@ def _add_partitions(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("New total").fill("5")
     watched.page.get_by_role("button", name="Add").click()
     watched.done()
-    (info,) = admin.describe_topics(["made-here"])
-    assert len(info.partitions) == 5
+    until(lambda: len(admin.describe_topics(["made-here"])[0].partitions) == 5)
 
 
 def _delete_topic(watched: Watched, admin: BlockingAdmin) -> None:
@@ -64,13 +80,13 @@ def _delete_topic(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Type to-delete to delete").fill("to-delete")
     watched.page.get_by_role("button", name="Delete").click()
     watched.done()
-    assert "to-delete" not in admin.list_topics()
+    until(lambda: "to-delete" not in admin.list_topics())
 
 
 def _produce_one(watched: Watched, admin: BlockingAdmin) -> None:
     value = f"made at {time.time()}"
     produce(watched, value)
-    expect(watched.page.get_by_text(value).first).to_be_visible()
+    row_of(watched, value)
 
 
 def _alter_broker(watched: Watched, admin: BlockingAdmin) -> None:
@@ -79,7 +95,7 @@ def _alter_broker(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Value").fill("604800001")
     watched.page.get_by_role("button", name="Set").click()
     watched.done()
-    expect(watched.page.locator("table.settings")).to_contain_text("604800001")
+    row_of(watched, "604800001")
 
 
 def _reset_group(watched: Watched, admin: BlockingAdmin) -> None:
@@ -100,7 +116,7 @@ def _alter_group(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Value").fill("46000")
     watched.page.get_by_role("button", name="Set").click()
     watched.done()
-    expect(watched.page.locator("table.settings")).to_contain_text("46000")
+    row_of(watched, "46000")
 
 
 def _delete_group(watched: Watched, admin: BlockingAdmin) -> None:
@@ -108,7 +124,7 @@ def _delete_group(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Type shipping to delete").fill("shipping")
     watched.page.get_by_role("button", name="Delete").click()
     watched.done()
-    assert "shipping" not in [each.group_id for each in admin.list_groups()]
+    until(lambda: "shipping" not in [each.group_id for each in admin.list_groups()])
 
 
 def _set_user(watched: Watched, admin: BlockingAdmin) -> None:
@@ -117,16 +133,16 @@ def _set_user(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.locator("#password").fill("bob's password")
     watched.page.get_by_role("button", name="Set").click()
     watched.done()
-    assert set(admin.describe_scram_users(["bob"])["bob"]) == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
+    until(lambda: set(admin.describe_scram_users(["bob"])["bob"]) == {"SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def _delete_user(watched: Watched, admin: BlockingAdmin) -> None:
     watched.open("/users")
-    row = watched.page.get_by_role("row").filter(has_text="bob")
+    row = row_of(watched, "bob")
     row.get_by_label("Type bob to delete the user").fill("bob")
     row.get_by_role("button", name="Delete").click()
     watched.done()
-    assert "bob" not in admin.describe_scram_users()
+    until(lambda: "bob" not in admin.describe_scram_users())
 
 
 def _add_acl(watched: Watched, admin: BlockingAdmin) -> None:
@@ -137,14 +153,14 @@ def _add_acl(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Name", exact=True).fill("orders")
     watched.page.get_by_role("button", name="Add").click()
     watched.done()
-    assert "User:bob" in {each.principal for each in admin.describe_acls()}
+    until(lambda: "User:bob" in {each.principal for each in admin.describe_acls()})
 
 
 def _delete_acl(watched: Watched, admin: BlockingAdmin) -> None:
     watched.open("/acls", {"find": "bob"})
-    watched.page.get_by_role("button", name="Delete the ACL of User:bob on orders").click()
+    row_of(watched, "User:bob").get_by_role("button", name="Delete the ACL of User:bob on orders").click()
     watched.done()
-    assert "User:bob" not in {each.principal for each in admin.describe_acls()}
+    until(lambda: "User:bob" not in {each.principal for each in admin.describe_acls()})
 
 
 def _set_quota(watched: Watched, admin: BlockingAdmin) -> None:
@@ -154,11 +170,10 @@ def _set_quota(watched: Watched, admin: BlockingAdmin) -> None:
     watched.page.get_by_label("Value").fill("2048")
     watched.page.get_by_role("button", name="Set").click()
     watched.done()
-    assert {"user": "bob"} in [dict(each.entity) for each in admin.describe_client_quotas()]
-    row = watched.page.get_by_role("row").filter(has_text="bob")
-    row.get_by_role("button", name="Remove").click()
+    until(lambda: {"user": "bob"} in [dict(each.entity) for each in admin.describe_client_quotas()])
+    row_of(watched, "bob").get_by_role("button", name="Remove").click()
     watched.done()
-    assert {"user": "bob"} not in [dict(each.entity) for each in admin.describe_client_quotas()]
+    until(lambda: {"user": "bob"} not in [dict(each.entity) for each in admin.describe_client_quotas()])
 
 
 def _abort(watched: Watched, admin: BlockingAdmin) -> None:
