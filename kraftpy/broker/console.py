@@ -29,7 +29,7 @@ from kraftpy.config.texts import text_of
 logger = logging.getLogger(__name__)
 
 _CONFIG: Final = "kraftpy.console.config"
-_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
+_PACKAGES: Final = ("itsdangerous", "jinja2", "starlette", "uvicorn")
 _LEAST_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 60.0
 _PATIENCE: Final = 3.0
