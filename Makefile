@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -217,6 +217,21 @@ wheelhouse: | $(BIN)/python  ## wheels for an image that is built where no packa
 docker-test: $(VENV)/.dev wheelhouse  ## the image and the compose cluster, with a real engine (as root it is installed)
 	sh tests/docker/engine.sh
 	$(BIN)/python -m pytest -p no:randomly tests/docker/compose_suite.py tests/docker/chaos_suite.py
+
+$(VENV)/.browser: pyproject.toml | $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --editable '.[browser]'
+	@touch $@
+
+AXE_CORE := 4.14.1
+build/axe-core-$(AXE_CORE)/package/axe.min.js:
+	@mkdir -p $(@D)
+	npm pack --silent --pack-destination build axe-core@$(AXE_CORE)
+	tar --extract --gzip --file build/axe-core-$(AXE_CORE).tgz --directory build/axe-core-$(AXE_CORE)
+	@touch $@
+
+test-console: $(VENV)/.browser build/axe-core-$(AXE_CORE)/package/axe.min.js  ## the console in Chromium, with axe-core; one of three nodes is killed (npm)
+	sh tests/console/chromium.sh
+	KRAFTPY_AXE=build/axe-core-$(AXE_CORE)/package/axe.min.js $(BIN)/python -m pytest -p no:randomly --timeout 600 tests/console/browser_suite.py
 
 clean:               ## remove what the targets made
 	rm -rf $(VENV) build dist demo-output kraftpy-data docker/wheelhouse/*.whl

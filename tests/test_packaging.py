@@ -117,6 +117,8 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
         "kraftpy/cli/load_metrics.py": load | required["metrics"],
         "kraftpy/client/exposition.py": base | required["metrics"],
         "kraftpy/client/tracing.py": base | required["tracing"],
+        "kraftpy/console/decoding.py": base | required["avro"],
+        "kraftpy/console/": base | required["console"],
         "kraftpy/client/assertions.py": base | required["security"],
         "kraftpy/audit/plot.py": base | required["demo"],
         "kraftpy/kerberos.py": base | required["kerberos"],

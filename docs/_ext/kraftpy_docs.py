@@ -1,7 +1,8 @@
 """The Sphinx extension of this site: directives for pages generated from the code, and safe docstrings.
 
 `settings KIND`, `differences`, `answers`, `rights` and `metrics` insert the output of `pages`; `include-root FILE`
-shows a page from the project's root with its links made relative. `setting`, `topic-setting` and `group-setting` are
+shows a page from the project's root with its links made relative. `setting`, `topic-setting`, `group-setting` and
+`console-setting` are
 object types: each setting can be searched for and linked to.
 
 Docstrings are prose with `code` in single backticks; `safe_lines` turns them into reStructuredText that means the
@@ -194,7 +195,7 @@ def process_click(app: Sphinx, ctx: object, lines: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Add the directives and hooks."""
-    for kind in ("setting", "topic-setting", "group-setting"):
+    for kind in ("setting", "topic-setting", "group-setting", "console-setting"):
         app.add_object_type(kind, kind, objname=kind.replace("-", " "), indextemplate=f"pair: %s; {kind}")
     app.add_directive("settings", Settings)
     app.add_directive("differences", Differences)

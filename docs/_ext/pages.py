@@ -15,6 +15,7 @@ from typing import Any
 
 from kraftpy.broker.authorization.policy import RIGHTS, Refusal
 from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.config.console import CONSOLE_TABLE
 from kraftpy.config.dynamic import DYNAMIC_SETTINGS
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
 from kraftpy.config.other_settings import OTHER_TABLE
@@ -31,6 +32,7 @@ TABLES = {
     "topic": TOPIC_TABLE,
     "group": GROUP_TABLE,
     "security": SECURITY_TABLE,
+    "console": CONSOLE_TABLE,
     "unused": OTHER_TABLE,
 }
 DIRECTIVES = {
@@ -38,6 +40,7 @@ DIRECTIVES = {
     "topic": "topic-setting",
     "group": "group-setting",
     "security": "setting",
+    "console": "console-setting",
     "unused": "setting",
 }
 

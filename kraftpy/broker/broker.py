@@ -23,6 +23,7 @@ from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
+from kraftpy.broker.console import ConsoleProcess, console_of
 from kraftpy.broker.containment import Complaints, DirectoryFailed, Incidents, Tasks
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, shares_of
 from kraftpy.broker.dynamic_settings import DynamicSettings
@@ -219,6 +220,7 @@ class Broker:
         self.settings.then(functools.partial(self.connection_limits.reconfigure, tasks), self.reports.configure)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
+        self.console: ConsoleProcess | None = None
         self._is_stopping = False
         """No client is served any more; a connection that was accepted earlier but is only set up now is refused."""
 
@@ -274,6 +276,8 @@ class Broker:
         try:
             await open_monitoring(self)
             await self._bind()
+            if self.config.kraftpy_console_listener is not None:
+                self.console = console_of(self.config, self.advertised)
         except StartupError:
             for bound in self._servers:
                 bound.close()
@@ -331,6 +335,8 @@ class Broker:
                 let_many_wait(server, self.config.socket_listen_backlog_size)
         await self.lifecycle.start()
         self.metrics.started()
+        if self.console is not None:
+            self._background.append(self.tasks.keep_running(self.console.run, name="console"))
 
     async def stop(self, *, is_ready: bool = True) -> bool:
         """Hand over, stop serving, make everything durable and mark a clean stop; return whether it was clean.

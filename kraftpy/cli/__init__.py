@@ -1,5 +1,5 @@
 """The command line: `kraftpy server | init | format | topic | produce | consume | group | txn | user | acl | token |
-quota | config | cluster | top | ping | log | load | audit | pipeline | spark | demo`.
+quota | config | cluster | top | console | ping | log | load | audit | pipeline | spark | demo`.
 
 Each command lives in a module of its own that is imported on demand: `kraftpy server` must not pay for the others.
 Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
@@ -36,6 +36,7 @@ COMMANDS = {
     "config": "kraftpy.cli.config:config",
     "cluster": "kraftpy.cli.cluster:cluster",
     "top": "kraftpy.cli.top:top",
+    "console": "kraftpy.cli.console:console",
     "ping": "kraftpy.cli.ping:ping",
     "log": "kraftpy.cli.log:log",
     "load": "kraftpy.cli.load:load",

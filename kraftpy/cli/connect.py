@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-_OPTIONS, _FILE = "kraftpy.client options", "kraftpy.command config"
+_OPTIONS, _FILE, _OWN = "kraftpy.client options", "kraftpy.command config", "kraftpy.own settings"
 PROBE_SECONDS = 5.0
 
 
@@ -32,8 +33,8 @@ def _servers(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-def _command_config(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
-    """Read the file, and keep what it says for `client_options`."""
+def _command_config(ctx: click.Context, param: click.Parameter, value: Path | None, own: tuple[str, ...] = ()) -> None:
+    """Read the file, and keep what it says for `client_options`, and for `own_settings` what begins with `own`."""
     if value is None:
         return
     from kraftpy.cli.output import tell
@@ -42,7 +43,9 @@ def _command_config(ctx: click.Context, param: click.Parameter, value: Path | No
     from kraftpy.config.sources import parse_properties
 
     try:
-        options, ignored = options_of(parse_properties(value.read_text(encoding="utf-8"), value.name))
+        settings = parse_properties(value.read_text(encoding="utf-8"), value.name)
+        ctx.meta[_OWN] = {name: text for name, text in settings.items() if name.startswith(own)} if own else {}
+        options, ignored = options_of({name: text for name, text in settings.items() if name not in ctx.meta[_OWN]})
     except (OSError, UnicodeDecodeError, ConfigError, ValueError) as error:
         raise click.BadParameter(f"{value}: {error}", ctx, param) from None
     if ignored:
@@ -55,6 +58,12 @@ def client_options(bootstrap: str, **own: Any) -> dict[str, Any]:
     ctx = click.get_current_context(silent=True)
     given = {} if ctx is None else ctx.meta.get(_OPTIONS, {})
     return {**given, **own, "bootstrap_servers": bootstrap}
+
+
+def own_settings() -> dict[str, str]:
+    """Return the settings in the running command's file that are its own (`config_option_with`)."""
+    ctx = click.get_current_context(silent=True)
+    return {} if ctx is None else ctx.meta.get(_OWN, {})
 
 
 def admin_client(bootstrap: str, client_id: str) -> Admin:
@@ -89,15 +98,22 @@ address_option = click.option(
     callback=_servers,
     help="Broker to connect to first; separate several with commas.",
 )
-config_option = click.option(
-    "--command-config",
-    type=click.Path(path_type=Path),
-    envvar="KRAFTPY_COMMAND_CONFIG",
-    show_envvar=True,
-    expose_value=False,
-    callback=_command_config,
-    help="Properties file with settings of clients, such as security.protocol, ssl.* and sasl.*.",
-)
+
+
+def config_option_with(own: tuple[str, ...], kinds: str) -> Callable[[F], F]:
+    """Return `--command-config` for a command that has settings of its own in the file: those that begin with `own`."""
+    return click.option(
+        "--command-config",
+        type=click.Path(path_type=Path),
+        envvar="KRAFTPY_COMMAND_CONFIG",
+        show_envvar=True,
+        expose_value=False,
+        callback=partial(_command_config, own=own),
+        help=f"Properties file with settings of clients, such as security.protocol, ssl.* and sasl.*{kinds}.",
+    )
+
+
+config_option = config_option_with((), "")
 
 
 def bootstrap_option(command: F) -> F:

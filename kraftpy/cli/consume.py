@@ -17,7 +17,7 @@ import click
 from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.output import Failure, at_terminal, json_line, local_time, say, write_lines
 from kraftpy.cli.places import time_option
-from kraftpy.cli.records import record_row, shown
+from kraftpy.client.json_records import record_row, shown
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:

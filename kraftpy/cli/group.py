@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kraftpy.cli.connect import admin_client, bootstrap_option, run
+from kraftpy.cli.connect import admin_client, bootstrap_option, client_options, run
 from kraftpy.cli.group_explain import explain
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
 from kraftpy.cli.places import time_option
 from kraftpy.cli.settings import Settings, config_option
+from kraftpy.client.admin.reset_planning import apply_reset, partition_ends, plan_reset
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.cli.resets import Ends, Move, Reset
     from kraftpy.client import Admin
     from kraftpy.client.admin.model import GroupDescription, GroupMember
+    from kraftpy.client.admin.resets import Move, Reset
 
 SHARE = "share"
 """The type of a share group."""
@@ -180,9 +181,8 @@ def reset_offsets(
         async with admin_client(bootstrap, "kraftpy-group") as admin:
             described = (await admin.describe_groups([name]))[name]
             moves = await _plan(admin, described, wanted, reset)
-            alter = admin.alter_share_group_offsets if described.group_type == SHARE else admin.alter_group_offsets
-            if execute and moves:
-                await alter(name, {move.partition: move.offset for move in moves})
+            if execute:
+                await apply_reset(admin, described, moves)
             rows[:] = [
                 {
                     "group": name,
@@ -236,7 +236,7 @@ async def _offset_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
     owners = {partition: member for member in described.members for partition in member.partitions}
     if described.state == "Dead" and not committed:
         raise Failure(f"group {name} does not exist")
-    ends = await _ends(admin, set(committed) | set(owners))
+    ends = await partition_ends(admin, set(committed) | set(owners))
     rows = []
     for partition in sorted(set(committed) | set(owners)):
         at = committed.get(partition)
@@ -263,7 +263,7 @@ async def _share_rows(admin: Admin, described: GroupDescription) -> list[dict[st
     """Return a row per partition that a share group has read or has members for."""
     offsets = await admin.list_share_group_offsets(described.group_id)
     readers = Counter(partition for member in described.members for partition in member.partitions)
-    ends = await _ends(admin, {*offsets, *readers})
+    ends = await partition_ends(admin, {*offsets, *readers})
     rows = []
     for partition in sorted({*offsets, *readers}):
         at = offsets.get(partition)
@@ -288,7 +288,7 @@ async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[st
 
     All is read, and the lag is 0, also if only transaction markers and aborted records follow.
     """
-    from kraftpy.cli.lags import NOTHING, ages_ms
+    from kraftpy.diagnosis.lag_ages import NOTHING, ages_ms
 
     places: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
@@ -299,7 +299,7 @@ async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[st
             place = row["committed_offset"] if "committed_offset" in row else row["start_offset"]
             where = TopicPartition(row["topic"], row["partition"])
             places[where], ends[where] = place, row["end_offset"]
-    ages = await ages_ms(bootstrap, places, ends)
+    ages = await ages_ms(client_options(bootstrap, client_id="kraftpy-group"), places, ends)
     for row in rows:
         age = ages.get(TopicPartition(row["topic"], row["partition"]))
         if age == NOTHING and "committed_offset" in row:  # a share group's own settings say what is a record
@@ -369,57 +369,15 @@ async def _config_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
 
 async def _plan(admin: Admin, described: GroupDescription, wanted: list[PartitionSet], reset: Reset) -> list[Move]:
     """Plan the move of each chosen partition. Raises Failure if the group has members or the reset is impossible."""
-    from kraftpy.cli.resets import Target, plan
-
-    name = described.group_id
-    if described.members:
-        raise Failure(f"group {name} has {len(described.members)} members: stop them before resetting its offsets")
-    if described.group_type == SHARE:
-        known = await admin.list_share_group_offsets(name)
-        committed = {partition: at.start_offset for partition, at in known.items() if at.start_offset is not None}
-    else:
-        committed = {partition: at.offset for partition, at in (await admin.list_group_offsets(name)).items()}
-    partitions = set(committed)
-    if wanted:
-        partitions = {info.topic_partition for info in await chosen_partitions(admin, wanted)}
-    ends = await _ends(admin, partitions)
-    at_time = {}
-    if reset.target is Target.TIME and ends:
-        found = await admin.list_offsets(dict.fromkeys(ends, reset.number))
-        at_time = {partition: place.offset for partition, place in found.items() if place is not None}
+    chosen = [info.topic_partition for info in await chosen_partitions(admin, wanted)] if wanted else None
     try:
-        return plan(reset, ends, committed, at_time)
+        return await plan_reset(admin, described, reset, chosen)
     except ValueError as error:
         raise Failure(str(error)) from None
 
 
-async def _ends(admin: Admin, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
-    """Return the ends of those partitions that still exist."""
-    from kraftpy.cli.resets import Ends
-    from kraftpy.client import OffsetSpec
-
-    topics = {partition.topic for partition in partitions}
-    existing = {
-        part.topic_partition
-        for info in await admin.describe_topics()
-        if info.name in topics
-        for part in info.partitions
-    }
-    asked = sorted(partitions & existing)
-    if not asked:
-        return {}
-    first = await admin.list_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
-    last = await admin.list_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
-    ends = {}
-    for partition in asked:
-        start, end = first[partition], last[partition]
-        if start is not None and end is not None:
-            ends[partition] = Ends(start.offset, end.offset)
-    return ends
-
-
 def _reset(targets: dict[str, Any]) -> Reset:
-    from kraftpy.cli.resets import Reset, Target
+    from kraftpy.client.admin.resets import Reset, Target
 
     given = []
     for target in Target:

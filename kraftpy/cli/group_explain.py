@@ -9,7 +9,6 @@ import click
 from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
 from kraftpy.protocol.errors import KafkaError
-from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.diagnosis.group_causes import Cause, Observed
@@ -99,6 +98,7 @@ async def _observe(
     from dataclasses import replace
 
     from kraftpy.client import Admin
+    from kraftpy.diagnosis.lag_ages import nothing_left
     from kraftpy.diagnosis.observing import observe
 
     options = client_options(
@@ -109,18 +109,6 @@ async def _observe(
             observed = await observe(admin, name, seconds=seconds, principal=principal, host=host, topics=topics)
         except KafkaError as error:
             raise Failure(f"group {name} cannot be observed: {error}") from error
-    return replace(observed, nothing_left=await _nothing_left(bootstrap, observed))
-
-
-async def _nothing_left(bootstrap: str, observed: Observed) -> frozenset[TopicPartition]:
-    """Return the partitions with a lag in which no record follows."""
-    from kraftpy.cli.lags import NOTHING, ages_ms
-
-    places: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
-    for name, place in observed.after.items():
-        at = place.first if place.committed is None else place.committed
-        if at is not None and place.end is not None and place.first is not None and place.first <= at < place.end:
-            places[name], ends[name] = at, place.end
-    ages = await ages_ms(bootstrap, places, ends)
-    return frozenset(name for name, age in ages.items() if age == NOTHING)
+    return replace(
+        observed, nothing_left=await nothing_left(client_options(bootstrap, client_id="kraftpy-group"), observed)
+    )

@@ -21,8 +21,8 @@ import click
 
 from kraftpy.cli.log_places import OFFSET_CHECKPOINTS
 from kraftpy.cli.output import json_line, local_time, write_lines
-from kraftpy.cli.records import encode_bytes, record_row, shown
 from kraftpy.cli.segments import Corruption, FileBatch, read_batches
+from kraftpy.client.json_records import encode_bytes, record_row, shown
 from kraftpy.log import layout
 from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.protocol.record_batch import iter_records

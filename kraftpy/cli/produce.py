@@ -18,7 +18,7 @@ import click
 from kraftpy.cli.connect import bootstrap_option, client_options, run
 from kraftpy.cli.lines import STANDARD_INPUT, read_lines
 from kraftpy.cli.output import Failure, say
-from kraftpy.cli.records import Headers, NewRecord, parse_json_record
+from kraftpy.client.json_records import Headers, NewRecord, parse_json_record
 
 if TYPE_CHECKING:
     from kraftpy.client import Delivery, Producer

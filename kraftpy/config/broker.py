@@ -21,6 +21,7 @@ from kraftpy.config import listeners as listening
 from kraftpy.config import quorum
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.consistency import check_together
+from kraftpy.config.console_listener import CONSOLE, parse_console_listener
 from kraftpy.config.listener_limits import limit_name, parse_limit
 from kraftpy.config.listeners import Listener
 from kraftpy.config.metrics import METRICS, is_https, parse_metrics_listener
@@ -82,6 +83,9 @@ class BrokerConfig:
     kraftpy_metrics_listener: str | None = _default("kraftpy.metrics.listener")
     kraftpy_metrics_open_health: bool = _default("kraftpy.metrics.open.health")
     kraftpy_metrics_users_file: str | None = _default("kraftpy.metrics.users.file")
+    kraftpy_console_listener: str | None = _default("kraftpy.console.listener")
+    kraftpy_console_config: str | None = _default("kraftpy.console.config")
+    kraftpy_console_allow_changes: bool = _default("kraftpy.console.allow.changes")
 
     # Network
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
@@ -482,6 +486,10 @@ def _resolve(values: dict[str, Any]) -> None:
     _resolve_quorum(values, value)
     if (address := value(METRICS)) is not None:
         parse_metrics_listener(address)
+    if (address := value(CONSOLE)) is not None:
+        parse_console_listener(CONSOLE, address)
+        if "broker" not in value("process.roles"):
+            raise ConfigError(f"{CONSOLE} is set, but this node is no broker: a console is a client of its node")
 
 
 def _resolve_request_memory(values: dict[str, Any], value: Callable[[str], Any]) -> None:

@@ -38,6 +38,12 @@ kraftpy.metrics.open.health                      boolean  false
     Whether /livez and /readyz are answered without a login.
 kraftpy.metrics.users.file                       string   null
     File of the users who may read metrics and health, as kraftpy user hash prints them; by default, everyone may.
+kraftpy.console.listener                         string   null
+    Address, as host:port or https://host:port, of the node's console (extra console); by default, nowhere.
+kraftpy.console.config                           string   null
+    Properties file of the node's console: its settings as a client of the node, and who may sign in.
+kraftpy.console.allow.changes                    boolean  false
+    Whether everyone on this machine may change the cluster in the console, without a sign-in.
 
 # Listeners and connections
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092

@@ -198,6 +198,11 @@ def verify_unsecured(token: str, rules: TokenRules, now_ms: int) -> Verified:
     return _check_claims(token, rules, now_ms)
 
 
+def claims_of(token: str) -> dict[str, Any]:
+    """Return the claims of a token that was verified. Raises InvalidToken if it has none."""
+    return _part(token.split(".")[1], "claims")
+
+
 def expiry_ms_of(token: str) -> float | None:
     """Return the expiry time that a token names, or None. The token is the caller's own, and is not checked."""
     try:
@@ -207,7 +212,7 @@ def expiry_ms_of(token: str) -> float | None:
 
 
 def _check_claims(token: str, rules: TokenRules, now_ms: int) -> Verified:
-    claims = _part(token.split(".")[1], "claims")
+    claims = claims_of(token)
     end_ms, begin_ms = _time_ms(claims.get("exp")), _time_ms(claims.get("iat"))
     if end_ms is None:
         raise InvalidToken("a token without an end (exp)")

@@ -15,8 +15,8 @@ from kraftpy import __version__
 from kraftpy.cli import COMMANDS, cli, describe_failure
 from kraftpy.cli.lines import read_lines
 from kraftpy.cli.output import local_time, print_rows
-from kraftpy.cli.places import parse_time
-from kraftpy.cli.records import NewRecord, parse_json_record, record_row, shown
+from kraftpy.client.json_records import NewRecord, parse_json_record, record_row, shown
+from kraftpy.client.times import parse_time
 from kraftpy.config import ConfigError
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.records import Record

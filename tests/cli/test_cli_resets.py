@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftpy.cli.resets import Ends, Move, Reset, Target, plan
+from kraftpy.client.admin.resets import Ends, Move, Reset, Target, plan
 from kraftpy.types import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -31,15 +31,17 @@ def open_audit_log(config: BrokerConfig) -> None:
     """Set up the audit log of this process, if there is an authorizer. Raises StartupError."""
     if not config.authorizer_class_name:
         return
+    open_audit_file(config.kraftpy_audit_log_file, config.kraftpy_audit_log_max_bytes)
+
+
+def open_audit_file(path: str | None, most_bytes: int) -> None:
+    """Write the lines to a file, or without a path to the log. Raises StartupError."""
     logger = logging.getLogger(NAME)
     logger.setLevel(logging.INFO)
-    path = config.kraftpy_audit_log_file
     if path is None:
         return
     try:
-        handler = RotatingFileHandler(
-            path, maxBytes=config.kraftpy_audit_log_max_bytes, backupCount=_KEPT_FILES, encoding="utf-8"
-        )
+        handler = RotatingFileHandler(path, maxBytes=most_bytes, backupCount=_KEPT_FILES, encoding="utf-8")
     except OSError as error:
         raise StartupError(f"kraftpy.audit.log.file: {error}") from error
     handler.setFormatter(_TimedLine())

@@ -1,4 +1,4 @@
-"""The arithmetic of `kraftpy group reset-offsets`: a group's new offsets, without a broker.
+"""The arithmetic of resetting a group's offsets: where they would go, without a broker.
 
 The targets are those of Kafka's own tool (KIP-122). An offset outside the log is moved to its nearer end.
 """
@@ -14,7 +14,7 @@ from kraftpy.types import TopicPartition
 
 
 class Target(Enum):
-    """The target of a reset; the value is the option's name."""
+    """The target of a reset; the value is the option's name on the command line."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Any
 
-from kraftpy.cli.connect import client_options
-from kraftpy.client import Consumer
+from kraftpy.client.consumer.consumer import Consumer
+from kraftpy.diagnosis.group_causes import Observed
 from kraftpy.types import TopicPartition
 
 _SECONDS = 10.0
@@ -26,15 +27,17 @@ NOTHING = -1
 
 
 async def ages_ms(
-    bootstrap: str, places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    options: Mapping[str, Any], places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return the age in ms of the first record between each offset and the end, or NOTHING.
+
+    `options` are those of a client.
 
     Partitions of which nothing can be read in time are left out.
     """
     deadline = asyncio.get_running_loop().time() + _SECONDS
-    times, positions = await _first_times(bootstrap, places, ends, "read_committed", deadline)
-    of_open_transactions, _ = await _first_times(bootstrap, positions, ends, "read_uncommitted", deadline)
+    times, positions = await _first_times(options, places, ends, "read_committed", deadline)
+    of_open_transactions, _ = await _first_times(options, positions, ends, "read_uncommitted", deadline)
     now = time.time_ns() // 1_000_000
     return {
         partition: NOTHING if timestamp is None else max(0, now - timestamp)
@@ -43,7 +46,7 @@ async def ages_ms(
 
 
 async def _first_times(
-    bootstrap: str,
+    options: Mapping[str, Any],
     places: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     isolation_level: str,
@@ -57,15 +60,13 @@ async def _first_times(
     stopped: dict[TopicPartition, int] = {}
     if not places:
         return found, stopped
-    options = client_options(
-        bootstrap,
-        client_id="kraftpy-group",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",  # if retention has overtaken the group
-        max_partition_fetch_bytes=_FETCH_BYTES,
-        isolation_level=isolation_level,
-    )
-    consumer = Consumer(**options)
+    own: dict[str, Any] = {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",  # if retention has overtaken the group
+        "max_partition_fetch_bytes": _FETCH_BYTES,
+        "isolation_level": isolation_level,
+    }
+    consumer = Consumer(**{**options, **own})
     async with consumer:
         consumer.assign(places)
         for partition, offset in places.items():
@@ -86,3 +87,15 @@ async def _first_times(
             if len(found) + len(stopped) == len(places):
                 break
     return found, stopped
+
+
+async def nothing_left(options: Mapping[str, Any], observed: Observed) -> frozenset[TopicPartition]:
+    """Return the partitions of a group with a lag in which no record follows. `options` are those of a client."""
+    places: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for name, place in observed.after.items():
+        at = place.first if place.committed is None else place.committed
+        if at is not None and place.end is not None and place.first is not None and place.first <= at < place.end:
+            places[name], ends[name] = at, place.end
+    ages = await ages_ms(options, places, ends)
+    return frozenset(name for name, age in ages.items() if age == NOTHING)
