@@ -12,7 +12,7 @@ from tests.console.browser_window import Watched
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait until the cluster says so: the broker that is asked may learn of a change later than the one that made it."""
+    """Wait until the cluster says so: the broker asked may learn of a change later than the one that made it."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
