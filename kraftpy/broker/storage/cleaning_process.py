@@ -23,8 +23,7 @@ from kraftpy.protocol.records import CorruptBatch
 
 logger = logging.getLogger(__name__)
 
-_WORKER: Final = "from kraftpy.broker.storage.cleaning_worker import main; main()"
-"""Not `python -m`, which finds no code in a compiled module."""
+_WORKER: Final = "kraftpy.broker.storage.cleaning_worker"
 
 
 class CleanerGone(Exception):
@@ -75,7 +74,8 @@ class CleaningProcess:
 
     async def _started(self) -> Process:
         if self._process is None or self._process.returncode is not None:
-            command = (sys.executable, "-c", _WORKER)
+            # Not `python -m`, which finds no code in a compiled module.
+            command = (sys.executable, "-c", f"from {_WORKER} import main; main()")
             pipe = asyncio.subprocess.PIPE
             try:
                 self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
