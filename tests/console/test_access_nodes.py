@@ -1,4 +1,7 @@
-"""A node's own console: it signs its users in over TLS, and stays off if other machines could reach it without."""
+"""A node's own console: it signs its users in over TLS, and stays off if other machines could reach it without.
+
+It has its own cluster because the console is one of the node's settings.
+"""
 
 from __future__ import annotations
 
