@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import bootstrap_option, client_options, run
-from kraftpy.cli.endpoints import check_endpoints
 from kraftpy.cli.output import at_terminal, json_line, write_lines
 from kraftpy.config.printing import printable
 
@@ -60,7 +59,9 @@ def top(bootstrap: str, interval: float, once: bool, as_json: bool, lines: int, 
       kraftpy top --once --json
       kraftpy top --metrics http://127.0.0.1:9464/metrics
     """
-    check_endpoints(endpoints)
+    for endpoint in endpoints:
+        if not endpoint.startswith(("http://", "https://")):
+            raise click.UsageError(f"--metrics {endpoint}: expected a URL such as http://127.0.0.1:9464/metrics")
     as_json = as_json or not at_terminal()
     if as_json or once:
         show = _print_json if as_json else _print_tables(lines)

@@ -26,18 +26,18 @@ super.users                                      string   ""
     Principals that may do everything, as User:name, separated by semicolons.
 allow.everyone.if.no.acl.found                   boolean  false
     Whether everyone has access to resources that no ACL covers.
-kraftpy.audit.log.file                           string   null
-    File of the audit log: a line of JSON for each refusal and administrative operation. Defaults to the broker's log.
-kraftpy.audit.log.max.bytes                      long     104857600 4096..
-    Size at which a new file of the audit log begins; nine older ones are kept.
-kraftpy.metrics.listener                         string   null
-    Address, as host:port, at which monitors read metrics and health over HTTP (extra metrics); by default, nowhere.
 kraftpy.console.listener                         string   null
     Address, as host:port or https://host:port, of the node's console (extra console); by default, nowhere.
 kraftpy.console.config                           string   null
     Properties file of the node's console: its settings as a client of the node, and who may sign in.
 kraftpy.console.allow.changes                    boolean  false
     Whether everyone on this machine may change the cluster in the console, without a sign-in.
+kraftpy.audit.log.file                           string   null
+    File of the audit log: a line of JSON for each refusal and administrative operation. Defaults to the broker's log.
+kraftpy.audit.log.max.bytes                      long     104857600 4096..
+    Size at which a new file of the audit log begins; nine older ones are kept.
+kraftpy.metrics.listener                         string   null
+    Address, as host:port, at which monitors read metrics and health over HTTP (extra metrics); by default, nowhere.
 
 # Listeners and connections
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092
