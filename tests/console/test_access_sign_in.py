@@ -366,6 +366,7 @@ def test_a_console_on_this_machine_needs_none(host: str) -> None:
         ({"mechanism": "GSSAPI"}, "mechanism"),
         ({"url": "ftp://x"}, "https"),
         ({"url": "https://user@x"}, "https"),
+        ({"url": "https://x/console"}, "has a path"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(more: dict[str, Any], problem: str) -> None:
