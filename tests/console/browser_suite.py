@@ -316,6 +316,7 @@ def test_a_topic_is_made_and_deleted_by_keyboard_only(window: Windows, admin: Bl
     watched = window()
     keys = watched.page.keyboard
     watched.open("/")
+    expect(watched.page.get_by_label("Name")).to_be_focused()
     keys.type("alice")
     keys.press("Tab")
     keys.type(USERS["alice"])
