@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from kraftpy.cli.connect import address_option, client_options, config_option_with, own_settings
-from kraftpy.cli.endpoints import check_endpoints
 from kraftpy.cli.output import Failure, tell
 
 if TYPE_CHECKING:
@@ -67,7 +66,9 @@ def console(
       kraftpy console
       kraftpy console -b broker:9093 --command-config console.properties --listen https://0.0.0.0:8443
     """
-    check_endpoints(endpoints)
+    for endpoint in endpoints:
+        if not endpoint.startswith(("http://", "https://")):
+            raise click.UsageError(f"--metrics {endpoint}: expected a URL such as http://127.0.0.1:9464/metrics")
     try:
         from kraftpy.console.app import console_app
         from kraftpy.console.serving import open_socket, serve

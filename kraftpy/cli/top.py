@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import bootstrap_option, client_options, run
-from kraftpy.cli.endpoints import check_endpoints
 from kraftpy.cli.output import Failure, at_terminal, json_line, write_lines
 from kraftpy.config.printing import printable
 
@@ -86,7 +85,9 @@ def top(
       kraftpy top --once --json
       kraftpy top --metrics http://127.0.0.1:9464/metrics
     """
-    check_endpoints(endpoints)
+    for endpoint in endpoints:
+        if not endpoint.startswith(("http://", "https://")):
+            raise click.UsageError(f"--metrics {endpoint}: expected a URL such as http://127.0.0.1:9464/metrics")
     from kraftpy.diagnosis.sampling import sample
 
     shown = None if login is None else _name_and_password(login)

@@ -78,14 +78,14 @@ class BrokerConfig:
     authorizer_class_name: str = _default("authorizer.class.name")
     super_users: str = _default("super.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
+    kraftpy_console_listener: str | None = _default("kraftpy.console.listener")
+    kraftpy_console_config: str | None = _default("kraftpy.console.config")
+    kraftpy_console_allow_changes: bool = _default("kraftpy.console.allow.changes")
     kraftpy_audit_log_file: str | None = _default("kraftpy.audit.log.file")
     kraftpy_audit_log_max_bytes: int = _default("kraftpy.audit.log.max.bytes")
     kraftpy_metrics_listener: str | None = _default("kraftpy.metrics.listener")
     kraftpy_metrics_open_health: bool = _default("kraftpy.metrics.open.health")
     kraftpy_metrics_users_file: str | None = _default("kraftpy.metrics.users.file")
-    kraftpy_console_listener: str | None = _default("kraftpy.console.listener")
-    kraftpy_console_config: str | None = _default("kraftpy.console.config")
-    kraftpy_console_allow_changes: bool = _default("kraftpy.console.allow.changes")
 
     # Network
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)

@@ -28,6 +28,12 @@ super.users                                      string   ""
     Principals that may do everything, as User:name, separated by semicolons.
 allow.everyone.if.no.acl.found                   boolean  false
     Whether everyone has access to resources that no ACL covers.
+kraftpy.console.listener                         string   null
+    Address, as host:port or https://host:port, of the node's console (extra console); by default, nowhere.
+kraftpy.console.config                           string   null
+    Properties file of the node's console: its settings as a client of the node, and who may sign in.
+kraftpy.console.allow.changes                    boolean  false
+    Whether everyone on this machine may change the cluster in the console, without a sign-in.
 kraftpy.audit.log.file                           string   null
     File of the audit log: a line of JSON for each refusal and administrative operation. Defaults to the broker's log.
 kraftpy.audit.log.max.bytes                      long     104857600 4096..
@@ -38,12 +44,6 @@ kraftpy.metrics.open.health                      boolean  false
     Whether /livez and /readyz are answered without a login.
 kraftpy.metrics.users.file                       string   null
     File of the users who may read metrics and health, as kraftpy user hash prints them; by default, everyone may.
-kraftpy.console.listener                         string   null
-    Address, as host:port or https://host:port, of the node's console (extra console); by default, nowhere.
-kraftpy.console.config                           string   null
-    Properties file of the node's console: its settings as a client of the node, and who may sign in.
-kraftpy.console.allow.changes                    boolean  false
-    Whether everyone on this machine may change the cluster in the console, without a sign-in.
 
 # Listeners and connections
 listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092

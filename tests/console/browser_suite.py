@@ -25,6 +25,7 @@ from kraftpy.testing import Cluster
 from tests.console.browser_changes import CHANGES, produce
 from tests.console.browser_window import OFFENCES, Watched
 from tests.console.served import Served, served
+from tests.console.signing_provider import CLIENT, signing_provider
 from tests.console.stocked_cluster import USERS, stocked_cluster
 
 CHROMIUM = os.environ.get("KRAFTPY_CHROMIUM", "/usr/bin/chromium")
@@ -177,6 +178,34 @@ def test_one_signs_in_and_out(window: Windows) -> None:
     watched.check()
 
 
+def test_one_signs_in_at_another_site(window: Windows, cluster: Cluster, tmp_path: Path) -> None:
+    """The provider is on localhost, the console on 127.0.0.1: two sites for a browser."""
+    properties = cluster.client_properties("console")
+    with signing_provider() as provider:
+        settings = {
+            **{name: text for name, text in properties.items() if name != "bootstrap.servers"},
+            "kraftpy.console.sign.in": "password,oidc",
+            "kraftpy.console.oidc.issuer": provider.url,
+            "kraftpy.console.oidc.client.id": CLIENT,
+            "kraftpy.console.oidc.operators": "kafka-operators",
+        }
+        with served(cluster.bootstrap_servers, tmp_path, settings) as console:
+            page = window().page
+            page.goto(f"{console.url}/topics?find=orders")
+            page.get_by_role("link", name="Sign in with the identity provider").click()
+            page.get_by_role("link", name="I am Olga").click()
+            expect(page.get_by_role("heading", level=1)).to_have_text("Topics")
+            assert page.url == f"{console.url}/topics?find=orders"
+            expect(page.get_by_text("olga")).to_be_visible()
+            expect(page.get_by_text("operator", exact=True)).to_be_visible()
+            page.get_by_role("button", name="Sign out").click()
+            provider.claims = {"sub": "mallory", "groups": ["everyone"]}
+            page.get_by_role("link", name="Sign in with the identity provider").click()
+            page.get_by_role("link", name="I am Olga").click()
+            expect(page.get_by_role("alert")).to_contain_text("have no role in this console")
+            assert page.evaluate("offences") == []
+
+
 def test_another_site_can_neither_frame_nor_post(window: Windows, alice: Watched) -> None:
     """A page of another origin, with the cookie of an operator in its browser."""
     page = alice.page.context.new_page()
@@ -287,6 +316,7 @@ def test_a_topic_is_made_and_deleted_by_keyboard_only(window: Windows, admin: Bl
     watched = window()
     keys = watched.page.keyboard
     watched.open("/")
+    expect(watched.page.get_by_label("Name")).to_be_focused()
     keys.type("alice")
     keys.press("Tab")
     keys.type(USERS["alice"])

@@ -284,6 +284,17 @@ def test_attempts_are_kept_in_bounded_memory() -> None:
     assert len(attempts) == 3 * MOST_KEPT
 
 
+async def test_names_take_little_memory() -> None:
+    attempts = Attempts(Clock())
+    attempts.begin("192.0.2.1", "x" * 1_000_000)
+    counts = (attempts._addresses, attempts._pairs, attempts._users)
+    assert max(len(key) for each in counts for key in each._counts) < 500
+    app, passwords = passwords_app()
+    browser = Browser(app)
+    assert (await browser.sign_in("%" * 20_000, "x")).status_code == 413
+    assert passwords.tried == 0
+
+
 def test_an_address_of_ipv6_counts_by_its_network() -> None:
     assert network_of("2001:db8:0:1::5") == network_of("2001:db8:0:1:ffff::1%eth0") == "2001:db8:0:1::/64"
     assert network_of("2001:db8:0:2::5") != network_of("2001:db8:0:1::5")
@@ -355,6 +366,7 @@ def test_a_console_on_this_machine_needs_none(host: str) -> None:
         ({"mechanism": "GSSAPI"}, "mechanism"),
         ({"url": "ftp://x"}, "https"),
         ({"url": "https://user@x"}, "https"),
+        ({"url": "https://x/console"}, "has a path"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(more: dict[str, Any], problem: str) -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_KEPT: Final = 10_000
+MOST_NAME_CHARACTERS: Final = 256
+"""Longer names count by their beginning; none of them is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Attempts:
 
     def _asked(self, address: str, user: str | None) -> list[tuple[_Counts, str]]:
         network = network_of(address)
+        user = None if user is None else user[:MOST_NAME_CHARACTERS]
         asked = [(self._addresses, network)]
         if user is not None:
             asked += [(self._pairs, f"{network} {user}"), (self._users, user)]

@@ -6,7 +6,8 @@ the header `X-CSRF-Token`. A page finds `csrf_token` in `request.state`, and if 
 change leaves a line in the audit log, whether it was refused or not.
 
 A change is a form (`application/x-www-form-urlencoded`) of at most `MOST_BODY_BYTES` that arrives within
-`MOST_BODY_SECONDS`; it is read before the page sees it. There are no web sockets.
+`MOST_BODY_SECONDS`; it is read before the page sees it. A sign-in has at most `MOST_SIGN_IN_BYTES`. There are no web
+sockets.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ OPEN: Final = frozenset({SIGN_IN, TO_PROVIDER, FROM_PROVIDER})
 TOKEN_FIELD: Final = "csrf_token"
 TOKEN_HEADER: Final = "x-csrf-token"
 MOST_BODY_BYTES: Final = 2 << 20
+MOST_SIGN_IN_BYTES: Final = 16 << 10
 MOST_BODY_SECONDS: Final = 30.0
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -133,7 +135,8 @@ class Guard:
 
     async def _change(self, request: Request, token: str, scope: Scope, receive: Receive, send: Send) -> str | None:
         """Let a change through if its token is right; else refuse it, and return why."""
-        body, refusal = await _read(request, receive)
+        is_sign_in = scope["path"] in (SIGN_IN, SIGN_OUT)  # which strangers may send
+        body, refusal = await _read(request, MOST_SIGN_IN_BYTES if is_sign_in else MOST_BODY_BYTES)
         reason: str | None = None
         if refusal is None and not (token and same(_token(request, body), token)):
             refusal = plain_page(
@@ -170,16 +173,16 @@ def _page_of(request: Request) -> str:
     return (path + (b"?" + query if query else b"")).decode("latin-1")
 
 
-async def _read(request: Request, receive: Receive) -> tuple[bytes, Response | None]:
+async def _read(request: Request, most: int) -> tuple[bytes, Response | None]:
     """Return the body, or why it is refused."""
     body = bytearray()
     length = request.headers.get("content-length", "")
     try:
-        if not (length.isdecimal() and len(length) < 12 and int(length) > MOST_BODY_BYTES):
+        if not (length.isdecimal() and len(length) < 12 and int(length) > most):
             async with asyncio.timeout(MOST_BODY_SECONDS):
                 async for piece in request.stream():
                     body += piece
-                    if len(body) > MOST_BODY_BYTES:
+                    if len(body) > most:
                         break
                 else:
                     return bytes(body), None
@@ -187,7 +190,7 @@ async def _read(request: Request, receive: Receive) -> tuple[bytes, Response | N
         return b"", plain_page(408, "Not done", "The form did not arrive in time.", {"Connection": "close"})
     except ClientDisconnect:
         return b"", plain_page(400, "Not done", "The form did not arrive.")
-    text = f"The form has more than {MOST_BODY_BYTES >> 20} MiB."
+    text = f"The form has more than {most:,} bytes."
     return b"", plain_page(413, "Not done", text, {"Connection": "close"})
 
 

@@ -108,6 +108,8 @@ class AccessSettings:
     def __post_init__(self) -> None:
         if self.url is not None:
             origin_of(self.url)
+            if urlsplit(self.url).path not in ("", "/"):
+                raise ValueError(f"the console is at the root of a host, and its URL has a path: {self.url!r}")
         if not self.has_sign_in and not is_loopback(self.host):
             raise ValueError(
                 f"the console listens on {self.host or 'all addresses'}, beyond this machine, and so needs a sign-in"
