@@ -19,6 +19,9 @@ from kraftpy.types import Millis
 _OVERHEAD_BYTES: Final = 256
 
 
+NOTHING_TO_DELETE: Final = "Attempt to delete a user credential that does not exist"
+
+
 @frozen
 class ScramChange:
     """A user's new credential for a mechanism (its number in Kafka's APIs); with 0 iterations, it is deleted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftpy.metadata.credentials import ScramCredentialChanged, ScramResult, SetScramCredentials
+from kraftpy.metadata.credentials import NOTHING_TO_DELETE, ScramCredentialChanged, ScramResult, SetScramCredentials
 from kraftpy.metadata.decision import Decision
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.records import Record
@@ -15,8 +15,8 @@ def set_scram_credentials(command: SetScramCredentials, image: Image) -> Decisio
     results = []
     for change in command.changes:
         if not change.iterations and change.mechanism not in image.credentials.iterations(change.name):
-            message = "Attempt to delete a user credential that does not exist"
-            results.append(ScramResult(name=change.name, error=ErrorCode.RESOURCE_NOT_FOUND, message=message))
+            error = ErrorCode.RESOURCE_NOT_FOUND
+            results.append(ScramResult(name=change.name, error=error, message=NOTHING_TO_DELETE))
             continue
         records.append(ScramCredentialChanged(change=change))
         results.append(ScramResult(name=change.name))

@@ -30,6 +30,8 @@ from kraftpy.testing.cluster import EmbeddedBroker
 HERE = Path(__file__).parent
 EXCEPTIONS = HERE / "kafka_python_exceptions.toml"
 SUITES = ("test_admin_integration.py", "test_consumer_integration.py", "test_producer_integration.py")
+SECURE_SUITES = ("test_sasl_integration.py", "test_ssl_integration.py")
+"""Those that start brokers of their own: `kafka_python_brokers` starts ours."""
 KAFKA_VERSION = "4.3.0"
 TEST_TIMEOUT_SECONDS = 60
 RACE_TRIES = 3
@@ -88,20 +90,24 @@ def fetch(directory: Path) -> Path:
     return sources
 
 
-def run(sources: Path, bootstrap: str, arguments: list[str]) -> dict[str, tuple[str, str]]:
-    """(passed, failed or skipped; why it failed) of each test. `arguments` go to pytest."""
+def run(sources: Path, bootstrap: str | None, arguments: list[str]) -> dict[str, tuple[str, str]]:
+    """(passed, failed or skipped; why it failed) of each test. `arguments` go to pytest.
+
+    Without `bootstrap`, the tests have brokers of their own.
+    """
     report = sources / "report.xml"
     report.unlink(missing_ok=True)
     environment = {
         **os.environ,
-        "KAFKA_URI": f"kafka://{bootstrap}",
+        **({} if bootstrap is None else {"KAFKA_URI": f"kafka://{bootstrap}"}),
         "KAFKA_VERSION": KAFKA_VERSION,
         "KAFKA_ROOT": str(sources),  # where Kafka would be installed: has to exist, is not looked into
-        "PYTHONPATH": str(sources),
+        "PYTHONPATH": os.pathsep.join(map(str, (sources, *((HERE, HERE.parents[1]) if bootstrap is None else ())))),
     }
     options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", f"--junitxml={report}"]
     options += ["--timeout", str(TEST_TIMEOUT_SECONDS), "--timeout-method", "signal"]
     options += ["--show-capture=no", "--durations=5"]
+    options += ["-p", "kafka_python_brokers"] if bootstrap is None else []
     subprocess.run([sys.executable, "-m", "pytest", *options, *arguments], cwd=sources, env=environment, check=False)
     outcomes: dict[str, tuple[str, str]] = {}
     if not report.exists():
@@ -144,6 +150,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory, EmbeddedBroker(settings=SETTINGS) as broker:
         sources = fetch(Path(directory))
         found = run(sources, broker.bootstrap, [*(f"test/integration/{name}" for name in SUITES), *more])
+        found |= run(sources, None, [*(f"test/integration/{name}" for name in SECURE_SUITES), *more])
         tried_again: set[str] = set()
         for _ in range(RACE_TRIES - 1):
             raced = [name for name in races if name in found and RECEIVED_NOTHING in found[name][1]]

@@ -20,6 +20,7 @@ SHA_256, UNKNOWN, FOREIGN = 1, 0, 10
 TWICE = "A user credential cannot be altered twice in the same request"
 NO_MECHANISM = "Unknown SCRAM mechanism"
 NO_NAME = "Username must not be empty"
+NO_PASSWORD = "Salted password must not be empty"
 NOT_THERE = "Attempt to delete a user credential that does not exist"
 
 
@@ -28,6 +29,8 @@ def session() -> Iterator[Session]:
     with EmbeddedBroker() as broker:
         host, port = broker.bootstrap.split(":")
         session = Session((host, int(port)))
+        made = AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion("known")])
+        session.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, made)
         yield session
         session.close()
 
@@ -36,9 +39,9 @@ def deletion(name: str, mechanism: int = SHA_256) -> ScramCredentialDeletion:
     return ScramCredentialDeletion(name=name, mechanism=mechanism)
 
 
-def upsertion(name: str, mechanism: int = SHA_256) -> ScramCredentialUpsertion:
+def upsertion(name: str, mechanism: int = SHA_256, salted: bytes = b"p" * 32) -> ScramCredentialUpsertion:
     return ScramCredentialUpsertion(
-        name=name, mechanism=mechanism, iterations=4096, salt=b"salt", salted_password=b"p" * 32
+        name=name, mechanism=mechanism, iterations=4096, salt=b"salt", salted_password=salted
     )
 
 
@@ -47,9 +50,13 @@ def upsertion(name: str, mechanism: int = SHA_256) -> ScramCredentialUpsertion:
     [
         ([deletion(""), deletion("")], [upsertion("")], ("", ErrorCode.UNACCEPTABLE_CREDENTIAL, NO_NAME)),
         ([deletion("a", UNKNOWN), deletion("a")], [], ("a", ErrorCode.UNSUPPORTED_SASL_MECHANISM, NO_MECHANISM)),
-        ([deletion("a"), deletion("a", UNKNOWN)], [], ("a", ErrorCode.DUPLICATE_RESOURCE, TWICE)),
+        ([deletion("a"), deletion("a", UNKNOWN)], [], ("a", ErrorCode.RESOURCE_NOT_FOUND, NOT_THERE)),
+        ([deletion("known"), deletion("known", UNKNOWN)], [], ("known", ErrorCode.DUPLICATE_RESOURCE, TWICE)),
         ([], [upsertion("a", FOREIGN), upsertion("a")], ("a", ErrorCode.UNSUPPORTED_SASL_MECHANISM, NO_MECHANISM)),
-        ([deletion("a")], [upsertion("a"), upsertion("a")], ("a", ErrorCode.DUPLICATE_RESOURCE, TWICE)),
+        ([deletion("a")], [upsertion("a"), upsertion("a")], ("a", ErrorCode.RESOURCE_NOT_FOUND, NOT_THERE)),
+        ([deletion("known")], [upsertion("known")], ("known", ErrorCode.DUPLICATE_RESOURCE, TWICE)),
+        ([], [upsertion("a"), upsertion("a")], ("a", ErrorCode.DUPLICATE_RESOURCE, TWICE)),
+        ([], [upsertion("a", salted=b"")], ("a", ErrorCode.UNACCEPTABLE_CREDENTIAL, NO_PASSWORD)),
         ([deletion("a")], [], ("a", ErrorCode.RESOURCE_NOT_FOUND, NOT_THERE)),
     ],
 )  # fmt: skip

@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from kraftpy.metadata.credentials import ScramChange, ScramResult, SetScramCredentials, credential_bytes
+from kraftpy.metadata.credentials import (
+    NOTHING_TO_DELETE,
+    ScramChange,
+    ScramResult,
+    SetScramCredentials,
+    credential_bytes,
+)
 from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -99,7 +105,8 @@ async def alter_user_scram_credentials(
 ) -> AlterUserScramCredentialsResponse:
     """Create, replace and delete credentials. Users named twice are refused; the others are changed.
 
-    As in Kafka, a user's first error is the answer: one whose first change is invalid does not count as named twice.
+    As in Kafka, a user's first error is the answer: one whose first change is invalid, or deletes nothing, does not
+    count as named twice.
     """
     wanted: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
     results: dict[str, ScramResult] = {}
@@ -109,9 +116,8 @@ async def alter_user_scram_credentials(
             if each.name in results and each.name not in sound:
                 continue
             try:
-                if sound.pop(each.name, None) is not None:
-                    message = "A user credential cannot be altered twice in the same request"
-                    raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
+                if (earlier := sound.pop(each.name, None)) is not None:
+                    raise _twice(broker, earlier)
                 sound[each.name] = _change(each)
                 results[each.name] = ScramResult(name=each.name)
             except KafkaError as error:
@@ -142,6 +148,14 @@ async def _set(broker: Broker, changes: list[ScramChange]) -> tuple[ScramResult,
         return tuple(ScramResult(name=each.name, error=error.code, message=error.message) for each in changes)
 
 
+def _twice(broker: Broker, first: ScramChange) -> KafkaError:
+    """Return the error of a user that is named twice: for a deletion that has nothing to delete, it is that."""
+    if not first.iterations and broker.image.credentials.of(first.name, first.mechanism) is None:
+        return KafkaError(ErrorCode.RESOURCE_NOT_FOUND, NOTHING_TO_DELETE)
+    message = "A user credential cannot be altered twice in the same request"
+    return KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
+
+
 def _change(wanted: ScramCredentialDeletion | ScramCredentialUpsertion) -> ScramChange:
     """Return the change to make. Raises KafkaError, in Kafka's words if Kafka refuses the change too."""
     if not wanted.name:
@@ -160,6 +174,8 @@ def _change(wanted: ScramCredentialDeletion | ScramCredentialUpsertion) -> Scram
     if len(wanted.salt) > _MOST_SALT_BYTES or len(wanted.salted_password) > _MOST_SALT_BYTES:
         message = f"Salt and salted password must not exceed {_MOST_SALT_BYTES} bytes"
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
+    if not wanted.salted_password:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salted password must not be empty")
     made = credential_of(mechanism, wanted.salted_password, wanted.salt, wanted.iterations)
     return ScramChange(
         name=wanted.name,

@@ -13,10 +13,11 @@ from plain_answers import Plain
 IDENTITY = (
     *("transactional_id", "group_id", "member_id", "key", "name", "topic_name", "topic", "topic_id"),
     *("partition_index", "partition", "partition_id", "index", "batch_index", "api_key", "feature", "subtopology_id"),
-    *("log_dir", "broker_id", "replica_id", "node_id", "producer_id"),
+    *("log_dir", "broker_id", "replica_id", "node_id", "producer_id", "user", "entity_type"),
 )
 """Fields that say what an element of a list is about, the first that it has: elements are matched by it, in whatever
-order they come. Names and ids of nothing are passed over. A resource with settings has a type and a name.
+order they come. Names and ids of nothing are passed over. A resource with settings has a type and a name; an entity
+with quotas has these of each of its parts.
 """
 NOTHING = (None, "", "<no id>")
 
@@ -97,6 +98,8 @@ def _in_order(elements: list[Any]) -> list[Any]:
 def _identity(element: Mapping[str, Plain]) -> str:
     if "resource_name" in element:
         return f"{element['resource_type']} {element['resource_name']}"
+    if isinstance(element.get("entity"), list):
+        return ", ".join(sorted(f"{part['entity_type']} {part['entity_name']}" for part in element["entity"]))
     about = next((name for name in IDENTITY if element.get(name) not in NOTHING), None)
     return "" if about is None else str(element[about])
 

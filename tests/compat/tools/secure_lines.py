@@ -279,6 +279,7 @@ TOKENS = (
     _tokens("--expire --expiry-time-period -1 --hmac %kept", "mallory"),
     _tokens("--expire --expiry-time-period 900000 --hmac %kept"),
     _tokens("--expire --expiry-time-period -1 --hmac %kept", "bob"),
+    _tokens("--describe --owner-principal User:alice", until="tokens : 0"),  # Kafka removes it a little later
     _tokens("--expire --expiry-time-period -1 --hmac %kept", "bob"),
     _tokens("--renew --renew-time-period -1 --hmac %kept"),
     _tokens("--describe"),
