@@ -123,17 +123,17 @@ def _batch_of(progress: Mapping[str, Any]) -> Batch:
     duration = progress.get("batchDuration")
     rows = progress.get("numInputRows")
     if rows is None:  # events of an event log have it by source only
-        rows = sum(_whole(source["numInputRows"]) for source in progress["sources"])
+        rows = sum(whole(source["numInputRows"]) for source in progress["sources"])
     observed: Any = (progress.get("observedMetrics") or {}).get(OBSERVED)
     return Batch(
         query_id=str(progress["id"]),
         run_id=str(progress["runId"]),
         name=None if progress.get("name") is None else str(progress["name"]),
-        number=_whole(progress["batchId"]),
+        number=whole(progress["batchId"]),
         started_ms=_time_ms(progress["timestamp"]),
-        duration_ms=None if duration is None else _whole(duration),
+        duration_ms=None if duration is None else whole(duration),
         parts=_counts(progress.get("durationMs")),
-        rows=_whole(rows),
+        rows=whole(rows),
         partitions=tuple(partitions),
         reader=reader,
         observed=_counts(observed.asDict() if hasattr(observed, "asDict") else observed),
@@ -192,10 +192,11 @@ def _object(found: Any) -> Mapping[str, Any] | None:
 
 
 def _counts(found: Any) -> dict[str, int]:
-    return {str(name): _whole(count) for name, count in (found or {}).items() if count is not None}
+    return {str(name): whole(count) for name, count in (found or {}).items() if count is not None}
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
+    """Return a count of 64 bits. Raises ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or not -_MOST <= value < _MOST:
         raise ValueError(f"{str(value)[:40]!r} is not a count")
     return value
