@@ -46,7 +46,7 @@ def release(checkpoint: Path) -> None:
 def report(source: Path, output: Path) -> None:
     """Draw a stream's batches, their durations and lag over time, as one HTML page.
 
-    An event log (spark.eventLog.enabled: a file, or the directory eventlog_v2_...) tells all of it, also while its
+    An event log (spark.eventLog.enabled; a file, or the directory of one application) tells all of it, also while its
     application runs. A checkpoint has no lag, and the last 100 batches only.
     """
     from kraftpy.spark.checkpoint_batches import read_checkpoint
