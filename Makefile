@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-kerberos test-python tests-side-by-side test-long test-failures test-spark-cluster test-notebook fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-processes bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test test-console clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -148,6 +148,13 @@ bench-failover: $(VENV)/.dev  ## kills, pauses, cuts and restarts of three nodes
 test-long: $(VENV)/.dev  ## the longest tests, of real nodes that fail under load
 	@sh tests/system-packages.sh
 	$(BIN)/python -m pytest -m long
+
+KILLS ?= 50
+test-spark-cluster: $(VENV)/.dev  ## Spark's master, workers and drivers on machines of their own, killed in turn (root): make test-spark-cluster KILLS=6
+	KRAFTPY_SPARK_KILLS=$(KILLS) KRAFTPY_SPARK_SEED=$(SEED) $(BIN)/python -m pytest -p no:randomly -s tests/spark_cluster/cluster_suite.py
+
+test-notebook: $(VENV)/.dev  ## the tutorial's notebook, in a real kernel
+	$(BIN)/python -m pytest tests/spark/notebook_suite.py
 
 FUZZ_SEED ?= 1
 fuzz: $(VENV)/.dev   ## a million requests of every kind, legal and hostile, against one node and three: make fuzz FUZZ_SEED=7

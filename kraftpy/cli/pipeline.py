@@ -52,38 +52,49 @@ _project = click.option(
 )
 
 
+_master = click.option(
+    "--master",
+    metavar="URL",
+    help="Spark master to run on, such as spark://host:7077.  [default: this machine]",
+)
+
+
 @pipeline.command()
 @_project
+@_master
 @click.option("--refresh", metavar="TABLES", help="Update only these tables, separated by commas.")
 @click.option("--full-refresh", metavar="TABLES", help="Rebuild these tables from the beginning.")
 @click.option("--full-refresh-all", is_flag=True, help="Rebuild everything from the beginning.")
 @config_option
-def run(project: Path, refresh: str | None, full_refresh: str | None, full_refresh_all: bool) -> None:
+def run(
+    project: Path, master: str | None, refresh: str | None, full_refresh: str | None, full_refresh_all: bool
+) -> None:
     """Process the topic's new records through the pipeline, then exit."""
     arguments = [] if refresh is None else ["--refresh", refresh]
     arguments += [] if full_refresh is None else ["--full-refresh", full_refresh]
     arguments += ["--full-refresh-all"] if full_refresh_all else []
-    _run(project, dry=False, arguments=arguments)
+    _run(project, dry=False, master=master, arguments=arguments)
 
 
 @pipeline.command(name="dry-run")
 @_project
+@_master
 @config_option
-def dry_run(project: Path) -> None:
+def dry_run(project: Path, master: str | None) -> None:
     """Check the pipeline without writing anything.
 
     Checks that its tables and their columns fit.
     """
-    _run(project, dry=True, arguments=[])
+    _run(project, dry=True, master=master, arguments=[])
 
 
-def _run(project: Path, *, dry: bool, arguments: list[str]) -> None:
+def _run(project: Path, *, dry: bool, master: str | None, arguments: list[str]) -> None:
     from kraftpy.pipeline.project import ProjectError
     from kraftpy.pipeline.run import run as run_project
     from kraftpy.spark.java import NoJavaError
 
     try:
-        status = run_project(project, dry=dry, arguments=arguments, command_config=command_config())
+        status = run_project(project, dry=dry, master=master, arguments=arguments, command_config=command_config())
     except (ProjectError, NoJavaError, OSError) as error:
         raise Failure(str(error)) from None
     if status:

@@ -32,11 +32,15 @@ def run(
     place: Path,
     *,
     dry: bool = False,
+    master: str | None = None,
     arguments: Sequence[str] = (),
     output: IO[bytes] | None = None,
     command_config: Path | None = None,
 ) -> int:
     """Run the project at `place`, or only check it. Returns the exit status. Raises ProjectError, NoJavaError.
+
+    `master` is the Spark master to run on, by default this machine. Spark's program knows it as a remote, and starts a
+    server of Spark Connect with it, provided that SPARK_API_MODE says so (pyspark.sql.session).
 
     `command_config` is a properties file with client settings, used instead of the one that the project names.
     `output` is a file for Spark's standard output and error.
@@ -47,11 +51,15 @@ def run(
         raise ProjectError(f"{', '.join(missing)} missing: pip install 'kraftpy[pipelines]'")
     with tempfile.TemporaryDirectory(prefix="kraftpy-pipeline-", ignore_cleanup_errors=True) as scratch:
         command = [str(spark_home() / "bin" / "spark-pipelines"), "dry-run" if dry else "run", *arguments]
+        environment = _environment(place, Path(scratch), command_config)
+        if master is not None:
+            command += ["--remote", master]
+            environment["SPARK_API_MODE"] = "connect"
         (place / "storage").mkdir(exist_ok=True)
         process = subprocess.Popen(
             command,
             cwd=place,
-            env=_environment(place, Path(scratch), command_config),
+            env=environment,
             stdout=output,
             stderr=output,
             start_new_session=True,

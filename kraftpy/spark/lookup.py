@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from kraftpy.client.ranges.reader import RangeReader, UnknownTopic
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.spark.client_options import ClientOptions
+from kraftpy.spark.counts import ReaderCounts
 from kraftpy.spark.offsets import Offsets, SubscribePattern, wanted_topics
 from kraftpy.spark.options import ReadOptions
 from kraftpy.types import TopicPartition
@@ -54,10 +55,18 @@ class Lookup:
     a batch query should report a wrong address soon.
     """
 
-    def __init__(self, options: ReadOptions, broker: RangeReader, *, patient: bool = False) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        broker: RangeReader,
+        *,
+        patient: bool = False,
+        counts: ReaderCounts | None = None,
+    ) -> None:
         self._options = options
         self._broker = broker
         self._patient = patient
+        self._counts = counts if counts is not None else ReaderCounts()
         self.topic_ids: dict[str, bytes] = {}
         """The ids of the topics found."""
         self._known: dict[tuple[str, TopicPartition], int] = {}
@@ -141,5 +150,6 @@ class Lookup:
                     raise ConnectionError(f"no broker answered at {servers}: {error}") from None
                 if not error.code.retriable or not left:
                     raise
+            self._counts.retries += 1
             time.sleep(self._options.offset_retry_interval_ms / 1000)
         raise AssertionError("unreachable")

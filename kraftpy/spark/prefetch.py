@@ -13,6 +13,7 @@ after any error here, tasks read the batch, with their retries and messages. Mem
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.records import CorruptBatch
+from kraftpy.spark.counts import ReaderCounts
 from kraftpy.spark.offsets import DataLossError, OffsetRange
 from kraftpy.spark.options import ReadOptions
 from kraftpy.spark.reading import ToBatches, read_range
@@ -66,9 +68,18 @@ class Handover(DataSourceStreamReader):
 class Prefetch:
     """Reads batches of few records. Not thread-safe."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, to_batches: ToBatches, *, most_records: int) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        to_batches: ToBatches,
+        *,
+        most_records: int,
+        counts: ReaderCounts | None = None,
+    ) -> None:
         self._options = options
         self._to_batches = to_batches
+        self._counts = counts if counts is not None else ReaderCounts()
         self._most_records = most_records if _can_hand_over(options, schema) else 0
         self._bytes_per_record: float | None = None
         """Of the last batch, as Arrow columns."""
@@ -85,6 +96,7 @@ class Prefetch:
 
     def read(self, broker: RangeReader, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
         """Return the batch's rows, or None if tasks have to read it: it is larger than expected, or cannot be read."""
+        began_ns = time.monotonic_ns()
         found: list[pa.RecordBatch] = []
         size_bytes = records = 0
         try:
@@ -102,6 +114,10 @@ class Prefetch:
             return None
         if records:
             self._bytes_per_record = size_bytes / records
+        self._counts.prefetched_batches += 1
+        self._counts.prefetched_rows += records
+        self._counts.prefetched_bytes += size_bytes
+        self._counts.prefetch_ms += (time.monotonic_ns() - began_ns) // 1_000_000
         return found
 
     def _fetch_bytes(self, records: int) -> int:

@@ -17,8 +17,8 @@ that is quick (`pace`).
 The stream waits for unreachable brokers and moving leaders: `1 + fetchOffset.numRetries` times
 `kafka.default.api.timeout.ms` here, and `kafkaConsumer.pollTimeoutMs` without a record in tasks.
 
-Left out: features that Spark lacks for Python sources (continuous mode, custom metrics, several limits as one object;
-the limits are all applied here).
+Left out: features that Spark lacks for Python sources (continuous mode, several limits as one object; the limits are
+all applied here; metrics of a source, instead of which `counts` has a way).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from kraftpy.client.ranges.reader import RangeReader, UnknownTopic
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.record_batch import split_batches
 from kraftpy.spark.admission import Delay, backlogs, share_bytes, share_rows
+from kraftpy.spark.counts import READER, ReaderCounts
 from kraftpy.spark.lookup import Lookup, connect
 from kraftpy.spark.offsets import (
     DataLossError,
@@ -93,8 +94,13 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
         """Check both, without asking the broker. Raises OptionError."""
         self._options = parse_stream_options(options)
         self._to_batches = batches_of(self._options.read, schema)
+        self._counts = ReaderCounts()
         self._prefetch = Prefetch(
-            self._options.read, schema, self._to_batches, most_records=self._options.prefetch_records
+            self._options.read,
+            schema,
+            self._to_batches,
+            most_records=self._options.prefetch_records,
+            counts=self._counts,
         )
         self._pace = Pace()
         self._delay: Delay | None = None
@@ -120,7 +126,7 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
         options = self._options.read
         for warning in options.warnings:
             logger.warning("%s", warning)
-        lookup = Lookup(options, self._connected())
+        lookup = Lookup(options, self._connected(), counts=self._counts)
         found = lookup.found_partitions()
         if not isinstance(options.subscription, SubscribePattern):
             wanted_partitions(options.subscription, found)  # named topics must exist; a pattern may match later
@@ -172,8 +178,10 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
         return read_partition(self._options.read, partition, self._to_batches)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the last known ends of the logs, without topic ids, for the query's progress report."""
-        return to_json(StreamOffsets(offsets=self._last_seen.log_end)) if self._last_seen is not None else None
+        """Return the last known ends of the logs, and counts, for the query's progress report; no topic ids."""
+        if self._last_seen is None:
+            return None
+        return {**to_json(StreamOffsets(offsets=self._last_seen.log_end)), READER: self._counts.to_json()}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark calls this a batch late, and never for the last batch. `latestOffset` knows sooner."""
@@ -195,7 +203,7 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
 
     def _look(self) -> BrokerOffsets:
         """Ask for topics and for both ends of their logs."""
-        lookup = Lookup(self._options.read, self._connected(), patient=True)
+        lookup = Lookup(self._options.read, self._connected(), patient=True, counts=self._counts)
         try:
             return self._look_once(lookup)
         except UnknownTopic:  # deleted between two questions
@@ -215,6 +223,7 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
             if not position.losses or self._target is not None:
                 break
             if left:  # perhaps the broker that answered is not up to date yet
+                self._counts.retries += 1
                 time.sleep(options.offset_retry_interval_ms / 1000)
         self._last_seen = seen
         if options.fail_on_data_loss:
@@ -259,7 +268,7 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
         client = self._options.read.client
         sizes = {}
         with connect(client, timeout_ms=client.default_api_timeout_ms, fetch_bytes=SAMPLE_BYTES) as broker:
-            lookup = Lookup(self._options.read, broker, patient=True)
+            lookup = Lookup(self._options.read, broker, patient=True, counts=self._counts)
             for where in backlog:
                 sizes[where] = lookup.ask(partial(size_of_offset, broker, where, position[where]))
         return sizes
@@ -279,6 +288,7 @@ class StreamReader(Handover, SupportsTriggerAvailableNow):
                     if seen.log_end and self._connected().latest(seen.log_end) != seen.log_end:
                         return True
             except KafkaError:
+                self._counts.retries += 1
                 time.sleep(pause_ms / 1000)
                 return True  # the next call finds out, and is patient
         return False

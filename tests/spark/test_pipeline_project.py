@@ -104,3 +104,21 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         nowhere = CliRunner().invoke(cli, ["pipeline", command], catch_exceptions=False)
         assert nowhere.exit_code == 1
         assert "kraftpy pipeline init NAME creates one" in nowhere.output
+
+
+@pytest.mark.parametrize("command", ["run", "dry-run"])
+def test_a_master_is_passed_on(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's program takes it as a remote, and starts a server with it only in the mode "connect"."""
+    create("hourly", tmp_path, **_ADDRESSES)
+    home, told = tmp_path / "home", tmp_path / "told"
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "spark-pipelines"
+    program.write_text(f'#!/bin/sh\necho "$SPARK_API_MODE:$@" >>{told}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("kraftpy.pipeline.run.spark_home", lambda: home)
+    monkeypatch.delenv("SPARK_API_MODE", raising=False)
+    project = ["--project", str(tmp_path / "hourly")]
+    for more in ([], ["--master", "spark://master:7077"]):
+        result = CliRunner().invoke(cli, ["pipeline", command, *project, *more], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    assert told.read_text().splitlines() == [f":{command}", f"connect:{command} --remote spark://master:7077"]

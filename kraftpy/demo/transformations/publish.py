@@ -14,6 +14,7 @@ dp.create_sink(
         "kafka.bootstrap.servers": str(spark.conf.get("spark.kraftpy.bootstrap.servers")),
         "topic": str(spark.conf.get("spark.kraftpy.target.topic")),
         "delivery": "exactly_once",
+        **steps.security(spark),
     },
 )
 

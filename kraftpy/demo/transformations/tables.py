@@ -23,7 +23,7 @@ def bronze() -> DataFrame:
     """The events of the topic, unchanged."""
     servers = str(spark.conf.get("spark.kraftpy.bootstrap.servers"))
     topic = str(spark.conf.get("spark.kraftpy.source.topic"))
-    return steps.bronze(spark, topic, bootstrap_servers=servers, commitGroupId="@name@")
+    return steps.bronze(spark, topic, bootstrap_servers=servers, commitGroupId="@name@", **steps.security(spark))
 
 
 @dp.table
