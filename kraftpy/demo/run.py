@@ -29,6 +29,7 @@ from rich.markup import escape
 from kraftpy.audit.interceptor import AuditInterceptor
 from kraftpy.client import KafkaError
 from kraftpy.demo.audit import Audit, Count, audit_table
+from kraftpy.demo.console import console_of, take_picture
 from kraftpy.demo.consume import Consumption, consume
 from kraftpy.demo.delays import by_hour
 from kraftpy.demo.flights import Event, NoInputError, read_events
@@ -81,10 +82,12 @@ def run(output: Path, console: Console | None = None) -> int:
 def tell(output: Path, events: Sequence[Event], console: Console) -> int:
     """Run all steps on events sorted by time; return 0 if the audit balances, else 1. Raises what the steps raise."""
     output.mkdir(parents=True, exist_ok=True)
-    data, pipeline, picture, log = (output / name for name in ("cluster", PIPELINE, "delays.png", "spark.log"))
+    names = ("cluster", PIPELINE, "delays.png", "console.png", "spark.log")
+    data, pipeline, picture, screen, log = (output / name for name in names)
     for place, marker in ((data, "node-1"), (pipeline, "spark-pipeline.yml")):
         _empty(place, marker)
-    log.unlink(missing_ok=True)
+    for left in (log, screen):
+        left.unlink(missing_ok=True)
     half = len(events) // 2
     with contextlib.ExitStack() as running:
         with step(console, "start a cluster") as note:
@@ -92,6 +95,9 @@ def tell(output: Path, events: Sequence[Event], console: Console) -> int:
             run_async(_create_topics(cluster.bootstrap_servers))
             note(f"three nodes on {cluster.bootstrap_servers}; their data in {data}")
         servers = cluster.bootstrap_servers
+        url = running.enter_context(console_of(servers))
+        if url is not None:
+            console.print(f"  watch them in a browser while this runs: {url}", soft_wrap=True, highlight=False)
         create(
             PIPELINE,
             output,
@@ -109,6 +115,7 @@ def tell(output: Path, events: Sequence[Event], console: Console) -> int:
             windows = from_topic(servers, DELAYS)
             audit = take_audit(servers, pipeline / "tables", len(events), acknowledged, consumption, windows)
             note(f"{len(audit.counts)} counts, from {len(windows):,} windows of {DELAYS} back to the producers")
+        has_screen = url is not None and take_picture(url, screen)
     with step(console, "draw") as note:
         save_plot(windows, picture, first_run_ms=events[half].time_ms)
         note(str(picture))
@@ -119,6 +126,7 @@ def tell(output: Path, events: Sequence[Event], console: Console) -> int:
     console.print()
     for what, place in (
         ("picture", picture),
+        *((("the console", screen),) if has_screen else ()),
         ("tables", pipeline / "tables"),
         ("the nodes' data", data),
         ("Spark's words", log),
