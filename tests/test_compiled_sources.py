@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from kraftpy.broker.storage.cleaning_messages import Failure, Order
+from kraftpy.log.compaction_work import Cleaned, CleaningPlan, Done, Source
 
 ROOT = Path(__file__).resolve().parents[1]
 PURE = {"len", "min", "max", "bisect_left", "bisect_right", "encode", "read_header"}
@@ -117,6 +122,26 @@ def test_no_generator_is_asynchronous(name: str) -> None:
     for function in functions(MODULES[name]):
         if isinstance(function, ast.AsyncFunctionDef):
             assert not any(isinstance(each, ast.Yield) for each in ast.walk(function)), function.name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_cast_claims_a_type_that_the_compiler_checks(name: str) -> None:
+    """A wrong one is a TypeError in compiled code: slices of files, said to be bytes, could not be fetched."""
+    checked = {"bytes", "str", "int", "float", "bool", "bytearray", "tuple", "dict", "set"}
+    casts = [
+        ast.unparse(each.args[0]).strip("'")
+        for each in ast.walk(MODULES[name])
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "cast"
+    ]
+    assert [each for each in casts if each.partition("[")[0] in checked] == []
+
+
+@pytest.mark.parametrize("kind", [Order, CleaningPlan, Source, Cleaned, Done, Failure])
+def test_what_goes_to_the_cleaner_is_a_tuple(kind: type) -> None:
+    """A frozen data class cannot be unpickled where it is compiled: logs were never cleaned."""
+    assert issubclass(kind, tuple)
+    for annotation in inspect.get_annotations(kind, eval_str=True).values():
+        assert not dataclasses.is_dataclass(annotation)
 
 
 @pytest.mark.parametrize("name", MODULES)

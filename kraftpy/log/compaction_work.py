@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kraftpy.log import layout
@@ -72,8 +71,7 @@ _LAST_HORIZON: Final = 1 << 62
 """The latest delete horizon. Record times are stored relative to the horizon, so it leaves them room beyond."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningPlan:
+class CleaningPlan(NamedTuple):
     """The complete input for cleaning one partition's log."""
 
     sources: tuple[Source, ...]

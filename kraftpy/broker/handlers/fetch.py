@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.handlers import replica_fetch as followers
 from kraftpy.broker.handlers.offsets import committed_only
@@ -261,7 +261,8 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
             min_one_batch=first,
             slice_from=reader.broker.config.kraftpy_fetch_zero_copy_min_bytes,
         )
-        answer.records = cast("bytes", read.records)  # a file slice has a length too; the connection sends it
+        records: Any = read.records  # a file slice has a length too; the connection sends it
+        answer.records = records
         is_at_end = partition.fetch_offset >= replica.last_stable_offset
         if read_committed and (answer.records or is_at_end):  # as in Kafka, not for partitions that did not fit
             answer.aborted_transactions = [

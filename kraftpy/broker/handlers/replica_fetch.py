@@ -21,7 +21,7 @@ Left out: versions before 15, in which a follower cannot say which registration 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.handlers.services import HasFetchSessions, HasMetadata, HasProof, HasReplicas
@@ -229,17 +229,16 @@ class _Reading:
                     _set_limits(answer, replica)
                     return answer
             throttled_ms = self._throttles.leader_wait_ms(replica, self._follower)
-            records: bytes | memoryview = b""
+            records: Any = b""  # or a file slice, which has a length too; the connection sends it
             if throttled_ms:
                 self._held_ms = min(self._held_ms or throttled_ms, throttled_ms)
             else:
-                read = replica.read_for_follower(
+                records = replica.read_for_follower(
                     offset,
                     max(0, min(partition.max_bytes, self._budget - self._total_bytes)),
                     min_one_batch=self._total_bytes == 0,
                     slice_from=self._broker.config.kraftpy_fetch_zero_copy_min_bytes,
                 )
-                records = cast("bytes", read)  # a file slice has a length too; the connection sends it
                 if throttled_ms is not None:
                     self._throttles.leading.spend(len(records))
             self._note(replica, partition)

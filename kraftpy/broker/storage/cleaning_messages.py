@@ -1,6 +1,7 @@
 """The messages between a broker and its cleaner process: pickles, each preceded by its length.
 
-Both ends are this program, and no one else has access to the pipe.
+Both ends are this program, and no one else has access to the pipe. All that is sent is made of named tuples: a frozen
+data class cannot be unpickled where it is compiled.
 """
 
 from __future__ import annotations

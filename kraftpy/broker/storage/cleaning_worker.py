@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import BinaryIO, Final
@@ -87,12 +88,13 @@ def carry_out(order: Order, say: Callable[[Message], None]) -> None:
 
 def _listen(stream: BinaryIO, orders: SimpleQueue[Order]) -> None:
     """Pass on the orders received; when standard input ends, end the process at once, even during a job."""
-    while head := stream.read(LENGTH_BYTES):
-        body = stream.read(int.from_bytes(head, "big"))
-        try:
-            orders.put(pickle.loads(body))
-        except (EOFError, pickle.UnpicklingError):
-            break  # the broker died while it wrote
+    try:
+        while head := stream.read(LENGTH_BYTES):
+            orders.put(pickle.loads(stream.read(int.from_bytes(head, "big"))))
+    except (EOFError, pickle.UnpicklingError):
+        pass  # the broker died while it wrote
+    except Exception:  # without this thread, the process would neither work nor end
+        traceback.print_exc()
     os._exit(0)
 
 
