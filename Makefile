@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-sim-beside chaos-seeds chaos-mutants test test-python tests-side-by-side test-long test-failures fuzz fuzz-guided fuzz-strangers check format docs bench bench-spark bench-spark-triggers bench-failover bench-groups bench-kafka bench-metrics bench-scale bench-security sim compat compat-junit compat-kafka compat-kafka-record compat-spark compat-tools compiled compiled-wheels test-compiled image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 # Tests start hundreds of nodes. If no bytecode may be written, each of them compiles the whole package again.
@@ -116,6 +116,9 @@ bench-spark: $(VENV)/.dev  ## reading, streaming and writing with Spark, beside 
 
 bench-spark-triggers: $(VENV)/.dev  ## the cost of a stream's triggers beside Spark's own Kafka connector's (JDK, Maven), into bench/SPARK_TRIGGERS.md
 	$(BIN)/python -m bench.spark_triggers
+
+bench-scale: $(VENV)/.dev  ## 20,000 partitions on a node, 200,000 in a cluster, 10,000 connections, 10,000 groups, into bench/SCALE.md
+	$(BIN)/python -m bench.scale
 
 bench-security: $(VENV)/.dev  ## TLS, SASL and quotas beside Apache Kafka (a JDK, Maven), into bench/SECURITY.md
 	$(BIN)/python -m bench.security

@@ -16,9 +16,9 @@ _ANSWER_S = 30.0
 class Wire:
     """One connection to one node: a request, then its response."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, answer_s: float = _ANSWER_S) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=_ANSWER_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=answer_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answers = self._socket.makefile("rb")
 

@@ -119,10 +119,20 @@ def test_no_generator_is_asynchronous(name: str) -> None:
             assert not any(isinstance(each, ast.Yield) for each in ast.walk(function)), function.name
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_is_a_program(name: str) -> None:
+    """`python -m` finds no code in a compiled module: logs were never cleaned, because the worker did not start."""
+    assert "__name__ == '__main__'" not in [
+        ast.unparse(each.test) for each in MODULES[name].body if isinstance(each, ast.If)
+    ]
+
+
 def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
     """It cannot; and where it can, as with exceptions, compiled code does not take its objects for the base's."""
     found = []
-    for path in sorted((ROOT / "kraftpy").rglob("*.py")):
+    for path in sorted(
+        each for part in ("kraftpy", "pyspark_kraftpy", "chaos") for each in (ROOT / part).rglob("*.py")
+    ):
         name = path.relative_to(ROOT).as_posix()
         tree = ast.parse(path.read_text())
         if name in MODULES:

@@ -19,10 +19,10 @@ from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from chaos.worlds.replacing import replaced
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.containment import Fatal, Incidents
+from kraftpy.broker.containment import DirectoryFailed, Fatal, Incidents
 from kraftpy.broker.server import start
 from kraftpy.broker.startup import StartupError
-from kraftpy.broker.storage.directories import DirectoryFailed, LogDirectories
+from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.client.consumer.fetcher import Fetcher
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.config import BrokerConfig

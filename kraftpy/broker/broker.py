@@ -23,7 +23,7 @@ from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.connection_limits import ConnectionLimits
-from kraftpy.broker.containment import Complaints, Incidents, Tasks
+from kraftpy.broker.containment import Complaints, DirectoryFailed, Incidents, Tasks
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, shares_of
 from kraftpy.broker.dynamic_settings import DynamicSettings
 from kraftpy.broker.encoded_answers import EncodedAnswers
@@ -57,7 +57,7 @@ from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.slow_requests import SlowRequests
 from kraftpy.broker.startup import StartupError, check_descriptors, let_many_wait, opening, reason
-from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
+from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.broker.telemetry import Telemetry
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
 from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter

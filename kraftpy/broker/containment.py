@@ -44,6 +44,10 @@ class Fatal(Exception):
     """This node's own state or disk can no longer be trusted: the node ends, with this message."""
 
 
+class DirectoryFailed(Fatal):
+    """A log directory failed that this node cannot do without; the message is one line."""
+
+
 class Incident(NamedTuple):
     """One unexpected error that the node survived."""
 

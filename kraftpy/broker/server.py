@@ -24,7 +24,7 @@ from pathlib import Path
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.containment import Fatal, contain_callbacks
+from kraftpy.broker.containment import DirectoryFailed, Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.garbage_collection import Collections
 from kraftpy.broker.log_lines import log_handler, say
@@ -32,7 +32,6 @@ from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.security.audit import open_audit_log
 from kraftpy.broker.stalls import watched
 from kraftpy.broker.startup import StartupError
-from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
 

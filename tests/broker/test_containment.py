@@ -17,12 +17,12 @@ from kraftpy.broker.containment import (
     QUIET_SECONDS,
     UNEXPECTED,
     Complaints,
+    DirectoryFailed,
     Fatal,
     Incidents,
     Tasks,
     contain_callbacks,
 )
-from kraftpy.broker.storage.directories import DirectoryFailed
 
 BOUND_SECONDS = 20.0
 logger = logging.getLogger("test")

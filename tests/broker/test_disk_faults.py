@@ -13,11 +13,11 @@ from typing import ClassVar
 import pytest
 
 from kraftpy.broker.broker import Broker
+from kraftpy.broker.containment import DirectoryFailed
 from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import OsDirectory, OsFile, SystemClock
 from kraftpy.broker.storage import directories
-from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.config import load
 from kraftpy.log.results import Origin
 from kraftpy.ports import Buffer

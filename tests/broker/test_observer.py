@@ -11,10 +11,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from kraftpy.broker.containment import Complaints, Fatal, Incidents, Tasks
+from kraftpy.broker.containment import Complaints, DirectoryFailed, Fatal, Incidents, Tasks
 from kraftpy.broker.metadata.link_messages import LinkError
 from kraftpy.broker.metadata.observer import Observer
-from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.metadata.codec import unpack
 from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal

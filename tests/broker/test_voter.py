@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from kraftpy.broker.containment import DirectoryFailed
 from kraftpy.broker.metadata.voter import Voter
 from kraftpy.broker.runtime import SystemClock
-from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.metadata.quorum_messages import checksum, pack_snapshot
 from kraftpy.metadata.raft import log as raft_log
 from kraftpy.protocol.errors import ErrorCode

@@ -24,8 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.containment import Fatal, Tasks
-from kraftpy.broker.storage.directories import DirectoryFailed
+from kraftpy.broker.containment import DirectoryFailed, Fatal, Tasks
 from kraftpy.broker.threads import Threads
 from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.codec import CodecError

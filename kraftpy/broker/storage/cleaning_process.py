@@ -14,6 +14,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Final
 
 from kraftpy.broker.storage.cleaning_messages import LENGTH_BYTES, Failure, Order, encode
 from kraftpy.log.compaction import CompactionJob
@@ -21,6 +22,8 @@ from kraftpy.log.compaction_work import Cleaned, Done
 from kraftpy.protocol.records import CorruptBatch
 
 logger = logging.getLogger(__name__)
+
+_WORKER: Final = "kraftpy.broker.storage.cleaning_worker"
 
 
 class CleanerGone(Exception):
@@ -71,7 +74,8 @@ class CleaningProcess:
 
     async def _started(self) -> Process:
         if self._process is None or self._process.returncode is not None:
-            command = (sys.executable, "-m", "kraftpy.broker.storage.cleaning_worker")
+            # Not `python -m`, which finds no code in a compiled module.
+            command = (sys.executable, "-c", f"from {_WORKER} import main; main()")
             pipe = asyncio.subprocess.PIPE
             try:
                 self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)

@@ -114,7 +114,3 @@ def main() -> None:
             carry_out(orders.get(), say)
     except BrokenPipeError:
         os._exit(0)  # the broker no longer reads
-
-
-if __name__ == "__main__":
-    main()

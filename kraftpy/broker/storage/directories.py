@@ -26,7 +26,6 @@ import os
 import uuid
 from pathlib import Path
 
-from kraftpy.broker.containment import Fatal
 from kraftpy.broker.runtime import FILE_MODE, OsDirectory
 from kraftpy.broker.storage.cordoned_directories import absolute, check_cordoned, cordoned_paths
 from kraftpy.config import BrokerConfig, ConfigError
@@ -50,10 +49,6 @@ _ID_BYTES = 16
 
 class DirectoryError(Exception):
     """A log directory cannot be used; the message is one line for the person who can fix it."""
-
-
-class DirectoryFailed(Fatal):
-    """A log directory failed that this node cannot do without; the message is one line."""
 
 
 class LogDirectories:

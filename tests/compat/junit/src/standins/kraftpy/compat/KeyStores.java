@@ -20,27 +20,37 @@ final class KeyStores {
     private KeyStores() {
     }
 
-    /** Write the stores that the settings name as PEM files into the directory, and have the settings name these. */
+    /**
+     * Write the stores that the settings name as PEM files into the directory, and have the settings name these.
+     *
+     * <p>A listener has the type and the passwords of all listeners for what it does not set itself.
+     */
     static void toPem(Map<String, String> settings, Path directory) throws IOException {
-        for (String name : List.copyOf(settings.keySet())) {
+        Map<String, String> given = Map.copyOf(settings);
+        for (String name : given.keySet()) {
             if (name.endsWith("ssl.keystore.location") || name.endsWith("ssl.truststore.location")) {
-                String store = name.substring(0, name.length() - "location".length());
-                String type = settings.getOrDefault(store + "type", "JKS");
+                String prefix = name.substring(0, name.indexOf("ssl."));
+                String store = name.substring(prefix.length(), name.length() - "location".length());
+                String type = own(given, prefix, store + "type", "JKS");
                 if (!type.equals("PEM")) {
-                    String prefix = name.substring(0, name.indexOf("ssl."));
-                    String password = settings.remove(store + "password");
-                    String own = settings.remove(prefix + "ssl.key.password");
-                    String keyPassword = own == null ? password : own;
-                    settings.put(store + "type", "PEM");
-                    Path given = Path.of(settings.get(name));
-                    if (Files.exists(given)) { // one that does not is for a listener that has its own
+                    String password = own(given, prefix, store + "password", null);
+                    String keyPassword = own(given, prefix, "ssl.key.password", password);
+                    settings.put(prefix + store + "type", "PEM");
+                    settings.keySet().removeAll(
+                        List.of(prefix + store + "password", prefix + "ssl.key.password"));
+                    Path path = Path.of(given.get(name));
+                    if (Files.exists(path)) { // one that does not is for a listener that has its own
                         Path pem = Files.createTempFile(directory, "store", ".pem");
-                        Files.writeString(pem, pem(given, type, password, keyPassword));
+                        Files.writeString(pem, pem(path, type, password, keyPassword));
                         settings.put(name, pem.toString());
                     }
                 }
             }
         }
+    }
+
+    private static String own(Map<String, String> given, String prefix, String name, String otherwise) {
+        return given.getOrDefault(prefix + name, given.getOrDefault(name, otherwise));
     }
 
     private static String pem(Path path, String type, String password, String keyPassword) {

@@ -9,7 +9,6 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -22,7 +21,6 @@ import kafka.server.KafkaConfig;
 import kafka.server.QuorumTestHarness;
 import org.apache.kafka.common.DirectoryId;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.metadata.properties.MetaProperties;
@@ -154,17 +152,8 @@ public final class ProcessQuorum extends KRaftQuorumImplementation {
 
     private static Map<String, String> strings(Map<?, ?> given) {
         Map<String, String> settings = new TreeMap<>();
-        given.forEach((name, value) -> settings.put(name.toString(), string(value)));
+        given.forEach((name, value) -> settings.put(name.toString(), ServerProperties.string(value)));
         return ServerProperties.withoutDescriptions(settings);
-    }
-
-    private static String string(Object value) {
-        if (value instanceof Password secret) {
-            return secret.value();
-        }
-        return value instanceof Collection<?> all
-            ? all.stream().map(Object::toString).collect(Collectors.joining(","))
-            : value.toString();
     }
 
     /** Give each listener a port. */

@@ -1,12 +1,14 @@
 package kraftpy.compat;
 
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.SortedMap;
 import java.util.TreeMap;
 import java.util.stream.Collectors;
+import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.common.security.auth.SecurityProtocol;
 import org.apache.kafka.common.security.plain.PlainLoginModule;
 import org.apache.kafka.common.test.JaasUtils;
@@ -55,7 +57,7 @@ public final class ServerProperties {
         String brokerListener = nodes.brokerListenerName().value();
         String controllerListener = nodes.controllerListenerName().value();
         Map<String, String> settings = new TreeMap<>();
-        common.forEach((name, value) -> settings.put(name, String.valueOf(value)));
+        common.forEach((name, value) -> settings.put(name, string(value)));
         settings.put("process.roles", roles(id));
         settings.put("node.id", String.valueOf(id));
         settings.put("log.dirs", broker == null
@@ -87,6 +89,16 @@ public final class ServerProperties {
             settings.remove("advertised.listeners");
         }
         return withoutDescriptions(settings);
+    }
+
+    /** Return the value of a setting as a properties file has it. */
+    static String string(Object value) {
+        if (value instanceof Password secret) {
+            return secret.value();
+        }
+        return value instanceof Collection<?> all
+            ? all.stream().map(Object::toString).collect(Collectors.joining(","))
+            : String.valueOf(value);
     }
 
     /** Leave out what has a setting's description for its name: a slip in one of Kafka's tests, which Kafka ignores. */
