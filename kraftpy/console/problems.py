@@ -140,8 +140,9 @@ def _of_quorum(quorum: QuorumDescription | None) -> Iterable[Problem]:
 def _of_groups(groups: Iterable[Mapping[str, Any]]) -> Iterable[Problem]:
     for row in groups:
         if row["lag"] and row["state"] in ("Empty", "Dead"):
+            records = "1 record" if row["lag"] == 1 else f"{row['lag']:,} records"
             yield Problem(
-                text=f"Group {row['group']} has {row['lag']:,} records to read, and no member",
+                text=f"Group {row['group']} has {records} to read, and no member",
                 is_bad=False,
                 page=f"/group?id={quote(row['group'], safe='')}",
             )
