@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import admin_client, bootstrap_option, run
-from kraftpy.cli.output import at_terminal, format_option, print_rows, tell
+from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, tell
 from kraftpy.cli.settings import Settings, config_option, settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kraftpy.client import Admin
     from kraftpy.client.admin.model import ConfigEntry
     from kraftpy.client.model import ResourceType
 
@@ -116,6 +119,7 @@ def describe(
 
     async def work() -> list[dict[str, Any]]:
         async with admin_client(bootstrap, "kraftpy-config") as admin:
+            await _check_brokers(admin, resources)
             described = await admin.describe_configs(
                 map(_resource, resources),
                 names=names or None,
@@ -196,10 +200,21 @@ def alter(
         for operation, values in ((AlterOperation.APPEND, appended), (AlterOperation.SUBTRACT, subtracted)):
             changes.update((name, (operation, value)) for name, value in values.items())
         async with admin_client(bootstrap, "kraftpy-config") as admin:
+            await _check_brokers(admin, [resource])
             await admin.alter_configs({_resource(resource): changes}, validate_only=dry_run)
 
     run(bootstrap, work())
     tell(f"{_text(*resource)} can be altered" if dry_run else f"altered {_text(*resource)}")
+
+
+async def _check_brokers(admin: Admin, resources: Iterable[Named]) -> None:
+    """Raise Failure if a broker does not run: only it can answer for itself, and a client would wait for it."""
+    named = {int(name) for kind, name in resources if kind in ("broker", "logger") and name}
+    if not named:
+        return
+    running = {each.node_id for each in (await admin.describe_cluster()).nodes}
+    if missing := sorted(named - running):
+        raise Failure(f"broker {missing[0]} is unknown; those that run are {', '.join(map(str, sorted(running)))}")
 
 
 def _resource(named: Named) -> tuple[ResourceType, str]:

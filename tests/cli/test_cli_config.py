@@ -100,7 +100,9 @@ def test_lists_synonyms_and_documentation(kraftpy_server: EmbeddedBroker) -> Non
         (("alter", "brokers", "--append", "a"), 2, "'a' is not NAME=VALUE"),
         (("alter", "brokers", "-c", "node.id=2"), 1, "Cannot update these configs dynamically: [node.id]"),
         (("alter", "logger:1", "-c", "root=LOUD"), 1, "is not a supported log level"),
-        (("describe", "broker:7"), 1, "broker 7 is unknown"),
+        (("describe", "broker:7"), 1, "broker 7 is unknown; those that run are 1"),
+        (("alter", "broker:7", "-c", "log.retention.ms=1"), 1, "broker 7 is unknown; those that run are 1"),
+        (("describe", "logger:7"), 1, "broker 7 is unknown; those that run are 1"),
         (("describe", "topic:missing"), 1, "UNKNOWN_TOPIC_OR_PARTITION"),
     ],
 )
