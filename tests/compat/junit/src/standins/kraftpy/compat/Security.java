@@ -21,7 +21,7 @@ import org.apache.kafka.metadata.authorizer.StandardAuthorizer;
  *
  * <p>Key stores become PEM files, the JVM's logins settings of the listeners. A principal builder runs in this JVM, in a
  * {@link Relay}. A further listener without security, whose anonymous clients are super users, is for
- * {@link FromOutside}; brokers speak to one another over it if there is a relay.
+ * {@link FromOutside}; brokers speak to one another over it if there is a relay, or if clients have unsecured tokens.
  */
 final class Security {
     /** The name of the further listener. */
@@ -39,6 +39,7 @@ final class Security {
 
     private final Map<String, String> settings;
     private final Map<String, Relay> relays = new HashMap<>();
+    private boolean isInsideInClear;
 
     private Security(Map<String, String> settings) {
         this.settings = settings;
@@ -110,8 +111,13 @@ final class Security {
             settings.put(prefix + "sasl.enabled.mechanisms", "PLAIN");
             settings.put(prefix + "plain.sasl.jaas.config", relay.logins());
         } else if (protocol.name.startsWith("SASL_")) {
-            logins(listener).forEach((mechanism, login) -> settings.putIfAbsent(
+            Map<String, String> logins = logins(listener);
+            logins.forEach((mechanism, login) -> settings.putIfAbsent(
                 prefix + mechanism.toLowerCase(Locale.ROOT) + ".sasl.jaas.config", login));
+            if (logins.getOrDefault("OAUTHBEARER", "").contains("unsecuredLogin")) { // which Kafka takes unasked
+                settings.putIfAbsent(prefix + "oauthbearer.kraftpy.sasl.oauthbearer.allow.unsecured.tokens", "true");
+                isInsideInClear = true; // a broker has no login of that kind
+            }
         }
     }
 
@@ -166,7 +172,7 @@ final class Security {
         settings.put("listeners", settings.get("listeners") + "," + own);
         settings.put(PROTOCOLS, joined(protocols));
         settings.put("advertised.listeners", String.join(",", advertised));
-        if (!relays.isEmpty()) {
+        if (isInsideInClear || !relays.isEmpty()) {
             settings.put("inter.broker.listener.name", LISTENER);
             settings.remove("security.inter.broker.protocol");
         }
