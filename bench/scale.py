@@ -294,7 +294,10 @@ def connections_of_a_node(under: Path, most: int) -> Part:
             per = 1000 / added
             rows.append((target, (took * per, cpu * per, memory / added, each)))
     columns = ("opening, s for 1,000", "opening, CPU s for 1,000", "memory, kB each", "a request, CPU us")
-    published = "Each connection has sent one request. Managed offers of Apache Kafka allow 1,000 to 4,000 to a broker."
+    published = (
+        "Each connection has sent one request. A managed Apache Kafka allows 2,000 to 4,000 to a broker "
+        "([Huawei Cloud](https://support.huaweicloud.com/intl/en-us/kafka_faq/kafka-faq-200426025.html))."
+    )
     return Part("Connections to a node", "connections", columns, (True, True, True, True), rows, published)
 
 
