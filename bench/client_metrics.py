@@ -1,4 +1,4 @@
-"""What it costs a client to measure itself: producers and consumers with and without metrics, in turn.
+"""The cost of a client's own metrics: producers and consumers with and without metrics, in turn.
 
     python -m bench.client_metrics [--pairs N]
 

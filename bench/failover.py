@@ -223,7 +223,7 @@ def many_partitions(options: Options) -> Lines:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
             admin.elect_leaders(ElectionType.PREFERRED, None).result(_BOUND_S)
             cluster.wait_in_sync(_BOUND_S)
-            time.sleep(5.0)  # what the start has left to do is not idleness
+            time.sleep(5.0)  # work that the start has left to do is not idleness
             idle = _idle(cluster)
             node = _victim(cluster)
             led = cluster.led_by(node, ask=_other(cluster, node))

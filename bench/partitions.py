@@ -32,7 +32,7 @@ TARGET_START_S: Final = 10.0
 TARGET_KB: Final = 10.0
 TOPICS: Final = 500
 _IDLE_S: Final = 10.0
-_SETTLE_S: Final = 2.0  # what work has left to be done is not memory at rest
+_SETTLE_S: Final = 2.0  # work that is left to be done is not memory at rest
 _DEADLINE_S: Final = 120.0
 _SAMPLE_S: Final = 0.005
 

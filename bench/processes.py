@@ -88,7 +88,7 @@ class Brokers:
 
 
 class Size(NamedTuple):
-    """What was measured with a number of processes."""
+    """The figures of one number of processes."""
 
     processes: int
     idle: float

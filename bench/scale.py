@@ -3,9 +3,9 @@
     python -m bench.scale [--only NAME ...] [--most FRACTION] [--directory DIR] [--output FILE]
 
 Writes bench/SCALE.md. Each part grows in four steps, each twice as large as the one before: 20,000 partitions on a
-node, 200,000 partitions of two replicas on three nodes, 10,000 connections to a node, 10,000 groups on a node. What a
-step adds is measured for itself and divided by how much it added. The last row compares the last step with the first:
-1.0 is linear growth. `--most 0.1` goes a tenth of the way. Client and nodes share the machine; processor time is that
+node, 200,000 partitions of two replicas on three nodes, 10,000 connections to a node, 10,000 groups on a node. The
+cost that a step adds is divided by how much the step added. The last row compares the last step with the first: 1.0 is
+linear growth. `--most 0.1` goes a tenth of the way. Client and nodes share the machine; processor time is that
 of the nodes, and memory is resident set size.
 """
 

@@ -1,5 +1,7 @@
 """TLS, SASL and quotas beside Apache Kafka: rates, latency, handshakes, processor time, memory, and quotas kept.
 
+The authorizer's decisions are measured in this process, and not beside Kafka's.
+
     python -m bench.security [--pairs N] [--only NAME ...] [--directory DIR] [--output FILE]
 
 Writes bench/SECURITY.md. Needs a JDK, Maven and a repository that has Apache Kafka. Both brokers run at once, each on
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,14 +29,19 @@ import psutil
 from bench import machine
 from bench.brokers import Running
 from bench.pairs import Runs, ended, in_turn, median, met, options, ratio_of, write_results
+from bench.security_load import GROUPS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "compat")]
 
 from peer_clusters import PeerCluster  # noqa: E402
 
+from kraftpy.broker.security.authorizer import Authorizer  # noqa: E402
 from kraftpy.certificates import Authority  # noqa: E402
 from kraftpy.client.blocking.facade import BlockingAdmin  # noqa: E402
+from kraftpy.metadata.acls import Acls  # noqa: E402
+from kraftpy.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType  # noqa: E402
+from kraftpy.security.principal import Principal  # noqa: E402
 
 RESULTS = Path(__file__).with_name("SECURITY.md")
 HOST = "127.0.0.1"
@@ -54,7 +62,11 @@ IDLE = 10_000
 IDLE_TARGET_KB = {"PLAINTEXT": 20, "TLS": 60}
 QUOTA_BYTES = 1_000_000
 QUOTA_CONNECTIONS = 40
+QUOTA_PERCENTAGE = 20
+"""The share of one thread's time."""
+QUOTA_MUTATIONS = 10
 SETTLE_S, HELD_S = 15.0, 30.0
+DECISION_TARGET_US = 2.0
 _WARM_UP_S = 12.0
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -330,14 +342,38 @@ def quotas_held(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Line
             peer.set_quota(address, connection_creation_rate=None)
         return float(found["per_s"])
 
+    def asking(peer: Peer) -> float:
+        other = ("--other", f"polite:{USERS['polite']}")
+        peer.measured("requests", "SECURE", *other, "--seconds", str(SETTLE_S), user="greedy")  # to warm up
+        peer.set_quota(user, request_percentage=QUOTA_PERCENTAGE)
+        try:
+            found = peer.measured("requests", "SECURE", *other, *long, user="greedy")
+        finally:
+            peer.set_quota(user, request_percentage=None)
+        return float(found["busy"]) * 100
+
+    def changing(peer: Peer) -> float:
+        peer.set_quota(user, controller_mutation_rate=QUOTA_MUTATIONS)
+        try:
+            found = peer.measured("mutations", "SECURE", "--topic", "changing", *long, user="greedy")
+        finally:
+            peer.set_quota(user, controller_mutation_rate=None)
+        return float(found["per_s"])
+
     row("producer_byte_rate", QUOTA_BYTES, "B/s", producing)
     row("consumer_byte_rate", QUOTA_BYTES, "B/s", consuming)
+    row("request_percentage", QUOTA_PERCENTAGE, "%", asking)
+    row("controller_mutation_rate", QUOTA_MUTATIONS, "/s", changing)
     row("connection_creation_rate", QUOTA_CONNECTIONS, "/s", connecting)
     return [
         "## Quotas",
         "",
         f"The share of its quota that a client gets which wants far more, over {HELD_S:.0f} seconds, {SETTLE_S:.0f} "
-        "seconds after it began; over SASL_SSL, connections over TLS.",
+        "seconds after it began; over SASL_SSL, connections over TLS. `request_percentage`: a client asks for the "
+        f"coordinators of {GROUPS} groups, and again as soon as the time is over that the answer told it to wait; the "
+        "share of the time from questions to their answers, each less the round trip of an empty question of another "
+        "user in between: what is left is the broker's work on it. `controller_mutation_rate`: topics of one partition "
+        "created and deleted, in versions of the requests in which what is beyond the quota is refused (KIP-599).",
         "",
         "| quota | | ours | Kafka's | target |",
         "|---|--:|--:|--:|---|",
@@ -375,6 +411,49 @@ def polite_tenant(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Li
     ]
 
 
+def decisions(sides: tuple[Peer, Peer], arguments: argparse.Namespace) -> Lines:
+    """Measure the authorizer's decisions about 100 users and 100 topics by 1,000 ACLs."""
+    users = [Principal("User", f"user-{number}") for number in range(100)]
+    acls = Acls(
+        tuple(
+            AclBinding(
+                resource_type=ResourceType.TOPIC,
+                name=f"topic-{user}" if kind < 5 else f"topic-{user}-{kind}",
+                pattern_type=PatternType.PREFIXED if kind % 5 == 4 else PatternType.LITERAL,
+                principal=str(users[(user + kind) % 100]),
+                operation=Operation.READ if kind % 2 else Operation.WRITE,
+                permission=Permission.DENY if kind == 3 else Permission.ALLOW,
+            )
+            for user in range(100)
+            for kind in range(10)
+        )
+    )
+    questions = [(user, f"topic-{topic}") for user in users for topic in range(100)]
+
+    def run(is_cached: bool) -> float:
+        authorizer = Authorizer(lambda: acls, super_users=frozenset(), allow_everyone_if_no_acl_found=False)
+        for _ in range(2 if is_cached else 1):
+            began = time.perf_counter()
+            for user, topic in questions:
+                authorizer.is_allowed(user, HOST, Operation.READ, ResourceType.TOPIC, topic)
+            seconds = time.perf_counter() - began
+        return seconds / len(questions) * 1e6
+
+    cached, new = (statistics.median(run(is_cached) for _ in range(arguments.pairs)) for is_cached in (True, False))
+    target = f"< {DECISION_TARGET_US:.0f} us: {met(cached < DECISION_TARGET_US)}"
+    return [
+        "## Decisions of the authorizer",
+        "",
+        f"Whether a user may read a topic, by {len(list(acls)):,} ACLs; {len(questions):,} questions, each asked once "
+        "before, or new, as all are once an ACL has changed.",
+        "",
+        "| | ours | target |",
+        "|---|--:|---|",
+        f"| asked before | {cached:.2f} us | {target} |",
+        f"| new | {new:.2f} us | |",
+    ]
+
+
 SECTIONS: dict[str, Callable[[tuple[Peer, Peer], argparse.Namespace], Lines]] = {
     "rates": rates,
     "single": single_requests,
@@ -382,6 +461,7 @@ SECTIONS: dict[str, Callable[[tuple[Peer, Peer], argparse.Namespace], Lines]] = 
     "idle": idle_connections,
     "quotas": quotas_held,
     "tenants": polite_tenant,
+    "decisions": decisions,
 }
 
 

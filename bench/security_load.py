@@ -2,8 +2,9 @@
 
     python -m bench.security_load LOAD --bootstrap HOST:PORT --seconds S [--setting NAME=VALUE ...]
 
-`latency`, `paced`, `greedy` and `reading` use confluent-kafka with the given settings. `handshakes` and `connections`
-use sockets of the standard library; they connect with TLS when `--authority` names a file of certificates.
+`latency`, `paced`, `greedy` and `reading` use confluent-kafka with the given settings. The others use sockets of the
+standard library: `handshakes` and `connections` connect with TLS when `--authority` names a file of certificates,
+`requests` and `mutations` do as the settings say and log in with PLAIN.
 """
 
 from __future__ import annotations
@@ -18,17 +19,35 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.load import QUIET
+from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.frames import decode_response_header, encode_request
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kraftpy.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from kraftpy.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kraftpy.protocol.schema import decode
+from kraftpy.security.plain import plain_message
 
 Settings = dict[str, Any]
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _QUEUE_KB = 20_000
 _PACE_S = 0.01
+_ANSWER_S = 60.0
+GROUPS = 900
+_THROTTLE_AT = 5
+"""The place of the time to wait in an answer to FindCoordinator: behind the id of the request and its tags."""
+_LATE_S = 0.002
+"""So much later than allowed this client asks again, so that the broker does not still hold its connection."""
+_NOT_YET = (ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS)
+"""Answers that count for nothing: a change that is not allowed yet, or of which the broker has not heard yet."""
 
 
 def _acknowledged(producer: Producer, topic: str, value: bytes) -> float:
@@ -190,11 +209,116 @@ def connections(address: tuple[str, int], context: ssl.SSLContext | None, count:
     sys.stdin.read()
 
 
+class Asking:
+    """A connection with TLS that has logged in with PLAIN, and takes answers as they come, throttled or not."""
+
+    def __init__(self, settings: Settings) -> None:
+        host, _, port = settings["bootstrap.servers"].partition(":")
+        context = ssl.create_default_context(cafile=settings["ssl.ca.location"])
+        plain = socket.create_connection((host, int(port)), 10)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.settimeout(_ANSWER_S)
+        self._socket = context.wrap_socket(plain, server_hostname=host)
+        self.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+        proof = plain_message(settings["sasl.username"], settings["sasl.password"])
+        shown = self.ask(ApiKey.SASL_AUTHENTICATE, 1, SaslAuthenticateRequest(auth_bytes=proof))
+        if shown.error_code:
+            raise SystemExit(f"not logged in: {shown.error_message}")
+
+    def send(self, frame: bytes) -> None:
+        """Send a request."""
+        self._socket.sendall(frame)
+
+    def receive(self) -> bytes:
+        """Return the next answer."""
+        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
+
+    def timed(self, frame: bytes) -> tuple[float, bytes]:
+        """Send a request; return the seconds until its answer, and the answer."""
+        begun = time.perf_counter()
+        self.send(frame)
+        answer = self.receive()
+        return time.perf_counter() - begun, answer
+
+    def ask(self, key: ApiKey, version: int, request: Any) -> Any:
+        """Send a request, and return the answer to it."""
+        self.send(encode_request(key, version, 0, "bench", request))
+        return decode(APIS[key].response, decode_response_header(key, version, self.receive())[1], version)
+
+    def _exactly(self, count: int) -> bytes:
+        data = bytearray(count)
+        left = memoryview(data)
+        while left:
+            arrived = self._socket.recv_into(left)
+            if not arrived:
+                raise ConnectionError("closed")
+            left = left[arrived:]
+        return bytes(data)
+
+
+def requests(settings: Settings, other: Sequence[str], settle_s: float, seconds: float) -> dict[str, float]:
+    """Ask the same question again as soon as the time to wait is over that the last answer tells.
+
+    Return the share of the time in which the broker works on it, after `settle_s`: from the question to its answer,
+    less the round trip of an empty question of another user half-way to the next. The question is work for a broker,
+    and hardly any for this client: the coordinators of many groups.
+    """
+    asking = Asking(settings)
+    idle = Asking({**settings, "sasl.username": other[0], "sasl.password": other[1]})
+    question = FindCoordinatorRequest(key_type=0, coordinator_keys=[f"g{number}" for number in range(GROUPS)])
+    until = time.perf_counter() + _ANSWER_S
+    while any(each.error_code for each in asking.ask(ApiKey.FIND_COORDINATOR, 4, question).coordinators):
+        if time.perf_counter() > until:
+            raise SystemExit("the groups have no coordinators")
+        time.sleep(0.1)
+    frame, empty = (
+        encode_request(ApiKey.FIND_COORDINATOR, 4, 0, "bench", each)
+        for each in (question, FindCoordinatorRequest(key_type=0, coordinator_keys=[]))
+    )
+    begun = due = time.perf_counter()
+    counted_from, worked_s, count = 0.0, 0.0, 0
+    while due - begun < settle_s + seconds:
+        time.sleep(max(0.0, due - time.perf_counter()))
+        asked = time.perf_counter()
+        took, answer = asking.timed(frame)
+        wait_s = struct.unpack_from(">i", answer, _THROTTLE_AT)[0] / 1000
+        due = time.perf_counter() + (wait_s + _LATE_S if wait_s else 0)
+        time.sleep(wait_s / 2)
+        took -= idle.timed(empty)[0]
+        if asked - begun >= settle_s:
+            counted_from, worked_s, count = counted_from or asked, worked_s + took, count + 1
+    time.sleep(max(0.0, due - time.perf_counter()))
+    passed = time.perf_counter() - counted_from
+    return {"busy": worked_s / passed, "count": count, "seconds": passed}
+
+
+def mutations(settings: Settings, topic: str, settle_s: float, seconds: float) -> dict[str, float]:
+    """Create a topic of one partition and delete it, again and again, in strict versions; count what was done."""
+    asking = Asking(settings)
+    created = CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=1, replication_factor=1)])
+    deleted = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic, topic_id=bytes(16))])
+    exists, count = False, 0
+    begun = time.perf_counter()
+    while (now := time.perf_counter() - begun) < settle_s + seconds:
+        if exists:
+            code = asking.ask(ApiKey.DELETE_TOPICS, 6, deleted).responses[0].error_code
+        else:
+            code = asking.ask(ApiKey.CREATE_TOPICS, 7, created).topics[0].error_code
+        if code == ErrorCode.NONE:
+            exists = not exists
+            count += now >= settle_s
+        elif code not in _NOT_YET:
+            raise SystemExit(f"{'not deleted' if exists else 'not created'}: {ErrorCode(code).name}")
+    return {"per_s": count / seconds, "count": count, "seconds": seconds}
+
+
 def main() -> None:
     """Run one load and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "load", choices=["latency", "paced", "greedy", "reading", "handshakes", "connections"], help="the load"
+        "load",
+        choices=["latency", "paced", "greedy", "reading", "handshakes", "connections", "requests", "mutations"],
+        help="the load",
     )
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", default="bench")
@@ -203,6 +327,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=0.0, help="seconds before the measurement begins")
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--other", help="the name and password of another user, with a colon between them")
     parser.add_argument("--authority", help="a file of certificates to trust: connect with TLS")
     parser.add_argument("--setting", action="append", default=[], help="a librdkafka setting, name=value")
     arguments = parser.parse_args()
@@ -223,6 +348,10 @@ def main() -> None:
             found = greedy(settings, topic, arguments.size, arguments.settle, seconds)
         case "reading":
             found = reading(settings, topic, arguments.settle, seconds)
+        case "requests":
+            found = requests(settings, arguments.other.split(":"), arguments.settle, seconds)
+        case "mutations":
+            found = mutations(settings, topic, arguments.settle, seconds)
         case "handshakes":
             found = handshakes((host, int(port)), context, arguments.threads, seconds)
         case _:
